@@ -22,6 +22,8 @@ class Sizes:
     layers: int = 4
     width: int = 256
     heads: int = 4
+    kept: int = 0
+    """Heads of the cache; 0 for as many as there are heads."""
     words: int = 5000
     positions: int = 1024
 
@@ -29,6 +31,11 @@ class Sizes:
     def depth(self) -> int:
         """Numbers per head."""
         return self.width // self.heads
+
+    @property
+    def kept_heads(self) -> int:
+        """Heads of the cache."""
+        return self.kept or self.heads
 
 
 class Writer:
@@ -100,14 +107,19 @@ def language_model(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
     for layer in range(sizes.layers):
         x = _block(writer, sizes, layer, x, (batch, length), seen)
     writer.node("MatMul", writer.normalized(x, sizes.width), writer.weight(sizes.width, sizes.words), output="logits")
+    return cached_model("language_model", writer, sizes)
+
+
+def cached_model(name: str, writer: Writer, sizes: Sizes) -> onnx.ModelProto:
+    """Return what was written as a model: `ids` and a cache -> `logits` and the cache."""
     inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "length"])]
     outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "length", sizes.words])]
-    for name in cache_names(sizes):
-        cache = ["batch", sizes.heads, "past", sizes.depth]
-        inputs.append(helper.make_tensor_value_info(f"past.{name}", TensorProto.FLOAT, cache))
+    for part in cache_names(sizes):
+        cache = ["batch", sizes.kept_heads, "past", sizes.depth]
+        inputs.append(helper.make_tensor_value_info(f"past.{part}", TensorProto.FLOAT, cache))
         cache[2] = "total"
-        outputs.append(helper.make_tensor_value_info(f"present.{name}", TensorProto.FLOAT, cache))
-    graph = helper.make_graph(writer.nodes, "language_model", inputs, outputs, writer.tensors)
+        outputs.append(helper.make_tensor_value_info(f"present.{part}", TensorProto.FLOAT, cache))
+    graph = helper.make_graph(writer.nodes, name, inputs, outputs, writer.tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=10)
 
 
@@ -150,5 +162,5 @@ def cache_names(sizes: Sizes) -> Iterator[str]:
 
 def first_feed(sizes: Sizes, prompt: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
     """A feed with an empty cache."""
-    empty = np.empty((1, sizes.heads, 0, sizes.depth), np.float32)
+    empty = np.empty((1, sizes.kept_heads, 0, sizes.depth), np.float32)
     return {"ids": np.array([prompt], np.int64), **{f"past.{name}": empty for name in cache_names(sizes)}}

@@ -71,7 +71,7 @@ class Setting:
         options.intra_op_num_threads = self.threads
         session: Any
         if kind in _POLICIES:
-            ours = nna.Options(policy=_POLICIES[kind])
+            ours = nna.Options(policy=_POLICIES[kind], cache_dir=False)
             session = opened.enter_context(
                 nna.InferenceSession(self.model, options, devices=self.devices, options=ours)
             )

@@ -4,7 +4,8 @@
 
 Every plan is for other sizes: a limit on segments keeps sizes from being left open. Each case has a process of its own,
 and another one where the same session runs on `null`: what that holds is no plan's. `cpu` is fake_npu without any of
-the operations that have weights. The last column is for `max_plan_bytes` of half of what the most plans hold.
+the operations that have weights, `acme_fixed` the example of a driver in C as it compiles for fixed sizes. The last
+column is for `max_plan_bytes` of half of what the most plans hold.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gc
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ import onnx
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.fixed_sizes import install
 from benchmarks.networks import networks
 from benchmarks.resident import MEGABYTE, anonymous_bytes
 from benchmarks.timing import table
@@ -34,6 +37,7 @@ CASES: Mapping[str, Any] = {
     "openvino": "openvino",
     "cpu": [("fake_npu", {"switched_off": WEIGHTED})],
     "fake_npu": "fake_npu",
+    "acme_fixed": "acme_fixed",
     "null": "null",
 }
 NETWORKS = ("perceptron, 64 rows", "residual", "plain 3x3", "mobile", "segmentation")
@@ -80,6 +84,8 @@ def compared(case: str, network: str, plans: Sequence[int]) -> dict[str, Any]:
 
 def held(case: str, network: str, plans: Sequence[int], limit: int) -> list[tuple[int, int]]:
     """After so many plans each, what they are counted for, and what the process has in memory of its own."""
+    if case == "acme_fixed":
+        install(Path(tempfile.mkdtemp()))
     model, shape = _open(networks()[network]())
     took: list[tuple[int, int]] = []
     with nna.InferenceSession(model, devices=CASES[case], options={**OPTIONS, "max_plan_bytes": limit}) as session:

@@ -1,9 +1,11 @@
 """Regret of policies: what a session takes over the better of ONNX Runtime alone and OpenVINO alone.
 
     python benchmarks/policies.py [--policies measured,latency] [--repetitions 5] [--turns 5] [--only NAME...]
-        [--others] [--json FILE]
+        [--others | --seed N] [--json FILE] [--told FILE...]
 
-Twelve networks (`benchmarks/networks.py`), with `--others` ten more, of other kinds (`benchmarks/other_networks.py`).
+Twelve networks (`benchmarks/networks.py`), with `--others` ten more, of other kinds (`benchmarks/other_networks.py`),
+with `--seed` twelve that are drawn by chance (`benchmarks/generated_networks.py`). What was written to files by
+`--json`, a few networks at a time, `--told` sums up without measuring anything.
 Each repetition has a cache folder of its own, so `measured` measures anew; `latency` goes by calibrations of the CPU
 and of openvino, which are made once for all, first.
 
@@ -31,7 +33,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from math import exp, log
@@ -46,6 +48,7 @@ import openvino
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.generated_networks import generated_networks
 from benchmarks.networks import networks
 from benchmarks.other_networks import other_networks
 from benchmarks.timing import table
@@ -56,6 +59,7 @@ from nnadapter.offering.feeds import random_feed
 
 _DEVICE = "openvino:CPU"
 _ALONE = ("cpu", "openvino")
+_Makers = Mapping[str, Callable[[], onnx.ModelProto]]
 
 
 def main() -> None:
@@ -66,12 +70,29 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--others", action="store_true")
+    parser.add_argument("--seed", type=int)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--told", type=Path, nargs="*")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    policies, rows = arguments.policies.split(","), []
+    policies = arguments.policies.split(",")
+    if arguments.told:
+        _print([row for file in arguments.told for row in json.loads(file.read_text())], policies)
+        return
+    rows = _measured(_networks(arguments.others, arguments.seed), policies, arguments)
+    _print(rows, policies)
+
+
+def _networks(others: bool, seed: int | None) -> _Makers:
+    if seed is not None:
+        return generated_networks(seed)
+    return other_networks() if others else networks()
+
+
+def _measured(makers: _Makers, policies: Sequence[str], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
     calibrations = [calibrate(device) for device in ("cpu", _DEVICE)] if "latency" in policies else []
-    for name, make in (other_networks() if arguments.others else networks()).items():
+    for name, make in makers.items():
         if arguments.only and name not in arguments.only:
             continue
         model = make()
@@ -82,6 +103,10 @@ def main() -> None:
         print(rows[-1]["model"], [_regrets(found, policy) for policy in policies], file=sys.stderr, flush=True)
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=2))
+    return rows
+
+
+def _print(rows: Sequence[Any], policies: Sequence[str]) -> None:
     head = ["model", "ONNX Runtime ms", "control", "OpenVINO ms"]
     print(table([*head, *(f"{policy}{of}" for policy in policies for of in ("", " worst", " chose"))], [
         _cells(row, policies) for row in rows
@@ -90,7 +115,7 @@ def main() -> None:
         every = [each for row in rows for each in _regrets(row["repetitions"], policy)]
         middle = exp(mean(map(log, every)))
         print(f"{policy}: geometric mean {middle:.3f}, median {median(every):.3f}, worst {max(every):.3f}")
-    if calibrations:
+    if "latency" in policies:
         print(table(["model", "cpu: predicted over measured", "openvino: predicted over measured"], _predicted(rows)))
 
 
@@ -111,7 +136,7 @@ def repetition(model: onnx.ModelProto, policies: Sequence[str], calibrations: Se
 
         peers(1)
         for policy in policies:
-            options = nna.Options(policy=policy, fallback="allow")
+            options = nna.Options(policy=policy, fallback="allow", cache_dir=False)
             session = nna.InferenceSession(contents, devices=_DEVICE, options=options)
             sessions[policy] = opened.enter_context(session)
             runs[policy] = partial(session.run, None, feed)

@@ -7,8 +7,19 @@ from functools import partial
 from typing import Any
 
 import torch
-import transformers
 from torch import nn
+
+from benchmarks.pytorch_pictures import (
+    DeepLab,
+    Detector,
+    FullyConvolutional,
+    Residuals,
+    UNet,
+    densenet,
+    mobilenet,
+    resnet50,
+)
+from benchmarks.pytorch_sequences import Attending, GraphNet, Mixer, Recurrent
 
 Made = tuple[nn.Module, dict[str, Any]]
 """A module, and what it is called with."""
@@ -94,111 +105,15 @@ _TRANSFORMERS: Mapping[str, tuple[str, Mapping[str, Any], Callable[[], dict[str,
 """Name -> the architecture as transformers calls it, its configuration, and what makes its inputs."""
 
 
-class Residual(nn.Module):
-    """Two convolutions around which the input goes."""
-
-    def __init__(self, before: int, width: int, stride: int) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(before, width, 3, stride, 1), nn.Conv2d(width, width, 3, 1, 1)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(width), nn.BatchNorm2d(width)])
-        self.around = nn.Conv2d(before, width, 1, stride) if stride > 1 or before != width else nn.Identity()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Pictures [N, C, H, W]."""
-        inner = self.norms[1](self.second(torch.relu(self.norms[0](self.first(x)))))
-        return torch.relu(inner + self.around(x))
-
-
-class Residuals(nn.Module):
-    """A small ResNet."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 7, 2, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-        self.blocks = nn.Sequential(Residual(16, 16, 1), Residual(16, 32, 2))
-        self.head = nn.Linear(32, 10)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Pictures [N, 3, H, W] to scores [N, 10]."""
-        return self.head(nn.functional.adaptive_avg_pool2d(self.blocks(self.stem(x)), 1).flatten(1))
-
-
-class UNet(nn.Module):
-    """Down, up, and across."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down, self.deep = nn.Conv2d(3, 16, 3, 1, 1), nn.Conv2d(16, 32, 3, 2, 1)
-        self.up, self.out = nn.ConvTranspose2d(32, 16, 2, 2), nn.Conv2d(32, 4, 3, 1, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Pictures [N, 3, H, W] to maps [N, 4, H, W]."""
-        down = nn.functional.silu(self.down(x))
-        up = self.up(nn.functional.silu(self.deep(down)))
-        wide = nn.functional.interpolate(up, size=down.shape[-2:], mode="bilinear", align_corners=False)
-        return self.out(torch.cat([down, wide], 1))
-
-
-class Recurrent(nn.Module):
-    """An LSTM or a GRU over embeddings."""
-
-    def __init__(self, kind: type[nn.Module]) -> None:
-        super().__init__()
-        self.embedding, self.core, self.head = (
-            nn.Embedding(100, 32),
-            kind(32, 48, 1, batch_first=True),
-            nn.Linear(48, 5),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Tokens [N, L] to scores [N, 5]."""
-        return self.head(self.core(self.embedding(x))[0][:, -1])
-
-
-class GraphNet(nn.Module):
-    """Messages along edges, gathered and added up."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.message, self.update = nn.Linear(16, 32), nn.Linear(48, 16)
-
-    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-        """Nodes [N, 16] and edges [2, E] to nodes [N, 16]."""
-        sent = torch.relu(self.message(x))[edges[0]]
-        gathered = torch.zeros(x.shape[0], 32).index_add(0, edges[1], sent)
-        return self.update(torch.cat([x, gathered], 1))
-
-
-class Mixer(nn.Module):
-    """One block of an MLP mixer over patches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches, self.norm = nn.Conv2d(3, 32, 8, 8), nn.LayerNorm(32)
-        self.across, self.along = nn.Linear(16, 16), nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Pictures [N, 3, 32, 32] to features [N, 32]."""
-        y = self.patches(x).flatten(2).transpose(1, 2)
-        y = y + self.across(self.norm(y).transpose(1, 2)).transpose(1, 2)
-        return (y + self.along(self.norm(y))).mean(1)
-
-
-class Attending(nn.Module):
-    """PyTorch's own encoder layer behind group normalization."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.layer = nn.GroupNorm(4, 32), nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows [N, L, 32], and as many back."""
-        return self.layer(self.norm(x.transpose(1, 2)).transpose(1, 2))
-
-
 _EDGES = torch.randint(0, 20, (2, 60), generator=torch.Generator().manual_seed(0))
 _BY_HAND: Mapping[str, Callable[[], Made]] = {
     "ResNet": lambda: (Residuals(), {"x": pictures(64)}),
+    "ResNet-50": lambda: (resnet50(), {"input": pictures(64)}),
+    "MobileNetV3": lambda: (mobilenet(), {"input": pictures()}),
+    "DenseNet": lambda: (densenet(), {"input": pictures(64)}),
+    "FCN": lambda: (FullyConvolutional(), {"x": pictures()}),
+    "DeepLab": lambda: (DeepLab(), {"x": pictures()}),
+    "detector": lambda: (Detector(), {"x": pictures()}),
     "U-Net": lambda: (UNet(), {"x": pictures()}),
     "LSTM": lambda: (Recurrent(nn.LSTM), {"x": tokens()}),
     "GRU": lambda: (Recurrent(nn.GRU), {"x": tokens()}),
@@ -222,9 +137,25 @@ def models() -> Mapping[str, Callable[[], Made]]:
 def _seeded(make: Callable[[], Made]) -> Made:
     torch.manual_seed(0)
     module, inputs = make()
+    _learn_statistics(module, inputs)
     return module.eval(), inputs
 
 
+def _learn_statistics(module: nn.Module, inputs: dict[str, Any]) -> None:
+    """Let batch normalizations see 16 pictures: a long row of new ones shrinks what goes through to nothing."""
+    norms = [each for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    momenta = [each.momentum for each in norms]
+    for each in norms:
+        each.momentum = 1.0
+    if norms:
+        with torch.no_grad():
+            module.train()(**{name: torch.randn(16, *value.shape[1:]) for name, value in inputs.items()})
+    for each, momentum in zip(norms, momenta, strict=True):
+        each.momentum = momentum
+
+
 def _of_transformers(name: str, configuration: Mapping[str, Any], inputs: Callable[[], dict[str, Any]]) -> Made:
+    import transformers  # takes seconds, and the others do without it
+
     made = getattr(transformers, f"{name}Config")(**configuration)
     return getattr(transformers, f"{name}Model")(made), inputs()

@@ -161,6 +161,18 @@ def _normalized(network: _Writer, x: str, width: int) -> str:
     return network.node("LayerNormalization", x, scale, bias, axis=-1)
 
 
+def activation_functions() -> onnx.ModelProto:
+    """Return a small network of what others have not: LeakyRelu, Sigmoid, Concat, AveragePool, Where, Softmax."""
+    network = _Writer((1, 4, 16, 16), seed=3)
+    x = network.node("LeakyRelu", network.convolution("x", 32, 3), alpha=0.1)
+    x = network.node("Concat", x, network.node("Sigmoid", network.convolution(x, 32, 3)), axis=1)
+    x = network.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
+    is_large = network.node("Greater", x, network.constant(np.float32(0.1)))
+    x = network.node("Where", is_large, x, network.node("Mul", x, x))
+    network.channels = 64
+    return network.model(network.node("Softmax", network.classified(network.convolution(x, 64, 3)), axis=-1))
+
+
 NETWORKS: Mapping[str, Callable[[], onnx.ModelProto]] = {
     "resnet18": lambda: resnet((2, 2, 2, 2), is_deep=False),
     "resnet50": lambda: resnet((3, 4, 6, 3), is_deep=True),

@@ -8,8 +8,9 @@ For each of RapidOCR's models, whose shapes are open: `session.prepare` of new s
 more than later ones, beside one of those.
 The first shapes stand apart, since what is made once per model is made with them. With `--runs`, the text recognizer
 then runs that often over `--shapes` shapes in random order, more than the session keeps plans for. With `--layers`, a
-narrow language model of so many layers (24: 1,049 nodes) runs at 100 lengths instead, of its text and of its cache:
-what a length takes more the first time than the next, and how much of that its device's steps take.
+narrow language model of so many layers (24: 1,049 nodes) runs at 100 lengths instead, of its text and of its cache, and
+so does an encoder of the form of BERT: what a length takes more the first time than the next, and how much of that its
+device's steps take.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import rapidocr
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.fixed_sizes import encoder_model
 from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
 from benchmarks.timing import table
 
@@ -107,26 +109,37 @@ def new_shapes(kind: str, device: str, count: int) -> Iterator[dict[str, Any]]:
 
 
 def new_lengths(arguments: argparse.Namespace) -> list[list[object]]:
-    """A row for lengths of the text, and one for those of the cache."""
-    sizes = Sizes(layers=arguments.layers, width=32, heads=2, words=100)
-    model, rows = language_model(sizes), []
-    for kind in ("text", "cache"):
-        more, inside, again = [], [], []
-        with nna.InferenceSession(model, devices=arguments.device, options=nna.Options(fallback="allow")) as session:
-            for length in np.random.default_rng(0).permutation(np.arange(2, 102 + FIRST)).tolist():
-                feed = first_feed(sizes, [1] * (length if kind == "text" else 1))
-                if kind == "cache":
-                    cache = np.zeros((1, sizes.heads, length, sizes.depth), np.float32)
-                    feed.update({f"past.{name}": cache for name in cache_names(sizes)})
-                first, *later = (whole_and_steps(session, feed) for _ in range(RUNS + 1))
-                least = min(later)
-                more.append(first[0] - least[0])
-                inside.append(first[1] - least[1])
-                again.append(least[0])
-            plans = session.report().plans
-        figures = (f"{1e3 * statistics.median(column[FIRST:]):.3f}" for column in (more, inside, again))
-        rows.append([kind, len(model.graph.node), *figures, plans.made if plans else 0])
-    return rows
+    """A row for each way in which lengths are new."""
+    return [new_lengths_of(kind, arguments.layers, arguments.device) for kind in ("text", "cache", "encoder")]
+
+
+def new_lengths_of(kind: str, layers: int, device: str) -> list[object]:
+    """A row: what a length takes more, over 100 lengths in random order."""
+    sizes = Sizes(layers=layers, width=32, heads=2, words=100)
+    model = encoder_model(layers, width=32) if kind == "encoder" else language_model(sizes)
+    more, inside, again = [], [], []
+    with nna.InferenceSession(model, devices=device, options=nna.Options(fallback="allow")) as session:
+        for length in np.random.default_rng(0).permutation(np.arange(2, 102 + FIRST)).tolist():
+            feed = length_feed(kind, sizes, length)
+            first, *later = (whole_and_steps(session, feed) for _ in range(RUNS + 1))
+            least = min(later)
+            more.append(first[0] - least[0])
+            inside.append(first[1] - least[1])
+            again.append(least[0])
+        plans = session.report().plans
+    figures = (f"{1e3 * statistics.median(column[FIRST:]):.3f}" for column in (more, inside, again))
+    return [kind, len(model.graph.node), *figures, plans.made if plans else 0]
+
+
+def length_feed(kind: str, sizes: Sizes, length: int) -> dict[str, np.ndarray]:
+    """A feed of so long a text, or cache."""
+    if kind == "encoder":
+        return {"ids": np.zeros((1, length), np.int64), "mask": np.ones((1, length), np.int64)}
+    feed = first_feed(sizes, [1] * (length if kind == "text" else 1))
+    if kind == "cache":
+        cache = np.zeros((1, sizes.heads, length, sizes.depth), np.float32)
+        feed.update({f"past.{name}": cache for name in cache_names(sizes)})
+    return feed
 
 
 def whole_and_steps(session: nna.InferenceSession, feed: dict[str, np.ndarray]) -> tuple[float, float]:

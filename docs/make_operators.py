@@ -1,4 +1,4 @@
-"""Write docs/operators.md from the converters' registry and fake_npu's table.
+"""Write docs/operators.md from the converters' registry and fake_npu's table, and which ONNX ops become an operation.
 
     python docs/make_operators.py
 
@@ -8,17 +8,20 @@ the operator tests that the package onnx ships.
 
 from __future__ import annotations
 
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import onnx.defs
-from onnx import numpy_helper
+from onnx import numpy_helper, parser
 
 import nnadapter.converters
+import nnadapter.ir.reference.onnx_ops
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.converters.registry import converted
 from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
@@ -28,11 +31,63 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.function_ops import has_body
+from nnadapter.onnx.further_schemas import MICROSOFT
 from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.schemas import is_further
 
 PAGE = Path(__file__).with_name("operators.md")
+TABLE = Path(nnadapter.ir.reference.onnx_ops.__file__)
 OLDEST_OPSET = 7
+_BECOMES = {
+    "MatMulNBits": ["MAT_MUL_N_BITS"],
+}
+"""What ops become that have a converter of their own, and no operator test."""
 _SEVERAL_OUTPUTS = frozenset(["Split", "TopK"])
+_FURTHER = (
+    "(float[1, 1, 3, 3, 3] x, float[1, 1, 2, 2, 2] w) => (float[1, 1, 2, 2, 2] y) { y = Conv (x, w) }",
+    "(float[1, 1, 3, 3] x) => (float[1, 1, 2, 2] y, int64[1, 1, 2, 2] i)"
+    " { y, i = MaxPool <kernel_shape = [2, 2]> (x) }",
+    "(float[1, 1, 2, 4, 4] x) => (float[1, 1, 1, 3, 3] y, int64[1, 1, 1, 3, 3] i)"
+    " { y, i = MaxPool <kernel_shape = [2, 2, 2]> (x) }",
+    "(float[1, 1, 4, 4] x, float[1, 5] r) => (float[1, 1, 2, 2] y) { y = MaxRoiPool <pooled_shape = [2, 2]> (x, r) }",
+    "(float[n] x) => (float[n] y) { s = Shape (x)  y = ConstantOfShape (s) }",
+    "(float[n] x) => (int64[n] y) <int64 zero = {0}, int64 one = {1}> { s = Size (x)  y = Range (zero, s, one) }",
+    *(
+        f"(float[2, 4] x) => (float[2, 4] y) {{ y = com.microsoft.{activation} (x) }}"
+        for activation in ("Gelu", "FastGelu", "QuickGelu")
+    ),
+    "(float[2, 4] x, float[4] b) => (float[2, 4] y) { y = com.microsoft.BiasGelu (x, b) }",
+    "(float[2, 3] x, float[3, 4] w) => (float[2, 4] y) { y = com.microsoft.FusedMatMul (x, w) }",
+    "(float[2, 3] x, float[3, 4] w, float[4] b) => (float[2, 4] y)"
+    ' { y = com.microsoft.FusedGemm <activation = "Relu"> (x, w, b) }',
+    "(float[2, 16] x) => (float[2, 1] y) <uint8[1, 1, 8] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[1] s = {0.1}>"
+    " { y = com.microsoft.MatMulNBits <K = 16, N = 1, bits = 4, block_size = 16> (x, w, s) }",
+    *(
+        f"(uint8[4] x) => (uint8[4] y) <float s = {{0.1}}, uint8 z = {{9}}> {{ y = com.microsoft.{node} }}"
+        for node in (
+            "QLinearAdd (x, s, z, x, s, z, s, z)",
+            "QLinearMul (x, s, z, x, s, z, s, z)",
+            "QLinearSigmoid (x, s, z, s, z)",
+            "QLinearLeakyRelu (x, s, z, s, z)",
+        )
+    ),
+    "(float[1, 2, 4, 4] x, float[2, 2, 3, 3] w) => (float[1, 2, 2, 2] y)"
+    ' { y = com.microsoft.FusedConv <activation = "Relu"> (x, w) }',
+    "(float[1, 2, 4] x, float[4] g) => (float[1, 2, 4] y) { y = SimplifiedLayerNormalization (x, g) }",
+    "(float[1, 2, 4] x, float[4] g) => (float[1, 2, 4] y) { y = com.microsoft.SkipLayerNormalization (x, x, g) }",
+    "(float[1, 2, 4] x, float[4] g) => (float[1, 2, 4] y)"
+    " { y = com.microsoft.SkipSimplifiedLayerNormalization (x, x, g) }",
+    "(float[1, 3, 8] x, float[8, 24] w, float[24] b) => (float[1, 3, 8] y)"
+    " { y = com.microsoft.Attention <num_heads = 2> (x, w, b) }",
+    "(float[1, 3, 8] q, float[1, 3, 8] k, float[1, 3, 8] v) => (float[1, 3, 8] y)"
+    " { y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v) }",
+    "(float[1, 2, 3, 4] x, int64[1, 3] p, float[8, 2] c, float[8, 2] s) => (float[1, 2, 3, 4] y)"
+    " { y = com.microsoft.RotaryEmbedding (x, p, c, s) }",
+)
+"""Ops in forms that no test of onnx has, and ops of ONNX Runtime."""
+_MANY = 1 << 25
+"""A size at which nothing is folded."""
 
 
 def page() -> str:
@@ -41,15 +96,19 @@ def page() -> str:
 
 
 def _head() -> Iterator[str]:
-    ops = len(converted())
-    versions = sum(map(len, converted().values()))
+    of_onnx = [
+        (op, version) for op, versions in converted().items() for version in versions if not is_further(*op, version)
+    ]
+    ops, versions = len({op for op, _ in of_onnx}), len(of_onnx)
+    others = sum(map(len, converted().values())) - versions
     yield "# Operators"
     yield ""
     yield "This page is made by `python docs/make_operators.py`. A test fails when it is not what the code does."
     yield ""
     yield f"Made with onnx {onnx.__version__}, which defines opsets up to {onnx.defs.onnx_opset_version()}."
     yield ""
-    yield f"{ops} ops of ONNX's domains are converted, in {versions} schema versions, from opset {OLDEST_OPSET} on."
+    yield f"{ops} ops of ONNX's domains are converted, in {versions} schema versions, from opset"
+    yield f"{OLDEST_OPSET} on, and {others} of ONNX Runtime's own, most of {MICROSOFT}, which its tools write."
     yield "A node of such an op can still be refused: for an attribute value, a data type, a shape that is not known,"
     yield "or an input that is computed where it must be constant. `nnadapter report` says which and why."
     yield "What is refused runs on the next device that takes it: at last on the CPU, by ONNX Runtime, or on"
@@ -62,15 +121,19 @@ def _converted() -> Iterator[str]:
     yield "## Converted"
     yield ""
     yield "The third column holds what onnx's own tests of the op became; it is empty where none of them was"
-    yield "converted as it stands. The fourth holds the data types that fake_npu takes for all of these operations."
+    yield "converted as it stands. Ops of com.microsoft, and some that ONNX Runtime has in ONNX's own domain, are"
+    yield "functions of ONNX's ops (`nnadapter/onnx/microsoft/`), whose operations they become. The fourth holds the"
+    yield "data types that fake_npu takes for all of these operations."
     yield ""
     yield "| ONNX op | schema versions | operations of the adapter IR | data types on fake_npu |"
     yield "|---|---|---|---|"
     for (domain, op_type), versions in sorted(converted().items(), key=lambda item: item[0][::-1]):
-        operations = sorted(becomes.get(op_type, ()))
+        operations = sorted(becomes.get((domain, op_type), ())) or _BECOMES.get(op_type, [])
         missing = [name for name in operations if name not in OPERATIONS]
         told = f"without {', '.join(missing)}" if missing else ", ".join(sorted(_common_dtypes(operations)))
         called = f"{domain}::{op_type}" if domain else op_type
+        if has_body(domain, op_type) and not told:
+            told = "of the ops that it is a function of"
         yield f"| {called} | {_listed(versions)} | {', '.join(operations)} | {told} |"
 
 
@@ -102,7 +165,7 @@ def _operations() -> Iterator[str]:
     yield "## What fake_npu takes"
     yield ""
     yield f"{len(OPERATIONS)} of the {len(SCHEMAS)} operations of the adapter IR."
-    yield "What each of them computes is said by the definition of the adapter IR, `nnadapter/ir/definition/`."
+    yield "What each of them computes is said [operation by operation](operations/README.md)."
     yield "`nnadapter ops fake_npu` prints the same."
     yield f"What holds for {LIMITS}."
     yield ""
@@ -142,14 +205,41 @@ def _known_ops() -> set[str]:
     return {name for name, schema in newest.items() if not (schema.deprecated and schema.since_version <= OLDEST_OPSET)}
 
 
-def _operations_by_op() -> Mapping[str, set[str]]:
+def table() -> str:
+    """Return the module that says which ONNX ops were seen to become an operation."""
+    ops: dict[str, set[str]] = {}
+    for each in (_operations_by_op(), _further_operations()):
+        for (domain, op_type), types in each.items():
+            for type_ in types:
+                ops.setdefault(type_, set()).add(f"{domain}::{op_type}" if domain else op_type)
+    rows = (f"{type_}: {' '.join(sorted(ops[type_]))}" for type_ in SCHEMAS if type_ in ops)
+    lines = "\n".join("\n".join(textwrap.wrap(row, 110, subsequent_indent="    ")) for row in rows)
+    head, _, rest = TABLE.read_text().partition('"""\\\n')
+    return head + '"""\\\n' + lines + '\n"""' + rest.partition('\n"""')[2]
+
+
+def _further_operations() -> Mapping[tuple[str, str], set[str]]:
+    found: dict[tuple[str, str], set[str]] = {}
+    for text in _FURTHER:
+        model = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 22, "com.microsoft" : 1]> g {text}')
+        specialized = specialize(prepare(model), {"x": (_MANY,)} if "[n]" in text else {})
+        graph = specialized.graph
+        conversion = convert_graph(specialized.nodes, graph.values, specialized.constants, graph.outputs)
+        node = model.graph.node[-1]
+        types = {operation.type for operation in conversion.model.operations}
+        found.setdefault((node.domain, node.op_type), set()).update(types)
+    return found
+
+
+@cache
+def _operations_by_op() -> Mapping[tuple[str, str], set[str]]:
     """Per ONNX op, the operations that onnx's own tests of it became."""
-    found: dict[str, set[str]] = {}
+    found: dict[tuple[str, str], set[str]] = {}
     for model, inputs in _tests():
         (node,) = model.graph.node
         for conversion in filter(None, (_convert(model), _convert(_with_constants(model, inputs)))):
             types = {operation.type for operation in conversion.model.operations}
-            found.setdefault(node.op_type, set()).update(types)
+            found.setdefault((node.domain, node.op_type), set()).update(types)
     return found
 
 
@@ -196,3 +286,4 @@ assert nnadapter.converters, "importing the package registers the converters"
 
 if __name__ == "__main__":
     PAGE.write_text(page())
+    TABLE.write_text(table())

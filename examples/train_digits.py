@@ -15,6 +15,7 @@ import argparse
 import copy
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,8 +43,16 @@ class Digits:
 
 
 def main() -> None:
-    """Train, save, read, draw."""
+    """Train, save, read, draw; what is wrong with the devices is one sentence."""
     chosen = parse_arguments()
+    try:
+        work(chosen)
+    except (nna.errors.DeviceNotFoundError, nna.errors.DeviceUnavailableError, nna.errors.MissingExtraError) as error:
+        sys.exit(str(error))
+
+
+def work(chosen: argparse.Namespace) -> None:
+    """Do it with what the command line says."""
     known, unknown = load()
     torch.manual_seed(SEED)
     network = build_network()

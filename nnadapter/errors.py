@@ -10,15 +10,19 @@
     ├── InvalidOptionError       the caller: an option, a rule or a device's option that does not exist or does not fit
     │   ├── RulesError           rules that cannot be read, contradict each other, or cannot be kept
     │   ├── PlanFileError        a plan file that cannot be read or written
-    │   └── ReportFileError      an old report that cannot be read
+    │   ├── ReportFileError      an old report that cannot be read
+    │   └── FaultScriptError     a script of faults, for the device faulty, that cannot be read or does not fit
     ├── DeviceNotFoundError      the caller: a device nobody offers
     ├── MissingExtraError        the installation: a package that an extra brings is not there
     ├── DeviceUnavailableError   the machine: the device is known and cannot be used here
+    │   ├── DeviceOpeningError   the driver: it failed when the device was opened, or was to give a context
     │   └── MissingDeviceExtraError  the installation: the device's package is not there; a MissingExtraError as well
     ├── NotDelegatedError        the policy: fallback is forbidden and something would have to fall back
     ├── DriverError              the driver: it broke the interface or a promise
     │   ├── CompilationError     it said yes and could not compile
     │   └── ExecutionError       a compiled program failed while it ran
+    │       ├── AccuracyError    what it computed was compared with the CPU, and is wrong
+    │       ├── TransientError   it failed now; the same may go well when it is repeated
     │       └── DeviceLostError  the device is gone; nothing on it can be used again
     │           └── DeviceTimeoutError  it gave no answer in time, and was given up
     ├── PassError                the pass: it changed what a model computes, or broke its form
@@ -36,7 +40,8 @@ and three warnings:
     CacheWarning                 something is wrong with a cache, so that work is done again
 
 Every message says what failed, which, what was got and expected, and what to do next. What a program may want
-to know is in fields, not in the text.
+to know is in fields, not in the text: errors about a device name it, the `phase` in which it failed (one of `PHASES`),
+and the segment and nodes, where it got that far.
 """
 
 from __future__ import annotations
@@ -46,6 +51,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from partition.verdict import Unsupported
+
+PHASES = ("open", "context", "judge", "admit", "compile", "deserialize", "create", "run", "close")
+"""What a driver is asked for, in the order in which a session asks."""
 
 
 class NNAdapterError(Exception):
@@ -110,12 +118,43 @@ class ReportFileError(_FileError, InvalidOptionError):
     """The report is at fault: it cannot be read, is of another version, or is no report."""
 
 
+class FaultScriptError(_FileError, InvalidOptionError, ValueError):
+    """The script of the device `faulty` is at fault: it cannot be read, or asks for what there is not."""
+
+
+class _SegmentError(NNAdapterError):
+    """What concerns a device, and nodes on it."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        device: str | None = None,
+        segment: int | None = None,
+        nodes: Sequence[str] = (),
+        phase: str | None = None,
+    ) -> None:
+        NNAdapterError.__init__(self, message)  # a class with another base has that one's fields itself
+        self.device = device
+        """The device that did not take it or did not do it."""
+        self.segment = segment
+        """The segment's position in the plan, where it got that far."""
+        self.nodes = tuple(nodes)
+        """Names of the nodes concerned."""
+        self.phase = phase
+        """What the device was asked for, one of `PHASES`; None where it is not a device that failed."""
+
+
 class DeviceNotFoundError(NNAdapterError):
     """The caller is at fault: no driver offers a device of that name."""
 
 
-class DeviceUnavailableError(NNAdapterError):
+class DeviceUnavailableError(_SegmentError):
     """The machine is at fault: the device is known and cannot be used here."""
+
+
+class DeviceOpeningError(DeviceUnavailableError):
+    """The driver is at fault: it failed when the device was to be opened, or to give a context."""
 
 
 class MissingExtraError(NNAdapterError):
@@ -132,20 +171,10 @@ class MissingExtraError(NNAdapterError):
 class MissingDeviceExtraError(DeviceUnavailableError, MissingExtraError):
     """The installation is at fault: the package that a device needs, which an extra brings, is not there."""
 
-
-class _SegmentError(NNAdapterError):
-    """What concerns a device, and nodes on it."""
-
-    def __init__(
-        self, message: str, *, device: str | None = None, segment: int | None = None, nodes: Sequence[str] = ()
-    ) -> None:
-        super().__init__(message)
-        self.device = device
-        """The device that did not take it or did not do it."""
-        self.segment = segment
-        """The segment's position in the plan, where it got that far."""
-        self.nodes = tuple(nodes)
-        """Names of the nodes concerned."""
+    def __init__(self, message: str, *, extra: str, package: str) -> None:
+        super().__init__(message, phase="open")
+        self.extra = extra
+        self.package = package
 
 
 class NotDelegatedError(_SegmentError):
@@ -166,15 +195,38 @@ class CompilationError(DriverError):
         device: str | None = None,
         segment: int | None = None,
         nodes: Sequence[str] = (),
+        phase: str | None = "compile",
         refused: Mapping[int, Unsupported] | None = None,
     ) -> None:
-        super().__init__(message, device=device, segment=segment, nodes=nodes)
+        super().__init__(message, device=device, segment=segment, nodes=nodes, phase=phase)
         self.refused = dict(refused or {})
         """Why, by position of the node in the segment's model, where the driver knows which nodes are to blame."""
 
 
 class ExecutionError(DriverError):
     """A compiled program failed while it ran."""
+
+
+class AccuracyError(ExecutionError):
+    """What a device computed was compared with the CPU, and is beyond what its precision allows."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        device: str | None = None,
+        segment: int | None = None,
+        nodes: Sequence[str] = (),
+        phase: str | None = "run",
+        deviation: float = 0.0,
+    ) -> None:
+        super().__init__(message, device=device, segment=segment, nodes=nodes, phase=phase)
+        self.deviation = deviation
+        """The largest difference over what is allowed; infinite where one side alone is a number."""
+
+
+class TransientError(ExecutionError):
+    """It failed now, and the same may go well when it is repeated; drivers raise it. All other failures persist."""
 
 
 class DeviceLostError(ExecutionError):
@@ -196,7 +248,7 @@ class PassError(NNAdapterError):
         """The model output that differs, where it came to that."""
 
 
-class IncompatibleProgramError(NNAdapterError):
+class IncompatibleProgramError(_SegmentError):
     """A serialized program is damaged, or from another version, for another device, or for options that do not fit."""
 
 
@@ -204,7 +256,7 @@ class StoredFileError(_FileError):
     """A file that is kept between sessions (a calibration) is damaged, of another version, or cannot be written."""
 
 
-class OutOfMemoryError(NNAdapterError):
+class OutOfMemoryError(_SegmentError):
     """The device has no room for what was asked."""
 
 
@@ -234,6 +286,30 @@ class CacheWarning(UserWarning):
 
 FAILURES = (Exception, SystemExit, GeneratorExit)
 """What a driver may raise, to be dealt with as its failure: one that tries to end the process, too."""
+
+
+def located(
+    error: NNAdapterError,
+    device: str | None = None,
+    phase: str | None = None,
+    segment: int | None = None,
+    nodes: Sequence[str] = (),
+) -> NNAdapterError:
+    """Fill in what an error that passes a border does not say yet: where it was. Returns the error.
+
+    Args:
+        error: of a driver, say, which knows neither its segment nor how a person calls its device.
+        device: that failed.
+        phase: one of `PHASES`.
+        segment: position in the plan.
+        nodes: names of the segment's nodes.
+    """
+    if isinstance(error, _SegmentError):
+        error.device = device if error.device is None else error.device
+        error.phase = phase if error.phase is None else error.phase
+        error.segment = segment if error.segment is None else error.segment
+        error.nodes = error.nodes or tuple(nodes)
+    return error
 
 
 def describe(error: BaseException) -> str:

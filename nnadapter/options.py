@@ -1,11 +1,11 @@
-"""Settings of a session, and the one place that reads the environment."""
+"""Settings of a session, and what the environment says of them."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from nnadapter.rules.values import Rules
 
 FALLBACKS = ("warn", "allow", "forbid")
+STAGES = ("load", "compile", "run", "accuracy")
+"""Where a device may fail: when it is opened and asked, when it compiles, when it runs, and in what it computed."""
+Fallback = str | Mapping[str, str]
+"""One of `FALLBACKS`, or one for each of some of `STAGES`."""
+
+
+VERIFYING = ("once",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +33,11 @@ class Options:
     """How nodes are placed: `priority`, the first device in the person's order that takes the node; `latency`, the
     cheapest placement found, by calibrated or simulated costs; `throughput`, by the same costs, the one whose busiest
     device has the least to do, for `stream`; `measured`, the fastest of some, timed here."""
-    fallback: str = "warn"
-    """When something a device should have done goes to the CPU instead: `warn`, `allow` silently (it is in the
-    report all the same), or `forbid` (a typed error)."""
+    fallback: Fallback = "warn"
+    """When something a device should have done goes to the CPU instead: `warn`, once for each cause, `allow` silently
+    (it is in the report all the same), or `forbid` (a typed error). Or one of these for each of some stages, `warn` for
+    the others: `load` (a device is opened, asked what it takes, reads programs), `compile`, `run`, and `accuracy` (what
+    it computes is found to be wrong). See docs/failures.md."""
     rules: str | os.PathLike[str] | Rules | None = None
     """Pins, bans and limits: a TOML file, its text, or `Rules`."""
     plan: str | os.PathLike[str] | None = None
@@ -42,24 +51,42 @@ class Options:
     """Seconds that a run may take once it has its plan; in a stream, waits for its turn on a device do not count.
     Then it raises DeadlineExceededError, before its next step or, where the device can stop, in the middle of one. A
     run that came to its end gives its results, however late."""
+    isolate: bool | Collection[str] | Mapping[str, Any] | None = None
+    """Devices that have a process of their own, so that a crash or a hang of their driver is an error
+    (docs/isolation.md): True for all that accelerate, names, or names with seconds that they may take by phase, as
+    `{"openvino": {"run": 0.5}}`. None, the default: those in NNADAPTER_ISOLATE (1, or names). False: none.
+    `("fake_npu", {"isolate": True})` says it of one."""
     trace: str | os.PathLike[str] | None = None
     """A file that says, when the session is closed, what happened in it and when: it opens in ui.perfetto.dev and
     chrome://tracing. `InferenceSession.end_profiling` writes it sooner."""
     cache_dir: str | os.PathLike[str] | bool | None = None
-    """A folder where what drivers compile is kept between sessions, and found again where everything that decides it is
-    the same (docs/cache.md); True for the usual one, NNADAPTER_CACHE_DIR or the platform's. None, the default: nothing
-    is kept. Programs in it are run: it is to be trusted as code is."""
+    """A folder where plans and what drivers compile are kept between sessions, and found again where everything that
+    decides them is the same (docs/cache.md); True for the usual one, in NNADAPTER_CACHE_DIR or the platform's folder.
+    None, the default: sessions have the usual one where NNADAPTER_CACHE_DIR is set, else nothing is kept. False:
+    nothing is kept. Programs in it are run: it is to be trusted as code is."""
     max_cache_bytes: int = 1 << 32
     """How many bytes that folder may hold; what was used longest ago goes first."""
+    verify: str | None = None
+    """`once`: a program that was never checked with this version of its driver is compared with the CPU on its first
+    feed. Nodes that are beyond what the device's precision allows go elsewhere, and the run returns what is right. See
+    docs/accuracy.md. None: nothing is compared."""
+    shadow: int | None = None
+    """N: one run in N is repeated on the CPU, step by step. A device that keeps being beyond what its precision allows
+    is put aside. See docs/accuracy.md. None: no run is."""
 
     def __post_init__(self) -> None:
         """Check every value."""
         _one_of("policy", self.policy, tuple(POLICIES))
-        _one_of("fallback", self.fallback, FALLBACKS)
+        _check_fallback(self.fallback)
         _positive("max_plans", self.max_plans)
         _positive("max_plan_bytes", self.max_plan_bytes)
         _positive("max_cache_bytes", self.max_cache_bytes)
         _seconds("deadline_s", self.deadline_s)
+        if self.verify is not None:
+            _one_of("verify", self.verify, VERIFYING)
+        if self.shadow is not None:
+            _positive("shadow", self.shadow)
+        _check_isolate(self.isolate)
         if not isinstance(self.rules, (str, os.PathLike, type(None))) and not isinstance(self.rules, _rules()):
             raise InvalidOptionError(f"option 'rules' is a file, its text or nnadapter.Rules, got {self.rules!r}")
         if not isinstance(self.plan, (str, os.PathLike, type(None))):
@@ -68,6 +95,37 @@ class Options:
             raise InvalidOptionError(f"option 'trace' is the path of a file to be written, got {self.trace!r}")
         if not isinstance(self.cache_dir, (str, os.PathLike, bool, type(None))) or self.cache_dir == "":
             raise InvalidOptionError(f"option 'cache_dir' is the path of a folder, or True, got {self.cache_dir!r}")
+
+    @property
+    def checks(self) -> bool:
+        """Whether runs are compared with the CPU."""
+        return self.verify is not None or self.shadow is not None
+
+    @property
+    def isolated(self) -> bool | Collection[str] | Mapping[str, Any]:
+        """Devices that have a process of their own, by `isolate` or, where that does not say, by NNADAPTER_ISOLATE."""
+        if self.isolate is not None:
+            return self.isolate
+        said = os.environ.get("NNADAPTER_ISOLATE", "").strip()
+        if said.lower() in ("", "0", "1", "true", "false"):
+            return said.lower() in ("1", "true")
+        return tuple(name.strip() for name in said.split(",") if name.strip())
+
+    def fallback_at(self, stage: str) -> str:
+        """Return what is done where a device fails at a stage: `warn`, `allow` or `forbid`."""
+        return fallback_at(self.fallback, stage)
+
+
+def fallback_at(fallback: Fallback, stage: str) -> str:
+    """Return what `Options.fallback` says of a stage, one of `STAGES`."""
+    return fallback if isinstance(fallback, str) else fallback.get(stage, "warn")
+
+
+def fallback_text(fallback: Fallback) -> str:
+    """Return what `Options.fallback` says, in words."""
+    if isinstance(fallback, str):
+        return fallback
+    return ", ".join(f"{stage}: {fallback_at(fallback, stage)}" for stage in STAGES)
 
 
 def _rules() -> type[Rules]:
@@ -115,6 +173,12 @@ def options_from(options: Options | Mapping[str, Any] | None) -> Options:
     return Options(**options)
 
 
+def of_session(options: Options) -> Options:
+    """Return options with the usual cache, where they do not speak of one and NNADAPTER_CACHE_DIR names a folder."""
+    is_named = options.cache_dir is None and os.environ.get("NNADAPTER_CACHE_DIR", "").strip()
+    return replace(options, cache_dir=True) if is_named else options
+
+
 _process_device: list[str] = []
 _lock = threading.Lock()
 
@@ -139,6 +203,24 @@ def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise InvalidOptionError(
             f"option {name!r} is one of {', '.join(choices)}, got {value!r}{near_names(value, choices, '; ')}"
         )
+
+
+def _check_fallback(fallback: object) -> None:
+    if isinstance(fallback, Mapping):
+        for stage, said in fallback.items():
+            _one_of("fallback", said, FALLBACKS)
+            if stage not in STAGES:
+                raise InvalidOptionError(f"option 'fallback' knows no stage {stage!r}; {close_names(stage, STAGES)}")
+    else:
+        _one_of("fallback", fallback, FALLBACKS)
+
+
+def _check_isolate(isolate: object) -> None:
+    names = isolate if isinstance(isolate, Collection) and not isinstance(isolate, (str, bytes)) else None
+    if not (isolate is None or isinstance(isolate, bool)) and (
+        names is None or not all(isinstance(name, str) for name in names)
+    ):
+        raise InvalidOptionError(f"option 'isolate' is True, False, or names of devices, got {isolate!r}")
 
 
 def _positive(name: str, value: object) -> None:

@@ -24,6 +24,7 @@ from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.drivers.selection import DeviceRequest, requests_of
 from nnadapter.inference.binding import IOBinding as IOBinding
 from nnadapter.inference.session import InferenceSession as _InferenceSession
+from nnadapter.options import Options as _Options
 from nnadapter.process.real_onnxruntime import onnxruntime as _original
 
 _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
@@ -51,7 +52,7 @@ def use(devices: DeviceRequest | Sequence[DeviceRequest]) -> None:
     Raises:
         DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: a device cannot be used like that.
     """
-    requests = requests_of(devices)
+    requests = requests_of(devices, _Options().isolated)
     with _lock:
         _chosen[:] = requests
 

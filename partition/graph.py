@@ -13,6 +13,9 @@ from functools import cached_property
 from math import ceil, prod
 from typing import cast
 
+_KNOWN = frozenset((int,))
+"""Kinds of dimensions that are known."""
+
 
 class GraphError(ValueError):
     """The graph is not one: a name is defined twice, an order is not topological, an atom is not convex."""
@@ -38,7 +41,7 @@ class Value:
         """The shape if every dimension is a known number, else None."""
         if self.shape is None:
             return None
-        if all(type(size) is int for size in self.shape):  # nearly always, and it is asked for very often
+        if _KNOWN.issuperset(map(type, self.shape)):  # nearly always, and it is asked for very often
             return cast("tuple[int, ...]", self.shape)
         dimensions = tuple(size for size in self.shape if size is not None and not isinstance(size, str))
         return dimensions if len(dimensions) == len(self.shape) else None

@@ -48,19 +48,19 @@ class Reason(StrEnum):
     """The segment as a whole is not acceptable to the device, for another reason than memory."""
     COMPILE_FAILED = "compile_failed"
     """The device said yes and then failed to compile."""
+    BANNED = "banned"
+    """It failed before on this version of the device's driver, and is not given to it until a day."""
     DRIVER_ERROR = "driver_error"
     """The driver failed while it was asked."""
+    WRONG_RESULT = "wrong_result"
+    """The device computed something else than the CPU, when it was compared."""
     DEVICE_REFUSED = "device_refused"
     """The device's own software said no and gave no code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Supported:
-    """The device takes the atom."""
-
-    def __bool__(self) -> bool:
-        """True, so that `if verdict` reads as it should."""
-        return True
+    """The device takes the atom. It is true, as every object is, so that `if verdict` reads as it should."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers import registry
 
 ROOT = Path(__file__).parent.parent
 ACME = ROOT / "examples" / "drivers" / "acme_c"
@@ -31,6 +36,31 @@ def compile_library(out: Path, *arguments: object) -> Path:
 
 
 def compile_acme(folder: Path, *flags: str) -> Path:
+    library = folder / "nnadapter_acme_c.so"
+    library.write_bytes(_acme_by(*flags))
+    library.chmod(0o755)
+    return library
+
+
+@contextmanager
+def acme_among_devices(folder: Path, *flags: str, name: str = "acme_c") -> Iterator[str]:
+    """The example driver, compiled into `folder`, is among the devices.
+
+    Compiled by other flags it has a name of its own: devices once opened stay open.
+    """
+    library = compile_acme(folder, *flags)
+    library.rename(folder / f"nnadapter_{name}.so")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NNADAPTER_DRIVER_PATH", str(folder))
+        registry.refresh()
+        yield name
+    registry.refresh()
+
+
+@functools.cache
+def _acme_by(*flags: str) -> bytes:
+    """The library, compiled once for these flags."""
     sources = sorted((ACME / "csrc").glob("*.c"))
     flags = ("-D_POSIX_C_SOURCE=200809L", "-O2", "-pthread", *flags)
-    return compile_library(folder / "nnadapter_acme_c.so", *flags, *sources, "-lm")
+    with tempfile.TemporaryDirectory() as folder:
+        return compile_library(Path(folder, "acme.so"), *flags, *sources, "-lm").read_bytes()

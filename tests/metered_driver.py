@@ -42,8 +42,9 @@ COSTS = {
 }
 """Operation -> seconds of one, of a FLOP, of a byte read or made."""
 OTHERS = (2e-6, 0.0, 1 / 4e10)
-NEW = {"now": 0.0, "version": "1.0", "profile": None, "made": 0, "ran": None}
-"""Of a device that starts anew. Executions are numbered as they are made; `ran` gets the numbers if it is a list."""
+NEW = {"now": 0.0, "version": "1.0", "profile": None, "made": 0, "ran": None, "listed": "metered"}
+"""Of a device that starts anew. Executions are numbered as they are made; `ran` gets the numbers if it is a list.
+`listed` is the name of its row."""
 STATE = dict(NEW)
 
 
@@ -138,4 +139,4 @@ class MeteredDriver(Driver):
         return MeteredDevice()
 
     def devices(self):
-        return (DeviceInfo(name="metered", version=STATE["version"]),)
+        return (DeviceInfo(name=STATE["listed"], version=STATE["version"]),)

@@ -63,7 +63,7 @@ def spoil(model, name, factor, more):
     made = [replace(operation, outputs=(len(operands), *operation.outputs[1:]))]
     operands.append(Operand(f"right {len(operands)}", type_, Lifetime.TEMPORARY))
     if type_.dtype == "bool":
-        made.append(Operation("LOGICAL_NOT", (len(operands) - 1,), (result,), {}, operation.origins))
+        made.append(Operation("NOT", (len(operands) - 1,), (result,), {}, operation.origins))
     elif type_.quantization is not None:
         squared = (len(operands) - 1,) * 2
         made.append(Operation("MUL", squared, (result,), FUSE_NOTHING, operation.origins))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter import limits
 from nnadapter.converters import OnnxNode, convert_graph
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.preparation import prepare as preparation
@@ -37,8 +38,8 @@ _MADE = {"Range", "ConstantOfShape", "HannWindow"}
 def folded(request, monkeypatch):
     """Whether tables fit into what preparation may make."""
     if not request.param:
-        monkeypatch.setattr(preparation, "PER_SHAPE_BYTES", 100)
-        monkeypatch.setattr(preparation, "ONCE_BYTES", 100)
+        monkeypatch.setattr(limits, "FOLDED_BYTES_PER_SHAPE", 100)
+        monkeypatch.setattr(limits, "FOLDED_BYTES", 100)
     return request.param
 
 

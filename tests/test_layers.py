@@ -3,36 +3,51 @@
 from __future__ import annotations
 
 import ast
+import functools
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = [
-    ("partition.verdict", "partition.dtypes"),
-    ("partition.graph",),
+    ("partition.verdict", "partition.dtypes", "partition.graph"),
     ("partition.placement", "partition.sequences", "partition.topology"),
     ("partition.segments",),
-    ("partition.plan",),
-    ("partition.by_cost",),
+    ("partition.plan", "partition.by_cost"),
     ("partition",),
-    ("nnadapter.errors", "nnadapter.include", "nnadapter.policies"),
+    ("nnadapter.errors", "nnadapter.include", "nnadapter.limits", "nnadapter.policies"),
     ("nnadapter.process", "nnadapter.files"),
     ("nnadapter.ir", "nnadapter.traces"),
-    ("nnadapter.memory", "nnadapter.onnx"),
-    ("nnadapter.converters", "nnadapter.drivers"),
-    ("nnadapter.rules", "nnadapter.kernels", "nnadapter.torch.quiet", "nnadapter.torch.requirements"),
+    (
+        "nnadapter.memory",
+        "nnadapter.onnx",
+        "nnadapter.torch.layouts",
+        "nnadapter.torch.views",
+        "nnadapter.torch.recurrence",
+        "nnadapter.torch.quiet",
+    ),
+    (
+        "nnadapter.converters",
+        "nnadapter.exporting",
+        "nnadapter.drivers",
+        "nnadapter.torch.decompositions",
+        "nnadapter.torch.promotion",
+    ),
+    ("nnadapter.rules", "nnadapter.kernels", "nnadapter.torch.operators", "nnadapter.torch.requirements"),
     ("nnadapter.options", "nnadapter.runtime", "nnadapter.torch.modules"),
     ("nnadapter.eager", "nnadapter.plan_files", "nnadapter.caching"),
     ("nnadapter.offering",),
     ("nnadapter.costs",),
     ("nnadapter.planning",),
     ("nnadapter.running",),
+    ("nnadapter.accuracy",),
     ("nnadapter.reports",),
     ("nnadapter.compiled_models",),
+    ("nnadapter.kept_plans",),
     ("nnadapter.whatif", "nnadapter.inference"),
-    ("nnadapter.ort", "nnadapter.backend", "nnadapter.new_driver", "nnadapter.torch"),
-    ("nnadapter.testing",),
+    ("nnadapter.ort", "nnadapter.backend", "nnadapter.new_driver", "nnadapter.torch", "nnadapter.testing"),
     ("nnadapter.cli",),
     ("nnadapter.__main__",),
 ]
@@ -65,16 +80,18 @@ ONNXRUNTIME = (
 )
 
 
-def modules() -> dict[str, Path]:
+@functools.cache
+def modules() -> Mapping[str, Path]:
     found = {}
     for package in ("partition", "nnadapter"):
         for path in sorted((ROOT / package).rglob("*.py")):
             parts = path.relative_to(ROOT).with_suffix("").parts
             found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+    return MappingProxyType(found)
 
 
-def imports(path: Path, *, typing_too: bool = False) -> set[str]:
+@functools.cache
+def imports(path: Path, *, typing_too: bool = False) -> frozenset[str]:
     """Absolute names of what a file imports, inside functions too; imports for type checkers alone are left out."""
     found: set[str] = set()
     skipped: set[ast.AST] = set()
@@ -89,7 +106,7 @@ def imports(path: Path, *, typing_too: bool = False) -> set[str]:
             assert node.level == 0, f"{path} has a relative import"
             found.add(str(node.module))
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+    return frozenset(found)
 
 
 def within(name: str, room: str) -> bool:

@@ -34,7 +34,15 @@ def test_the_first_example_runs_on_two_devices():
 
 def test_the_stand_in_takes_the_place_of_onnxruntime():
     assert run(blocks(ENGLISH, "python")[1]) == "True\n"
-    assert len(blocks(ENGLISH, "python")) == 2
+
+
+def test_the_example_of_pytorch_is_one_session():
+    pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+    (_, _, example) = blocks(ENGLISH, "python")
+    assert (
+        "100.0% of operators in sessions"
+        in subprocess.run([sys.executable, "-c", example], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    )
 
 
 @pytest.mark.models

@@ -99,4 +99,4 @@ def test_results_are_those_of_onnx_runtime(name):
     for each in shapes:
         feeds = _feeds(model, each)
         for got, want in zip(session.run(None, feeds), reference.run(None, feeds), strict=True):
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+            np.testing.assert_allclose(got, want, rtol=3e-4, atol=3e-4)

@@ -33,9 +33,11 @@ OF_CPU = {
     "nnadapter.inference",
     "nnadapter.inference.opening",
     "nnadapter.inference.session",
+    "nnadapter.limits",
     "nnadapter.onnx",
     "nnadapter.onnx.mentions",
     "nnadapter.onnx.onnxruntime_limits",
+    "nnadapter.onnx.walking",
     "nnadapter.onnx.wire_format",
     "nnadapter.options",
     "nnadapter.policies",
@@ -58,6 +60,7 @@ OF_CPU = {
 OF_NO_DEVICE = (
     "email",
     "nnadapter.cli",
+    "nnadapter.costs",
     "nnadapter.drivers.execution_providers",
     "nnadapter.drivers.isolated",
     "nnadapter.drivers.native.driver",
@@ -66,13 +69,13 @@ OF_NO_DEVICE = (
     "nnadapter.inference.binding",
     "nnadapter.inference.comparing",
     "nnadapter.inference.streaming",
+    "nnadapter.plan_files",
     "nnadapter.reports",
     "nnadapter.running.measuring",
     "nnadapter.runtime",
     "nnadapter.testing",
     "nnadapter.whatif",
-    "partition.by_cost.latency",
-    "partition.by_cost.throughput",
+    "partition.by_cost",
     "platformdirs",
     "rich",
     "scipy",
@@ -139,6 +142,16 @@ def test_a_device_loads_nothing_of_others(model_path, device):
     for room in {*OF_NO_DEVICE, *others} - own_packages:
         if not (device == "openvino" and room == "scipy"):
             assert not within(modules, room), room
+
+
+@pytest.mark.parametrize("device", OF_ONE_DEVICE)
+def test_onnxruntime_is_loaded_where_the_cpu_has_something_to_run(tmp_path, device):
+    path = tmp_path / "model.onnx"
+    text = '<ir_version: 10, opset_import: ["" : 17]> g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }'
+    onnx.save(parse(text), path)
+    modules = loaded(path, device)
+    for package in ("onnxruntime", "numpy.random"):
+        assert not within(modules, package), package
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "null"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 
 from nnadapter.drivers import (
@@ -61,6 +63,14 @@ HANDED: list[tuple[list[np.ndarray], list[np.ndarray]]] = []
 """What executions with the option `recorded` were given and gave, in order."""
 
 
+SCRIPT: list[BaseException | None] = []
+"""What the next computations raise, in turn; None for one that goes well."""
+COMPILES: list[BaseException | None] = []
+"""What the next compilations raise, in turn; None for one that goes well."""
+SPOILS: list[bool] = []
+"""Not empty: who raises writes over inputs before, as C may, whatever numpy says."""
+
+
 class UnprintableError(Exception):
     def __str__(self):
         raise RuntimeError("no words")
@@ -83,6 +93,11 @@ class TrialExecution(Execution):
         assert all(not array.flags.writeable and array.flags.c_contiguous for array in inputs)
         COUNTS["compute"] = COUNTS.get("compute", 0) + 1
         self.runs += 1
+        error = SCRIPT.pop(0) if SCRIPT else None
+        if error is not None:
+            for array in inputs if SPOILS else ():
+                ctypes.memset(array.ctypes.data, 0xFF, array.nbytes)
+            raise error
         if self.fault == "compute" or self.runs == self.options["last_run"] + 1 > 1:
             raise RuntimeError("the device hung up")
         results = self.computed(inputs)
@@ -181,6 +196,9 @@ class TrialContext(Context):
     def compile(self, model):
         leave(self.options, "compile")
         COUNTS["compile"] = COUNTS.get("compile", 0) + 1
+        error = COMPILES.pop(0) if COMPILES else None
+        if error is not None:
+            raise error
         if self.options["fault"] == "compile_none":
             return None
         if self.options["fault"] == "split" and len(model.outputs) > 1:
@@ -190,6 +208,12 @@ class TrialContext(Context):
         if self.options["fault"] == "compile_blames":
             no = Unsupported(Reason.DEVICE_REFUSED, "no")
             raise CompilationError("no", refused={999: no, -1: no, "a": no, 1.5: no, 0: "no", 1: Unsupported("no", 5)})
+        types = [op.type for op in model.operations]
+        room, beside = self.options["room"], set(self.options["beside"])
+        if room and len(types) > room:
+            raise RuntimeError("no room for so many")
+        if beside and beside <= set(types):
+            raise RuntimeError("not beside each other")
         culprit = self.options["fails_on"]
         if self.options["fault"] == "compile" or (culprit and any(op.type == culprit for op in model.operations)):
             raise RuntimeError("internal compiler error 7")
@@ -204,6 +228,10 @@ class TrialContext(Context):
 
 class TrialDevice(Device):
     @property
+    def has_raw_inputs(self):
+        return bool(SPOILS)
+
+    @property
     def capability(self):
         return Capability(
             form=ModelForm.IR,
@@ -213,6 +241,8 @@ class TrialDevice(Device):
                 Option(name="only", default=(), help="Operations to take; all if empty."),
                 Option(name="largest", default=0, help="Most elements of a result; any number if 0.", minimum=0),
                 Option(name="fails_on", default="", help="An operation that compile fails on."),
+                Option(name="room", default=0, help="Operations from which on compile fails.", minimum=0),
+                Option(name="beside", default=(), help="Operations that it does not compile beside each other."),
                 Option(name="max_operations", default=0, help="Room.", minimum=0),
                 Option(name="ends", default="nowhere", help="Where to end the process.", choices=ENDS),
                 Option(name="last_run", default=0, help="The run after which it fails; never if 0.", minimum=0),

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -20,8 +21,9 @@ from nnadapter.caching.digests import digest_of
 from nnadapter.caching.entry import Entry, UnusableError
 from nnadapter.caching.fingerprints import surroundings
 from nnadapter.caching.folder import Folder, Miss
+from nnadapter.caching.forms import form_of
 from nnadapter.caching.key import Key, KeyPart, told_part
-from nnadapter.caching.outcome import Outcome, warn_once
+from nnadapter.caching.outcome import Outcome, warn_once, warn_unwritten
 from nnadapter.drivers.border import ask_admission, bind, checked_program
 from nnadapter.drivers.capability import ModelForm, OptionValues
 from nnadapter.drivers.crashes import named_call
@@ -29,11 +31,10 @@ from nnadapter.drivers.interface import Admission, Compatibility, Context, Progr
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import FAILURES, CompilationError, NNAdapterError, describe
 from nnadapter.ir.canonical import Canonical, Contents, NotCanonicalError
-from nnadapter.ir.model import Model
 from nnadapter.kernels.context import KernelContext
 from partition.verdict import Unsupported, Verdict
 
-PROGRAM, VERDICTS, ADMISSION = "program", "verdicts", "admission"
+PROGRAM, VERDICTS, ADMISSION, CHECKED = "program", "verdicts", "admission", "checked"
 """Kinds of entries."""
 _SLOW_SECONDS = 0.05
 """An answer that took as long is kept; a faster one is asked for again."""
@@ -64,6 +65,7 @@ class CachedContext(Context):
         self.inner = inner
         self._device, self._form, self._options, self._folder = device, form, dict(options), folder
         self._outcomes: WeakKeyDictionary[Program, Outcome] = WeakKeyDictionary()
+        self._entries: WeakKeyDictionary[Program, Key] = WeakKeyDictionary()
         self._last: tuple[object, Canonical] | None = None
         self._was_spared = False
         """The driver did not hear a question whose answer is used."""
@@ -71,6 +73,30 @@ class CachedContext(Context):
     def outcome(self, program: Program) -> Outcome | None:
         """What the cache did for a program of this context; None where that is not known."""
         return self._outcomes.get(program)
+
+    def entry(self, program: Program) -> Key | None:
+        """The key of the entry that holds a program of this context; None where none does, as far as is known."""
+        return self._entries.get(program)
+
+    def checked(self, model: SegmentModel) -> bytes | None:
+        """What was found when a program of a segment was checked; None where it never was, or nothing is known."""
+        keyed, _ = self._keyed(CHECKED, model, whole=False)
+        found = None if keyed is None else self._folder.find(keyed.key)
+        try:
+            return bytes(found.made) if isinstance(found, Entry) else None
+        except UnusableError:
+            return None
+
+    def keep_checked(self, model: SegmentModel, found: bytes) -> None:
+        """Keep what was found when a program of a segment was checked, for as long as its driver is the same."""
+        keyed, _ = self._keyed(CHECKED, model, whole=False)
+        if keyed is not None:
+            self._stored(keyed, found, 0.0)
+
+    @property
+    def path(self) -> Path:
+        """Of the folder."""
+        return self._folder.path
 
     def look(self, model: SegmentModel, *, whole: bool) -> Outcome:
         """What the cache would do for a segment that is to be compiled; `whole` if it is the whole plan."""
@@ -134,7 +160,7 @@ class CachedContext(Context):
             if isinstance(found, Entry):
                 found = self._deserialized(found)
             if isinstance(found, Program):
-                self._outcomes[found] = Outcome(True)
+                self._outcomes[found], self._entries[found] = Outcome(True), keyed.key
                 return found
             why = self._told(found)
         if self._was_spared:
@@ -175,7 +201,10 @@ class CachedContext(Context):
             return f"its driver failed to write it: {describe(error)}"
         if blob is None:
             return "its driver writes no program of it"
-        return self._stored(keyed, blob, seconds)
+        why = self._stored(keyed, blob, seconds)
+        if not why:
+            self._entries[program] = keyed.key
+        return why
 
     def _stored(self, keyed: _Keyed, made: bytes, seconds: float) -> str:
         key = keyed.key
@@ -183,7 +212,7 @@ class CachedContext(Context):
             return "its weights were changed while it was made"
         why = self._folder.keep(key, made, seconds)
         if why:
-            warn_once(f"the cache is not written: {why}; free some room, or give another folder as cache_dir")
+            warn_unwritten(why)
         return why
 
     def _answered(
@@ -250,7 +279,7 @@ class CachedContext(Context):
         last = self._last
         if last is not None and last[0] is model:
             return last[1]
-        form = _canonical_form(model)
+        form = form_of(model)
         self._last = model, form
         return form
 
@@ -263,16 +292,6 @@ class CachedContext(Context):
         driver = self.inner.inner if isinstance(self.inner, KernelContext) else self.inner
         own = type(driver)
         return not (own.deserialize is Context.deserialize and own.deserialize_view is Context.deserialize_view)
-
-
-def _canonical_form(model: SegmentModel) -> Canonical:
-    if isinstance(model, Model):
-        from nnadapter.ir.canonical import canonical as of_ir
-
-        return of_ir(model)
-    from nnadapter.onnx.canonical import canonical as of_onnx
-
-    return of_onnx(model)
 
 
 def _written_verdicts(verdicts: Sequence[Verdict], model: SegmentModel) -> bytes | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IWOTH
 from typing import BinaryIO
 
 from nnadapter.caching.key import PARTS, Key, KeyPart
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.container import Container, ContainerWriter
+from nnadapter.files.container.layout import Part
 
 FORMAT = 1
 """Raised whenever entries change their meaning; others are not used."""
@@ -32,6 +34,11 @@ class Entry:
     parts: Mapping[str, KeyPart]
     seconds: float
     """What it took to make."""
+
+    @property
+    def row(self) -> Part:
+        """What the table says of what was made: its length and SHA-256, unchecked."""
+        return self.container.parts[1]
 
     @property
     def made(self) -> memoryview:
@@ -60,11 +67,16 @@ class Entry:
 
 def write_entry(file: BinaryIO, key: Key, made: bytes | memoryview, seconds: float) -> None:
     """Write an entry into a file, which is empty."""
+    write_parts(file, key, lambda writer: writer.add(_MADE, made), seconds)
+
+
+def write_parts(file: BinaryIO, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> None:
+    """Write an entry of parts that `fill` adds into a file, which is empty."""
     parts = {name: {"digest": part.digest, "words": dict(part.words)} for name, part in key.parts.items()}
     told = {"format": FORMAT, "kind": key.kind, "seconds": seconds, "parts": parts}
     writer = ContainerWriter(file)
     writer.add(_KEY, json.dumps(told).encode())
-    writer.add(_MADE, made)
+    fill(writer)
     writer.finish()
 
 
@@ -72,20 +84,19 @@ def read_entry(path: Path) -> Entry:
     """Open an entry, and read its key.
 
     Raises:
-        FileNotFoundError: there is none.
+        OSError: there is none, or it cannot be read.
         UnusableError: it is damaged, of another version, or not ours.
     """
-    _check_owner(path)
     try:
-        container = Container.open(path)
+        container = Container.open(path, _check_writers)
         told = json.loads(bytes(container.contents(0, _KEY)))
         if told["format"] != FORMAT:
             raise UnusableError(f"it has format {told['format']!r}, expected {FORMAT}")
         parts = {name: _part(told["parts"][name]) for name in PARTS}
         return Entry(container, str(told["kind"]), parts, float(told["seconds"]))
     except CompiledModelError as error:
-        if isinstance(error.__cause__, FileNotFoundError):  # another process dropped it just now
-            raise FileNotFoundError(str(path)) from error
+        if isinstance(error.__cause__, OSError):  # such as one that another process dropped just now
+            raise error.__cause__ from None
         raise _damaged(error) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UnusableError(f"its key cannot be read ({type(error).__name__})") from error
@@ -98,11 +109,14 @@ def _part(told: Mapping[str, object]) -> KeyPart:
     return KeyPart(told["digest"], {str(name): str(value) for name, value in words.items()})
 
 
-def _check_owner(path: Path) -> None:
-    """Refuse a file of somebody else's, who may have written anything into it; root may write anything anyway."""
-    status = path.stat()
-    if hasattr(os, "geteuid") and status.st_uid not in (os.geteuid(), 0):
+def _check_writers(status: os.stat_result) -> None:
+    """Refuse a file into which somebody else may have written anything; root may write anything anyway."""
+    if not hasattr(os, "geteuid"):
+        return
+    if status.st_uid not in (os.geteuid(), 0):
         raise UnusableError(f"it belongs to another user (number {status.st_uid})")
+    if status.st_mode & S_IWOTH:
+        raise UnusableError("anybody may write into it")
 
 
 def _damaged(error: CompiledModelError) -> UnusableError:

@@ -31,6 +31,21 @@ def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
         device: its name.
         takes_onnx: ONNX Runtime may be under its driver.
     """
+    return {
+        **of_device(device),
+        "host": told_part(
+            {
+                "nnadapter": own_version(),
+                "files": _digest_of_host(),
+                **({"onnxruntime": _version("onnxruntime")} if takes_onnx else {}),
+            }
+        ),
+        "machine": machine(),
+    }
+
+
+def of_device(device: str) -> Mapping[str, KeyPart]:
+    """Return those of these parts that are a device's own: `device` and `driver`."""
     info = device_info(device)
     return {
         "device": told_part({"name": device, "hardware": info.sub_type, "vendor": info.vendor}),
@@ -42,14 +57,6 @@ def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
                 "files": _digest_of_driver(device),
             }
         ),
-        "host": told_part(
-            {
-                "nnadapter": own_version(),
-                "files": _digest_of_host(),
-                **({"onnxruntime": _version("onnxruntime")} if takes_onnx else {}),
-            }
-        ),
-        "machine": _machine(),
     }
 
 
@@ -75,7 +82,8 @@ def _digest_of(files: list[Path]) -> str:
 
 
 @remembered(1)
-def _machine() -> KeyPart:
+def machine() -> KeyPart:
+    """Return the part `machine`."""
     flags = sha256(" ".join(_abilities()).encode()).hexdigest()[:_SHOWN]
     return told_part(
         {

@@ -14,9 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_IMODE, S_IWGRP, S_IWOTH
+from typing import BinaryIO
 
-from nnadapter.caching.entry import Entry, UnusableError, read_entry, write_entry
+from nnadapter.caching.entry import Entry, UnusableError, read_entry, write_entry, write_parts
 from nnadapter.caching.key import Key, differences, nearest, short_parts
+from nnadapter.files.container import ContainerWriter
 from nnadapter.files.replacing import replace_file
 
 _ABANDONED_SECONDS = 3600
@@ -26,6 +29,10 @@ _LOOKED_EVERY = 64
 """Entries that a process writes before it counts again what all of them write."""
 _written: dict[Path, tuple[int, int]] = {}
 """Folder -> the bytes in it when they were counted last, and since; how many entries were written since."""
+
+
+class _TooMuchError(Exception):
+    """An entry is larger than all entries may be together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,32 +72,27 @@ class Folder:
 
     def find(self, key: Key) -> Entry | Miss:
         """Return the entry of a key, or why there is none."""
-        path = self._of(key)
-        try:
-            entry = read_entry(path)
-        except FileNotFoundError:
+        found = self._read(self._of(key))
+        if found is None:
             return Miss(self._why(key))
-        except UnusableError as error:
-            return Miss(f"there is an entry, and {error}", is_defect=True)
-        except OSError as error:
-            return Miss(f"{str(path)!r} cannot be read: {error.strerror or error}", is_defect=True)
-        if not entry.is_for(key):
+        if isinstance(found, Entry) and not found.is_for(key):
             return Miss("there is an entry of its name, and its key is another one", is_defect=True)
-        with suppress(OSError):  # it may belong to root, or lie where nothing is written
-            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-        return entry
+        return found
+
+    def named(self, name: str) -> Entry | Miss:
+        """Return the entry of a name that another entry gives, or why there is none."""
+        found = self._read(self.path / name) if _is_entry(name) and Path(name).name == name else None
+        return Miss(f"entry {name[:40]!r} is gone") if found is None else found
 
     def keep(self, key: Key, made: bytes | memoryview, seconds: float) -> str:
         """Write an entry, and drop others where there is too much; return why it was not kept, empty if it was."""
         if len(made) > self.max_bytes:
-            return f"{len(made)} bytes are more than max_cache_bytes, {self.max_bytes}"
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._of(key), lambda file: write_entry(file, key, made, seconds))
-        except OSError as error:
-            return f"{str(self.path)!r} cannot be written: {error.strerror or error}"
-        self._wrote(len(made))
-        return ""
+            return self._too_much(len(made))
+        return self._written(key, lambda file: write_entry(file, key, made, seconds))
+
+    def keep_parts(self, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> str:
+        """As `keep`, of an entry of parts that `fill` adds."""
+        return self._written(key, lambda file: write_parts(file, key, fill, seconds))
 
     def shrink(self, max_bytes: int) -> tuple[Listed, ...]:
         """Drop what was used longest ago until no more is left than `max_bytes`, and what was never finished."""
@@ -113,6 +115,45 @@ class Folder:
     def drop(self, path: Path) -> bool:
         """Remove an entry; whether it is gone."""
         return _removed(path)
+
+    def _read(self, path: Path) -> Entry | Miss | None:
+        """The entry in a file, which is used now; None where there is no file."""
+        try:
+            entry = read_entry(path)
+        except FileNotFoundError:
+            return None
+        except UnusableError as error:
+            return Miss(f"there is an entry, and {error}", is_defect=True)
+        except OSError as error:
+            return Miss(f"{str(path)!r} cannot be read: {error.strerror or error}", is_defect=True)
+        with suppress(OSError):  # it may belong to root, or lie where nothing is written
+            os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+        return entry
+
+    def _written(self, key: Key, write: Callable[[BinaryIO], None]) -> str:
+        path, nbytes = self._of(key), 0
+
+        def bounded(file: BinaryIO) -> None:
+            nonlocal nbytes
+            write(file)
+            nbytes = file.seek(0, os.SEEK_END)
+            if nbytes > self.max_bytes:
+                raise _TooMuchError
+            if hasattr(os, "fchmod"):  # one that others may write to would not be used
+                os.fchmod(file.fileno(), S_IMODE(os.fstat(file.fileno()).st_mode) & ~(S_IWGRP | S_IWOTH))
+
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(path, bounded)
+        except OSError as error:
+            return f"{str(self.path)!r} cannot be written: {error.strerror or error}"
+        except _TooMuchError:
+            return self._too_much(nbytes)
+        self._wrote(nbytes)
+        return ""
+
+    def _too_much(self, nbytes: int) -> str:
+        return f"{nbytes} bytes are more than max_cache_bytes, {self.max_bytes}"
 
     def _of(self, key: Key) -> Path:
         return self.path / key.name

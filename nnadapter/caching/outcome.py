@@ -31,3 +31,10 @@ def warn_once(message: str) -> None:
         _told.add(message)
         with suppress(CacheWarning):
             warnings.warn(message, CacheWarning, stacklevel=2)
+
+
+def warn_unwritten(why: str) -> None:
+    """Warn that nothing is written into a cache, and why."""
+    warn_once(
+        f"the cache is not written: {why}; free some room, or give another folder as cache_dir or NNADAPTER_CACHE_DIR"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -11,12 +12,15 @@ from typing import Any
 import click
 
 import nnadapter
+from nnadapter.caching.bans import clear_bans, kept_bans
 from nnadapter.caching.entry import UnusableError, read_entry
 from nnadapter.caching.folder import Folder, Listed
-from nnadapter.caching.opening import usual_folder
+from nnadapter.caching.usual import usual_folder
 from nnadapter.cli.command import NO, Command, ModelCommand
 from nnadapter.cli.parameters import Shapes, requests, takes_model
 from nnadapter.cli.writing import to_json
+from nnadapter.kept_plans.looking import look
+from nnadapter.kept_plans.settings import PLAN
 from nnadapter.options import Options
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.units import count
@@ -37,14 +41,19 @@ def cache() -> None:
 @_takes_folder
 @_takes_json
 def list_(folder: Path | None, as_json: bool) -> None:
-    """List the entries, the one used last first."""
+    """List the entries, the one used last first, and what devices are not given any more."""
     opened = _opened(folder)
     rows = [_row(each) for each in reversed(opened.entries())]
+    bans = kept_bans(opened.path)
     if as_json:
-        click.echo(to_json({"folder": str(opened.path), "entries": rows}))
+        told = [{**asdict(ban), "since": _time(ban.since), "until": _time(ban.until)} for ban in bans]
+        click.echo(to_json({"folder": str(opened.path), "entries": rows, "bans": told}))
         return
     for row in rows:
         click.echo(_line(row))
+    for ban in bans:
+        expired = " (expired)" if ban.until <= time.time() else ""
+        click.echo(f"{_time(ban.since)}  ban{expired}: {ban.device} {ban.driver}; {ban.operations}; {ban.text}")
     missing = "" if opened.path.is_dir() else " (there is no such folder)"
     total = sum(row["bytes"] for row in rows) / 1e6
     click.echo(f"{opened.path}: {count(len(rows), 'entry', 'entries')}, {total:.1f} MB{missing}")
@@ -62,7 +71,7 @@ def verify(folder: Path | None, as_json: bool) -> None:
     else:
         for name, why in wrong.items():
             click.echo(f"{name}: {why}")
-        click.echo(f"{opened.path}: {len(wrong)} of {len(opened.entries())} entries are not used")
+        click.echo(f"{opened.path}: {len(wrong)} of {len(opened.entries())} entries cannot be used")
     if wrong:
         raise click.exceptions.Exit(NO)
 
@@ -70,12 +79,16 @@ def verify(folder: Path | None, as_json: bool) -> None:
 @cache.command(cls=Command)
 @_takes_folder
 @click.option("--max-bytes", type=click.IntRange(min=0), default=0, help="What is used last stays, up to so many.")
-def purge(folder: Path | None, max_bytes: int) -> None:
-    """Remove entries: all of them, or those used longest ago."""
+@click.option("--bans", "only_bans", is_flag=True, help="Remove bans alone, so that devices are tried again.")
+def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
+    """Remove entries, all of them or those used longest ago; and with all of them bans of devices."""
     opened = _opened(folder)
-    dropped = opened.shrink(max_bytes)
+    dropped = () if only_bans else opened.shrink(max_bytes)
+    cleared = clear_bans(opened.path) if only_bans or not max_bytes else 0
     total = sum(each.nbytes for each in dropped) / 1e6
-    click.echo(f"{opened.path}: removed {count(len(dropped), 'entry', 'entries')}, {total:.1f} MB")
+    removed = f"{count(len(dropped), 'entry', 'entries')}, {total:.1f} MB" if not only_bans else count(cleared, "ban")
+    more = f", and {count(cleared, 'ban')}" if cleared and not only_bans else ""
+    click.echo(f"{opened.path}: removed {removed}{more}")
 
 
 @cache.command(cls=ModelCommand)
@@ -91,16 +104,19 @@ def explain(
     folder: Path | None,
     as_json: bool,
 ) -> None:
-    """Say which segments of MODEL are in the cache, and in which part of the key the nearest entry differs else."""
+    """Say whether the plan of MODEL and its segments are in the cache, and how the key of the nearest entry differs."""
     opened = _opened(folder)
     with prints_to_stderr():
-        settings = Options(fallback=fallback, cache_dir=opened.path)
-        report = nnadapter.partition_report(model, requests(devices, options), shapes or None, settings)
+        settings, chosen = Options(fallback=fallback, cache_dir=opened.path), requests(devices, options)
+        report = nnadapter.partition_report(model, chosen, shapes or None, settings)
+        plan = look(model, chosen, settings, report.input_shapes if shapes else None)
     segments = [each for each in report.segments if each.cache is not None]
     if as_json:
         rows = [{"segment": each.index, "device": each.device, **asdict(each.cache)} for each in segments if each.cache]
-        click.echo(to_json({"folder": str(opened.path), "segments": rows}))
+        click.echo(to_json({"folder": str(opened.path), "plan": asdict(plan), "segments": rows}))
         return
+    for_shapes = f", for input shapes {plan.shapes}" if plan.shapes else ""
+    click.echo(f"plan: {f'hit{for_shapes}' if plan.hit else f'miss, {plan.why}'}")
     for each in segments:
         assert each.cache is not None
         click.echo(f"segment {each.index} on {each.device}: {'hit' if each.cache.hit else f'miss, {each.cache.why}'}")
@@ -127,8 +143,22 @@ def _line(row: Mapping[str, Any]) -> str:
     said = row.get("problem")
     if not said:
         told = row["key"]
-        said = f"{row['kind']}; {told['device']['name']}; {told['structure']['operations']}; {told['shapes']['inputs']}"
+        try:
+            said = "; ".join((row["kind"], told["device"]["name"], *_of_model(row["kind"], told)))
+        except (KeyError, ValueError):  # somebody else wrote it
+            said = "its key tells neither a device nor a model"
     return f"{row['used']}  {row['bytes'] / 1e6:8.1f} MB  {row['name'][:12]}  {said}"
+
+
+def _of_model(kind: str, told: Mapping[str, Mapping[str, str]]) -> tuple[str, str]:
+    """Of which model an entry is, in short: a plan's is told by its files, a segment by its operations and inputs."""
+    if kind == PLAN:
+        constants = told["constants"]
+        return (
+            f"a model of {int(constants['bytes']) / 1e6:.1f} MB in {count(int(constants['files']), 'file')}",
+            "all shapes",
+        )
+    return told["structure"]["operations"], told["shapes"]["inputs"]
 
 
 def _time(seconds: float) -> str:

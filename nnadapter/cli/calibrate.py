@@ -11,7 +11,7 @@ import click
 from nnadapter.cli.command import Command
 from nnadapter.cli.parameters import device_options, requests
 from nnadapter.cli.progress import progress
-from nnadapter.cli.writing import to_json, write_file
+from nnadapter.cli.writing import to_json, write_output
 from nnadapter.costs.calibrating import ROUNDS
 from nnadapter.costs.calibrating import calibrate as measure
 from nnadapter.costs.calibration import Calibration
@@ -46,7 +46,7 @@ def calibrate(device: str, options: Mapping[str, Mapping[str, str]], output: str
         click.echo(f"{CPU} was not calibrated yet and was measured too: kept in {_kept(CPU, None)[1]}", err=True)
     if output is not None:
         text = json.dumps(contents_of(measured), indent=2, allow_nan=False)
-        write_file(output, lambda opened: opened.write(f"{text}\n".encode()))
+        write_output(output, lambda opened: opened.write(f"{text}\n".encode()))
     click.echo(to_json(contents_of(measured)) if as_json else f"{measured}\nkept in    {file}")
 
 

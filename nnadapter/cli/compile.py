@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -57,6 +58,7 @@ def compile(  # noqa: A001  the command's name
     if model is None or output is None:
         raise click.UsageError("compile takes a MODEL and -o FILE, or --check FILE")
     chosen = placing(policy, rules, plan, fallback)
+    output = os.path.realpath(output) if Path(output).is_symlink() else output  # /dev/stdout is another one below
     with prints_to_stderr(), progress("compiling"):
         report = nnadapter.compile(
             model,
@@ -72,7 +74,8 @@ def compile(  # noqa: A001  the command's name
 
 def _summary(output: str, report: PartitionReport) -> str:
     size, file = Path(output).stat().st_size, CompiledFile(output)
-    written = sum(step.HasField("program") or len(step.filled) for plan in file.message.plans for step in plan.steps)
+    programs = [step.HasField("program") or len(step.filled) for plan in file.message.plans for step in plan.steps]
+    unwritten = f", compiled when loaded: {programs.count(0)}" if 0 in programs else ""
     segments = ", ".join(
         f"{sum(segment.device == device for segment in report.segments)} on {device}" for device in _used(report)
     )
@@ -80,8 +83,7 @@ def _summary(output: str, report: PartitionReport) -> str:
     why = report.plans.sizes if is_fixed and report.plans is not None else ""
     return (
         f"{output}: {size / 1e6:.1f} MB, for {served(file, plans_held(file)) or 'no inputs'}\n"
-        f"segments: {segments}; programs written by drivers: {written}, compiled when loaded: the others"
-        + (f"\n{why}" if why else "")
+        f"segments: {segments}; programs written by drivers: {sum(programs)}{unwritten}" + (f"\n{why}" if why else "")
     )
 
 

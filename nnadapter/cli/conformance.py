@@ -12,7 +12,7 @@ import click
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.parameters import OneOf, device_options, requests
 from nnadapter.cli.progress import progress
-from nnadapter.cli.writing import to_json, write_file
+from nnadapter.cli.writing import to_json, write_output
 from nnadapter.drivers.isolated import TIME_LIMIT_S
 from nnadapter.testing.bench import Bench, Settings
 from nnadapter.testing.case import Case
@@ -113,7 +113,7 @@ def _run(bench: Bench, pattern: str, limit: int | None, folder: Path | None) -> 
     if folder is not None:
         for form, render in _FORMATS.items():
             text = render(card).rstrip("\n") + "\n"
-            write_file(folder / f"score.{_SUFFIXES.get(form, form)}", partial(_write, text))
+            write_output(folder / f"score.{_SUFFIXES.get(form, form)}", partial(_write, text))
     return card
 
 

@@ -23,6 +23,7 @@ _UNKNOWN: dict[str, Any] = {
     "open_sizes": None,
     "size_bounds": None,
     "takes_references": None,
+    "domains": None,
     "memory_bytes": None,
     "options": [],
     "memory": None,

@@ -12,6 +12,7 @@ import nnadapter
 from nnadapter.cli.command import NO, Command
 from nnadapter.cli.health import Health, check_health
 from nnadapter.cli.writing import to_json
+from nnadapter.converters.brought import problems_of_packages
 from nnadapter.process.extras import has_extra, missing_extra
 from nnadapter.process.standard_output import prints_to_stderr
 
@@ -28,11 +29,12 @@ _GOOD = frozenset({"works", "refuses", "limited", "needs options"})
 def doctor(context: click.Context, as_json: bool) -> None:
     """Try every device, and say what is missing and how to get it.
 
-    What this machine cannot have, for its hardware or its system, is named in one line. The exit code is 1 if a device
-    is there and does not work.
+    What this machine cannot have, for its hardware or its system, is named in one line. So is each operation or
+    converter of a package that is not used. The exit code is 1 if a device is there and does not work.
     """
     with prints_to_stderr():
         checked_devices = [(device, check_health(device)) for device in nnadapter.devices()]
+        problems = problems_of_packages()
     versions = {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}}
     environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
     if as_json:
@@ -45,6 +47,7 @@ def doctor(context: click.Context, as_json: bool) -> None:
                     "environment": environment,
                     "extras": {extra: has_extra(extra) for extra in _EXTRAS},
                     "devices": rows,
+                    "packages": problems,
                 }
             )
         )
@@ -58,6 +61,8 @@ def doctor(context: click.Context, as_json: bool) -> None:
             click.echo(f"{_mark(health)} {device.name:<{width}}  {_line(health)}")
         for extra in (extra for extra in _EXTRAS if not has_extra(extra)):
             click.echo(f"- extra {extra}: {missing_extra(extra, _EXTRAS[extra])}")
+        for problem in problems:
+            click.echo(f"! {problem}")
         rest = [device.name for device, _ in checked_devices if not (device.available or device.possible)]
         if rest:
             click.echo(f"- not for this machine: {', '.join(rest)}; `nnadapter devices` says why")

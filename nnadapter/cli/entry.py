@@ -11,10 +11,11 @@ from nnadapter.errors import close_names
 
 _COMMANDS = {
     "devices": "List the devices, available or not, with their options.",
-    "ops": "List what a device takes, with its limits.",
+    "ops": "List what a device takes, or say what an operation means.",
     "report": "Say what of a model would run where, and why.",
     "run": "Run a model, and say where it ran and how long.",
     "compile": "Compile a model ahead of time into one file.",
+    "export": "Write a model of the adapter IR as ONNX.",
     "cache": "List, verify and remove what drivers compiled and a cache keeps.",
     "compare": "Compare what devices compute with the CPU alone.",
     "calibrate": "Measure a device for predictions of time.",

@@ -16,6 +16,8 @@ from nnadapter.onnx.building import parse
 from nnadapter.options import Options
 
 _MODEL = '<ir_version: 10, opset_import: ["" : 17]> health (float[4] x, float[4] y) => (float[4] z) { z = Add(x, y) }'
+_OPTIONS = Options(fallback="forbid", cache_dir=False)
+"""The device compiles by itself, and nobody else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ def check_health(device: DeviceInfo) -> Health:
     try:
         with (
             warnings.catch_warnings(),
-            InferenceSession(model, devices=device.name, options=Options(fallback="forbid")) as session,
+            InferenceSession(model, devices=device.name, options=_OPTIONS) as session,
         ):
             warnings.simplefilter("ignore")
             (first,) = session.run(None, feed)

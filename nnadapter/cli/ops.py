@@ -1,4 +1,4 @@
-"""`nnadapter ops DEVICE`: what a device takes, from the table that its driver decides by."""
+"""`nnadapter ops`: what a device takes, from the table that its driver decides by; what an operation means."""
 
 from __future__ import annotations
 
@@ -24,14 +24,32 @@ _HOSTS = {
 
 
 @click.command(cls=Command)
-@click.argument("device")
+@click.argument("device", required=False)
+@click.option("--describe", metavar="OPERATION", help="Say what an operation of the adapter IR means, such as CONV_2D.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def ops(device: str, as_json: bool) -> None:
-    """List what DEVICE takes, operation by operation, with its limits.
+def ops(device: str | None, describe: str | None, as_json: bool) -> None:
+    """List what DEVICE takes, operation by operation, with its limits; or describe one operation.
 
     Operations are those of the adapter IR, or domain::op_type for devices that take ONNX. Data types and ranks are
     those of the first input.
     """
+    if (device is None) is (describe is None):
+        raise click.UsageError("Give either DEVICE, such as fake_npu, or --describe OPERATION, such as CONV_2D.")
+    if describe is not None:
+        click.echo(_described(describe, as_json))
+    elif device is not None:
+        _list(device, as_json)
+
+
+def _described(type_: str, as_json: bool) -> str:
+    from nnadapter.ir.reference.entry import entry_of, operation_called  # a table of words, which nothing else reads
+    from nnadapter.ir.reference.plain import to_dict, to_text
+
+    entry = entry_of(operation_called(type_))
+    return to_json(to_dict(entry)) if as_json else to_text(entry)
+
+
+def _list(device: str, as_json: bool) -> None:
     with prints_to_stderr():
         capability = open_device(device).capability
     note = "" if capability.operations else _without_table(device)

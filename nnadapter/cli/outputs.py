@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.cli.command import Failure
-from nnadapter.cli.writing import write_file
+from nnadapter.cli.writing import write_output
 from nnadapter.ir.operand import Array, DataType
 
 TOP = 5
@@ -83,7 +83,7 @@ def save_outputs(folder: str, outputs: Mapping[str, object]) -> list[Path]:
     paths = []
     for stem, (_, array) in zip(_file_names(name for name, _ in arrays), arrays, strict=True):
         paths.append(Path(folder) / f"{stem}.npy")
-        write_file(paths[-1], partial(np.save, arr=array, allow_pickle=False))
+        write_output(paths[-1], partial(np.save, arr=array, allow_pickle=False))
     return paths
 
 

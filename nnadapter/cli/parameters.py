@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from nnadapter import limits
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import near_names
 from nnadapter.options import FALLBACKS, Options, default_devices
@@ -17,7 +18,6 @@ from nnadapter.policies import POLICIES
 
 Shapes = Mapping[str, tuple[int, ...]]
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
-_MOST_ELEMENTS = 1 << 40
 
 
 class OneOf(click.Choice[str]):
@@ -58,6 +58,11 @@ def takes_placing(command: Decorated) -> Decorated:
     for decorator in reversed(_PLACING_DECORATORS):
         command = decorator(command)
     return command
+
+
+def takes_cache(command: Decorated) -> Decorated:
+    """Add --cache-dir: `cache_dir`."""
+    return _CACHE(command)
 
 
 def placing(policy: str, rules: str | None, plan: str | None, fallback: str) -> Options:
@@ -118,7 +123,7 @@ def _shape(value: str) -> tuple[str, tuple[int, ...]]:
     if not separator or not name or not all(size.strip().isdecimal() for size in sizes.split(",")):
         raise click.BadParameter(f"{value!r} is not a name and whole numbers; write NAME=1,3,224,224")
     shape = tuple(int(size) for size in sizes.split(","))
-    if prod(shape) >= _MOST_ELEMENTS:
+    if prod(shape) >= limits.SHAPE_ELEMENTS:
         raise click.BadParameter(f"{value!r} has more elements than any memory holds; write smaller sizes")
     return name, shape
 
@@ -175,6 +180,11 @@ _DECORATORS = (
         "--fallback", type=OneOf(FALLBACKS), default="warn", show_default=True,
         help="When something that a device should do is left to the CPU: a note, nothing, or an error (exit code 1).",
     ),
+)  # fmt: skip
+
+_CACHE = click.option(
+    "--cache-dir", metavar="DIR",
+    help="Keep what is compiled, and where nodes go, in DIR for the next start, and use what is there.",
 )  # fmt: skip
 
 _SHAPE_SETS = click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePath
 
 import click
@@ -10,10 +11,10 @@ import click
 import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.gate_options import takes_gates
-from nnadapter.cli.parameters import OneOf, Shapes, placing, requests, takes_models, takes_placing
+from nnadapter.cli.parameters import OneOf, Shapes, placing, requests, takes_cache, takes_models, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.what_if_report import refuse_together, what_if_text
-from nnadapter.cli.writing import write_file
+from nnadapter.cli.writing import write_output
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.gates import Gates, broken_gates
@@ -27,7 +28,13 @@ _ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
 @click.command(cls=ModelCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @takes_models
 @takes_placing
+@takes_cache
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
+@click.option(
+    "--segments",
+    metavar="DIR",
+    help="Write each segment to DIR as an ONNX file that runs alone, called as in the plan.",
+)
 @takes_gates
 @click.option(
     "--format", "form", type=OneOf(tuple(FORMATS)),
@@ -50,7 +57,9 @@ def report(
     policy: str,
     rules: str | None,
     plan: str | None,
+    cache_dir: str | None,
     save_plan: str | None,
+    segments: str | None,
     min_coverage: float | None,
     max_segments: int | None,
     max_latency: float | None,
@@ -61,10 +70,13 @@ def report(
 ) -> None:
     """Say which part of a model would run on which device, and why not elsewhere. Nothing is compiled or run.
 
+    With --cache-dir, also what of it is kept there.
+
     The exit code is 1 if a limit is broken, or if --fallback forbid finds something left for a CPU that is not named.
     """
     parameters, form = click.get_current_context().params, _form(form, output)
-    chosen, on = placing(policy, rules, plan, fallback), requests(devices, options)
+    chosen = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)
+    on = requests(devices, options)
     if what_if:
         refuse_together(parameters, form)
         _write(what_if_text(models, on, shapes, chosen, form), output)
@@ -77,7 +89,7 @@ def report(
     before = read_report(old) if old is not None else None
     with prints_to_stderr(), progress("placing"):
         current_report = nnadapter.partition_report(
-            source, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan
+            source, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan, save_segments=segments
         )
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
     broken = broken_gates(current_report, gates)
@@ -114,4 +126,4 @@ def _write(text: str, output: str | None) -> None:
     if output in (None, "-"):
         click.echo(text)
     else:
-        write_file(output, lambda file: file.write(f"{text}\n".encode()))
+        write_output(output, lambda file: file.write(f"{text}\n".encode()))

@@ -13,7 +13,7 @@ import nnadapter
 from nnadapter.cli.command import ModelCommand
 from nnadapter.cli.inputs import Feed, feed_of
 from nnadapter.cli.outputs import describe_output, save_outputs
-from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_model, takes_placing
+from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_model, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.run_costs import RunCosts, run_costs
 from nnadapter.cli.run_text import RunFacts, Times, to_text
@@ -36,6 +36,7 @@ class _Ran:
 @click.command(cls=ModelCommand)
 @takes_model
 @takes_placing
+@takes_cache
 @click.option(
     "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
     help="Contents of an input: FILE.npy, a picture, or random, which is the default (always the same numbers).",
@@ -65,6 +66,7 @@ def run(
     policy: str,
     rules: str | None,
     plan: str | None,
+    cache_dir: str | None,
     sources: Mapping[str, str],
     repeat: int,
     save: str | None,
@@ -81,8 +83,9 @@ def run(
     chosen = None if is_ready else requests(devices, options)
     with progress("preparing inputs"):
         feed = feed_of(model, shapes, sources)
+    settings = replace(placing(policy, rules, plan, fallback), trace=profile, cache_dir=cache_dir)
     with prints_to_stderr():
-        ran = _run(model, chosen, replace(placing(policy, rules, plan, fallback), trace=profile), feed, repeat)
+        ran = _run(model, chosen, settings, feed, repeat)
     saved = save_outputs(save, ran.outputs) if save is not None else []
     facts = RunFacts(
         model=model,
@@ -106,16 +109,23 @@ def _run(model: str, devices: list[DeviceRequest] | None, options: nnadapter.Opt
     with session:
         with progress("first run"):
             results = session.run(None, feed.arrays)
-        times = [loaded - started, time.perf_counter() - loaded]
+        times, of_steps = [loaded - started, time.perf_counter() - loaded], list[float]()
         with progress("running", repeat) as advance:
             for _ in range(repeat):
                 before = time.perf_counter()
                 results = session.run(None, feed.arrays)
                 times.append(time.perf_counter() - before)
+                of_steps.append(_provenance(session).seconds)
                 advance()
         names = [output.name for output in session.get_outputs()]
-        provenance = session.provenance
-        assert provenance is not None, "a run leaves its provenance"
         outputs = dict(zip(names, results, strict=True))
-        costs = RunCosts() if HOSTS.issuperset(session.devices) else run_costs(session.report())
+        known = not HOSTS.issuperset(session.devices)
+        costs = run_costs(session.report(), min(of_steps, default=None)) if known else RunCosts()
+        provenance = _provenance(session)
         return _Ran(outputs, Times(times[0], times[1], tuple(times[2:])), session.devices, provenance, costs)
+
+
+def _provenance(session: nnadapter.InferenceSession) -> Provenance:
+    provenance = session.provenance
+    assert provenance is not None, "a run leaves its provenance"
+    return provenance

@@ -51,8 +51,8 @@ class RunCosts:
             yield f"simulated {device}: {duration(seconds)} of its own clock"
 
 
-def run_costs(report: PartitionReport) -> RunCosts:
-    """Return what the report of a session says of costs."""
+def run_costs(report: PartitionReport, best_seconds: float | None = None) -> RunCosts:
+    """Return what the report of a session says of costs; `best_seconds` as for `run_words`."""
     cost, simulated = report.cost, _simulated(report)
     if cost is None:
         return RunCosts(simulated_seconds=simulated)
@@ -60,7 +60,7 @@ def run_costs(report: PartitionReport) -> RunCosts:
     weighed = [each for each in cost.candidates if each.weighed]
     return RunCosts(
         seconds=cost.seconds,
-        words=tuple(filter(None, (said, cpu_words(report, cost), run_words(report)))),
+        words=tuple(filter(None, (said, cpu_words(report, cost), run_words(report, best_seconds)))),
         chosen=_chosen(weighed, cost.seconds),
         weighed=len(weighed),
         simulated_seconds=simulated,

@@ -19,6 +19,7 @@ from nnadapter.whatif.sources import model_sources
 _OF_ONE_PLAN: Mapping[str, str] = {
     "plan": "--plan",
     "save_plan": "--save-plan",
+    "segments": "--segments",
     "old": "--diff",
     "min_coverage": "--min-coverage",
     "max_segments": "--max-segments",

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nnadapter.cli.command import Failure
-from nnadapter.files import replacing
+from nnadapter.files.replacing import write_file
 
 
-def write_file(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+def write_output(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     """See `nnadapter.files.replacing.write_file`.
 
     Raises:
         Failure: the file cannot be written.
     """
     try:
-        replacing.write_file(Path(path), write)
+        write_file(Path(path), write)
     except OSError as error:
         raise Failure(f"{str(Path(path))!r} cannot be written: {error.strerror or error}; give another path") from error
 

@@ -12,6 +12,7 @@ from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.words import plans_held
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import NNAdapterError, describe
+from nnadapter.options import Options
 from nnadapter.traces.trace import SILENT
 
 
@@ -26,7 +27,7 @@ def reasons_against(file: CompiledFile) -> tuple[str, ...]:
     reasons: dict[str, None] = {}
     for record in file.message.devices:
         try:
-            devices = open_devices([record], None, "forbid", None, SILENT)
+            devices = open_devices([record], None, "forbid", None, SILENT, Options().isolated)
         except NNAdapterError as error:
             reasons[describe(error)] = None
             continue

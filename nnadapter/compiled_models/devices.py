@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.values import read_options
-from nnadapter.drivers.border import open_context
+from nnadapter.drivers.border import has_of, open_context
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.registry import device_info
-from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, named_requests, select_one
+from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest, Isolate, named_requests, select_one
 from nnadapter.drivers.streams import is_streaming
 from nnadapter.errors import (
     DeviceNotFoundError,
@@ -24,6 +24,8 @@ from nnadapter.errors import (
     describe,
 )
 from nnadapter.kernels.around import calling_kernels
+from nnadapter.options import Fallback, fallback_at
+from nnadapter.planning.absent import Absents
 from nnadapter.process.closing import close_all
 from nnadapter.traces.trace import Trace
 
@@ -43,6 +45,10 @@ class FileDevice:
     has_memory: bool
     is_streaming: bool
     """Its steps are enqueued where that saves a wait."""
+    has_raw_inputs: bool
+    is_isolated: bool
+    """It has a process of its own."""
+    """Its own code gets the addresses of inputs."""
     kept: tuple[str, str]
     """Version and hardware of the device that the file was compiled with."""
 
@@ -93,18 +99,21 @@ class FileDevices:
 def open_devices(
     records: Sequence[Message],
     requests: Requests | None,
-    fallback: str,
+    fallback: Fallback,
     session_options: onnxruntime.SessionOptions | None,
     trace: Trace,
+    isolate: Isolate = False,
 ) -> FileDevices:
     """Open the devices that a file was compiled for.
 
     Args:
         records: of the file's devices.
         requests: those that the person wants; None for all of the file's, with the options that they were given.
-        fallback: where it is `allow`, the CPU takes the place of a device that is not there.
+        fallback: where it is `allow`, the CPU takes the place of a device that is not there; unless it is `forbid`,
+            that of one that fails as it is opened.
         session_options: ONNX Runtime's own.
         trace: of the session.
+        isolate: devices that have a process of their own.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device is not there.
@@ -120,6 +129,7 @@ def open_devices(
             )
     opened: dict[str, FileDevice] = {}
     absent: dict[str, str] = {}
+    absents = Absents(fallback_at(fallback, "load"))
     try:
         for record in records:
             if record.name == CPU:
@@ -129,9 +139,13 @@ def open_devices(
                 continue
             try:
                 options = {} if wanted is None else wanted[record.name]
-                opened[record.name] = _open(record, options, session_options, trace)
+                device = absents.opened(record.name, partial(_open, record, options, session_options, trace, isolate))
+                if device is None:
+                    absent[record.name] = absents[-1].message
+                else:
+                    opened[record.name] = device
             except (DeviceNotFoundError, DeviceUnavailableError) as error:
-                if fallback != "allow":
+                if fallback_at(fallback, "load") != "allow":
                     raise _absent(record.name, error) from error
                 absent[record.name] = describe(error)
     except BaseException:
@@ -141,18 +155,29 @@ def open_devices(
 
 
 def _open(
-    record: Message, options: Mapping[str, object], session_options: onnxruntime.SessionOptions | None, trace: Trace
+    record: Message,
+    options: Mapping[str, object],
+    session_options: onnxruntime.SessionOptions | None,
+    trace: Trace,
+    isolate: Isolate,
 ) -> FileDevice:
-    selected = select_one(record.name, {**read_options(record.options), **options})
+    selected = select_one(record.name, {**read_options(record.options), **options}, isolate)
     device, context = open_context(selected, trace)
     if session_options is not None:
         context = context.with_session_options(session_options)
     context = calling_kernels(selected.name, device.capability, context)
-    has_memory = bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory"))
-    has_streams = bool(named_call(selected.name, "has_streams")(getattr, device, "has_streams"))
+    try:
+        has_memory, has_streams, is_raw = (has_of(selected.name, device, each) for each in _ASKED)
+    except BaseException:
+        close_all([context])
+        raise
     streams = is_streaming(device.capability.threading, has_memory=has_memory, has_streams=has_streams)
     kept = record.version, record.hardware
-    return FileDevice(selected.name, device.capability, context, has_memory, streams, kept)
+    own = selected.limits is not None
+    return FileDevice(selected.name, device.capability, context, has_memory, streams, is_raw, own, kept)
+
+
+_ASKED = ("has_memory", "has_streams", "has_raw_inputs")
 
 
 def _absent(name: str, error: NNAdapterError) -> NNAdapterError:

@@ -15,7 +15,7 @@ from nnadapter.errors import InvalidInputError, InvalidOptionError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
-from nnadapter.running.observed import KeptReport
+from nnadapter.running.observed import KeptReport, Observed
 from nnadapter.running.plans import PlanCache, PlanCounts
 from nnadapter.traces.trace import Trace
 
@@ -65,7 +65,9 @@ class CompiledEngine(PlansEngine[FilePlan]):
         self._records: dict[InputShapes, Message] = {
             tuple(file.shapes(plan).values()): plan for plan in message.plans if not plan.HasField("open")
         }
-        self._open_devices = open_devices(message.devices, requests, options.fallback, session_options, trace)
+        self._open_devices = open_devices(
+            message.devices, requests, options.fallback, session_options, trace, options.isolated
+        )
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options)
         self._open = self._open_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
@@ -90,8 +92,11 @@ class CompiledEngine(PlansEngine[FilePlan]):
             self._plans.users.pop(use, None)
             self._plans.close_unused()
 
-    def observed(self) -> KeptReport:
+    def observed(self) -> KeptReport | Observed:
         """See `Engine.observed`: what the file tells of the plan used last, with what was seen of its runs here."""
+        return self._told()
+
+    def _told(self) -> KeptReport:
         newest = self._plans.newest
         if newest is None:
             return KeptReport(self._file.report(self._file.message.plans[0]), plans=self.counts)
@@ -100,7 +105,8 @@ class CompiledEngine(PlansEngine[FilePlan]):
             self._file.report(newest.record),
             seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
             failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
-            notes=newest.notes,
+            notes=(*newest.notes, *self._loader.resting),
+            incidents=self._loader.incidents,
             plans=self.counts,
             transfers=newest.plan.transfers,
         )
@@ -153,7 +159,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
 
 
 def _refuse_placing(options: Options) -> None:
-    """Refuse what says where nodes go: that was decided when the file was compiled."""
+    """Refuse what says where nodes go, or finds out where they may not: that was done when the file was compiled."""
     usual = Options()
     for name in ("policy", "rules", "plan"):
         if getattr(options, name) != getattr(usual, name):
@@ -161,3 +167,8 @@ def _refuse_placing(options: Options) -> None:
                 f"{name} says where nodes go, which was decided when the model was compiled; give it to "
                 "nnadapter compile, or nnadapter.compile"
             )
+    if options.checks:
+        raise InvalidOptionError(
+            "verify and shadow look for wrong nodes in the model, which a compiled file has not; give verify to "
+            "nnadapter.compile, or run the model itself"
+        )

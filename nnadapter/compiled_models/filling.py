@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nnadapter.compiled_models.loading import FilePlan, Loaded, Loader, step_of
 from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.open_sizes import HeldSizes, read_given
 from nnadapter.compiled_models.traces import read_number
+from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.ir.tracing import Trace
 from nnadapter.offering.filled_parts import FillablePart
 from nnadapter.offering.part import Part
 from nnadapter.process.closing import close_all
 from nnadapter.running.executor import CompiledPlan
-from nnadapter.running.filling import Build, Filling, FillsPlans, SharesPrograms, admission_of
-from partition.plan import Step
+from nnadapter.running.filling import Build, Filling, FillsPlans, SharesPrograms, Wanted, check_admitted
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,7 +90,7 @@ def _filling(
 
     bound = {number: (step_of(binder, number, each), 0.0) for number, each in shared.items()}
     build = _build(loader, record, notes)
-    return Filling(binder.steps, fillable, held.size_class, binder, bound, lambda: build, wrap)
+    return Filling(binder.steps, fillable, held.size_class, binder, bound, build, wrap)
 
 
 def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
@@ -102,14 +101,15 @@ def _build(loader: Loader, record: Message, notes: list[str]) -> Build:
         for row in step.filled
     }
 
-    def build(step: Step, _: FillablePart, part: Part, key: tuple[Any, ...]) -> tuple[Program, float]:
-        started, device = time.perf_counter(), loader.devices.opened[step.device]
-        about, program = (step.segment, list(record.steps[step.segment].nodes)), None
-        if (step.segment, key) in written:
-            program = loader.deserialized(device, written[step.segment, key], about, notes)
-        if program is None:
-            admission_of(device.context, step, part)
-            program = loader.compiled(device, part.model, None, len(record.steps) == 1, about)
-        return program, time.perf_counter() - started
+    def build(wanted: Sequence[Wanted]) -> Iterator[tuple[Program, float]]:
+        for step, part, numbers in wanted:
+            started, device = time.perf_counter(), loader.devices.opened[step.device]
+            about, program = (step.segment, list(record.steps[step.segment].nodes)), None
+            if (step.segment, numbers) in written:
+                program = loader.programs.deserialized(device, written[step.segment, numbers], about, notes)
+            if program is None:
+                check_admitted(device.context, NamedCalls(step.device, *about), part)
+                program = loader.programs.compiled(device, part.model, None, len(record.steps) == 1, about)
+            yield program, time.perf_counter() - started
 
     return build

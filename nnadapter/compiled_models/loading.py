@@ -9,39 +9,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from nnadapter.compiled_models.devices import FileDevice, FileDevices
-from nnadapter.compiled_models.fitting import reason_against
+from nnadapter.compiled_models.devices import FileDevices
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.parts import PROGRAM
+from nnadapter.compiled_models.programs import Programs
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.segments import Segments, loadable_part
 from nnadapter.compiled_models.values import read_array, values_by_name
-from nnadapter.drivers.border import bind, checked_program
 from nnadapter.drivers.capability import Threading
-from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import (
     FAILURES,
-    CompilationError,
     CompiledModelError,
     ExecutionError,
     NNAdapterError,
     describe,
 )
 from nnadapter.memory.arenas import Arenas
+from nnadapter.options import Fallback, fallback_at
 from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
 from nnadapter.process.closing import close_all
 from nnadapter.running.binder import Bindable, Binder
 from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
+from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.plan_memory import Holding
 from nnadapter.running.promise import Watch
 from nnadapter.running.site import Site
-from nnadapter.running.traced_programs import making
 from nnadapter.traces.trace import Trace
 from partition.graph import Graph, Node
 from partition.plan import Plan, Step, make_plan
@@ -97,22 +95,29 @@ class Loader:
 
     file: CompiledFile
     devices: FileDevices
-    fallback: str
+    fallback: Fallback
     trace: Trace
     session_options: onnxruntime.SessionOptions | None = None
-    arenas: Arenas = field(default_factory=Arenas)
+    arenas: Arenas = field(init=False)
 
     def __post_init__(self) -> None:
         """Take the segments of the file."""
         self.segments = Segments(self.file.container)
         opened = self.devices.opened
+        self.arenas = Arenas(shared=any(each.is_isolated for each in opened.values()))
         self._site = Site(
             accelerators=self.devices.accelerators,
             owning=self.devices.owning,
             threading={CPU: Threading.REENTRANT, **{name: each.capability.threading for name, each in opened.items()}},
             trace=self.trace,
+            raw=frozenset(name for name, each in opened.items() if each.has_raw_inputs),
+            rests=fallback_at(self.fallback, "run") != "forbid",
         )
+        self.programs = Programs(self.file.container, self.trace)
+        """Of the file's devices."""
         self._uses_host = False
+        self.incidents = Incidents(self.fallback, self.trace)
+        """Of the session."""
 
     def close(self) -> None:
         """Give back what the CPU's segments needed for their runs, and memory between steps."""
@@ -121,6 +126,11 @@ class Loader:
             from nnadapter.drivers.onnxruntime.arena import shrink_arena
 
             shrink_arena()
+
+    @property
+    def resting(self) -> tuple[str, ...]:
+        """What is said of devices that rest now."""
+        return self._site.resting
 
     def load(self, record: Message) -> FilePlan:
         """Return a plan with its programs.
@@ -182,7 +192,7 @@ class Loader:
             why = self.devices.absent.get(step.device, "it is not among the file's devices")
             return self._instead(step, why, notes)
         if step.HasField("program"):
-            program = self.deserialized(device, step.program.part, about, notes)
+            program = self.programs.deserialized(device, step.program.part, about, notes)
             if program is not None:
                 return Loaded(program, step.device, tuple(step.program.inputs), bool(step.segment.places))
         if not step.HasField("segment"):
@@ -190,7 +200,7 @@ class Loader:
         twin = before[step.twin].program if step.HasField("twin") else None
         try:
             model = self.segments.model(step.segment, None if held is None else held.trace)
-            program = self.compiled(device, model, twin, alone, about)
+            program = self.programs.compiled(device, model, twin, alone, about)
         except CompiledModelError:
             raise
         except FAILURES as error:  # a driver may raise anything; this is its border
@@ -211,41 +221,11 @@ class Loader:
             outputs=tuple(step.outputs),
             released=(),
         )
-        if self.fallback != "forbid":
+        if self.incidents.policy("compile") != "forbid":
             loaded = self._instead(step, why, notes)
         text, nodes = f"device {step.device!r} was to compile again what it had taken: {why}", list(step.nodes)
-        fall_back(CompilationError, failed, nodes, text, "the CPU runs it", error, self.fallback, self.trace)
+        fall_back("compile", failed, nodes, text, "the CPU runs it", error, self.incidents)
         return loaded
-
-    def deserialized(
-        self, device: FileDevice, part: int, about: tuple[int, Sequence[str]], notes: list[str]
-    ) -> Program | None:
-        """The program that the driver wrote; None where it does not fit."""
-        blob = self.file.container.contents(part, PROGRAM)
-        why = reason_against(device, blob, about)
-        if not why:
-            try:
-                with making(self.trace, device.name, "deserialize", *about):
-                    deserialize = named_call(device.name, "deserialize", *about)
-                    return checked_program(deserialize(device.context.deserialize_view, blob))
-            except FAILURES as error:
-                why = describe(error)
-        notes.append(f"segment {about[0]} was compiled again for {device.name}: {why}")
-        return None
-
-    def compiled(
-        self, device: FileDevice, model: Any, twin: Program | None, alone: bool, about: tuple[int, Sequence[str]]
-    ) -> Program:
-        """The program of a kept segment."""
-        if twin is not None:
-            with making(self.trace, device.name, "bind", *about):
-                bound = named_call(device.name, "bind", *about)(bind, device.context, twin, model)
-            if bound is not None:
-                return checked_program(bound)
-        call = "compile_whole" if alone else "compile"
-        with making(self.trace, device.name, "compile", *about):
-            compiled = named_call(device.name, call, *about)(getattr(device.context, call), model)
-            return checked_program(compiled)
 
     def _instead(self, step: Message, why: str, notes: list[str]) -> Loaded:
         """The CPU in place of a device."""
@@ -289,30 +269,48 @@ class Loader:
             constants={row.name: read_array(row, self.file.container) for row in record.constants},
             nodes_of=lambda step: list(record.steps[step.segment].nodes),
             run_failed=partial(self._run_failed, record),
+            say=partial(self._say_run_failed, record),
+            reference=partial(self._reference, record),
         )
         return Binder(self._site, self.arenas, bindable)
 
     def _run_failed(self, record: Message, slots: Mapping[str, int], step: Step, error: BaseException) -> Substitute:
         """What runs a failed step: the CPU. Raises where the policy says so, or where the file has nothing for it."""
+        if self.incidents.policy("run") == "forbid":
+            self._say_run_failed(record, step, error, "")
         message = record.steps[step.segment]
-        nodes = list(message.nodes)
-        shown = ", ".join(map(repr, nodes[:3])) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-        text = f"device {step.device!r} failed while it ran segment {step.segment} ({shown}): {describe(error)}"
-        say = partial(fall_back, ExecutionError, step, nodes, text, error=error, policy=self.fallback, trace=self.trace)
-        if self.fallback == "forbid":
-            say(instead="")
         try:
-            if not message.HasField("instead"):
-                raise CompiledModelError("the file was compiled with fallback forbidden")
-            instead = self._instead(message, "it failed", [])
+            substitute = self._reference(record, slots, step)
         except NNAdapterError as second:
             raise ExecutionError(
-                f"{text}; nothing else runs it: {describe(second)}", device=step.device, segment=step.segment
+                f"{_run_failure(message, step, error)}; nothing else runs it: {describe(second)}",
+                device=step.device,
+                segment=step.segment,
+                nodes=list(message.nodes),
+                phase="run",
             ) from error
-        say(instead="it runs on the CPU instead")
+        return substitute
+
+    def _reference(self, record: Message, slots: Mapping[str, int], step: Step) -> Substitute:
+        """The CPU's program of a step."""
+        message = record.steps[step.segment]
+        if not message.HasField("instead"):
+            raise CompiledModelError("the file was compiled with fallback forbidden")
+        instead = self._instead(message, "it failed", [])
         inputs = tuple(slots[name] for name in instead.inputs)
-        pool = self._site.pool(CPU, instead.program, step.segment, nodes)
+        pool = self._site.pools(NamedCalls(CPU, step.segment, list(message.nodes)))(instead.program)
         return Substitute(CPU, "the CPU", pool, inputs)
+
+    def _say_run_failed(self, record: Message, step: Step, error: BaseException, instead: str) -> Incident:
+        message = record.steps[step.segment]
+        text = _run_failure(message, step, error)
+        return fall_back("run", step, list(message.nodes), text, instead, error, self.incidents)
+
+
+def _run_failure(message: Message, step: Step, error: BaseException) -> str:
+    nodes = message.nodes
+    shown = ", ".join(map(repr, nodes[:3])) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+    return f"device {step.device!r} failed while it ran segment {step.segment} ({shown}): {describe(error)}"
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:

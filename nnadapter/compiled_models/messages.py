@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nnadapter import limits
 from nnadapter.compiled_models.descriptor import DESCRIPTOR
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.messages import Message, Messages
@@ -10,6 +11,6 @@ ADVICE = "compile the model again"
 """What to do about a file that is not what it should be."""
 VERSION = 3
 """The version of what a compiled model is made of; newer ones are refused."""
-MESSAGES = Messages(DESCRIPTOR, "nnadapter.compiled", CompiledModelError, "compiled model", ADVICE)
+MESSAGES = Messages(DESCRIPTOR, "nnadapter.compiled", CompiledModelError, "compiled model", ADVICE, limits.PLAN_BYTES)
 
 __all__ = ["ADVICE", "MESSAGES", "VERSION", "Message"]

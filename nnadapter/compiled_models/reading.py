@@ -23,13 +23,13 @@ def is_compiled(source: Any) -> bool:
 class CompiledFile:
     """A compiled model that was opened: its message is read, its parts are not."""
 
-    def __init__(self, source: str | os.PathLike[str] | bytes) -> None:
-        """Open a file, or take its contents.
+    def __init__(self, source: str | os.PathLike[str] | bytes | Container) -> None:
+        """Open a file, or take its contents, or its parts.
 
         Raises:
             CompiledModelError: it cannot be read, is damaged, or of a newer version.
         """
-        self.container = Container.of(source) if isinstance(source, bytes) else Container.open(source)
+        self.container = _opened(source)
         found = [number for number, part in enumerate(self.container.parts) if part.kind == MODEL]
         if len(found) != 1:
             raise self.container.damaged(f"it has {len(found)} parts that say what it is, expected one")
@@ -70,6 +70,12 @@ class CompiledFile:
         step.inputs.extend(message.whole.inputs)
         step.outputs.extend(dict.fromkeys(names))
         return plan
+
+
+def _opened(source: str | os.PathLike[str] | bytes | Container) -> Container:
+    if isinstance(source, Container):
+        return source
+    return Container.of(source) if isinstance(source, bytes) else Container.open(source)
 
 
 def _parsed(contents: memoryview, name: str) -> Message:

@@ -21,6 +21,7 @@ from nnadapter.compiled_models.messages import MESSAGES, VERSION, Message
 from nnadapter.compiled_models.open_sizes import write_given, write_open_sizes
 from nnadapter.compiled_models.parts import MODEL, PROGRAM, REPORT
 from nnadapter.compiled_models.segments import write_ir, write_onnx
+from nnadapter.compiled_models.target import Target
 from nnadapter.compiled_models.traces import write_number
 from nnadapter.compiled_models.values import write_array, write_metadata, write_options, write_shape, write_value
 from nnadapter.drivers.border import checked_bytes
@@ -31,6 +32,7 @@ from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, Invali
 from nnadapter.files.container import ContainerWriter, write_container
 from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
+from nnadapter.offering.segments import onnx_part
 from nnadapter.onnx.onnxruntime_limits import loadable
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.bounds import Bounds
@@ -59,16 +61,37 @@ def save(path: str | os.PathLike[str], engine: PlannedEngine, setting: Setting, 
         CompiledModelError: the file cannot be written, or something has no form in files.
     """
     plans = engine.plans_kept
-    write_container(path, lambda writer: _write(writer, engine, setting, plans, keeps_model))
+
+    def write(writer: ContainerWriter) -> None:
+        message = message_of(plans, engine, setting, Target(writer))
+        if keeps_model:
+            whole = _partitioning(plans[0][0]).model.parts.as_it_was(engine.signature.output_names)
+            _write_for_host(message.whole, whole, writer)
+        add_message(message, writer)
+
+    write_container(path, write)
 
 
-def _write(
-    writer: ContainerWriter,
-    engine: PlannedEngine,
-    setting: Setting,
-    plans: Sequence[tuple[Compiled, Bounds | None]],
-    keeps_model: bool,
-) -> None:
+def add_message(message: Message, writer: ContainerWriter) -> None:
+    """Add what says what the parts are."""
+    writer.add(MODEL, MESSAGES.bytes_of(message))
+
+
+def message_of(
+    plans: Sequence[tuple[Compiled, Bounds | None]], engine: PlannedEngine, setting: Setting, target: Target
+) -> Message:
+    """Write the parts of plans, and return what says what they are.
+
+    Args:
+        plans: of the engine, and where those hold that are looked through.
+        engine: which made them.
+        setting: of the engine.
+        target: takes the parts.
+
+    Raises:
+        CompiledModelError: something has no form in files.
+    """
+    writer = target.writer
     message = MESSAGES.new("CompiledModel")
     message.version = VERSION
     signature = engine.signature
@@ -90,13 +113,10 @@ def _write(
             row.name, row.version, row.hardware = device.name, info.version or info.distribution, info.sub_type
             write_options(row.options, device.options)
     for compiled, bounds in plans:
-        _write_plan(message.plans.add(), compiled, bounds, engine, writer)
-    if keeps_model:
-        whole = _partitioning(plans[0][0]).model.parts.as_it_was(signature.output_names)
-        _write_for_host(message.whole, whole, writer)
+        _write_plan(message.plans.add(), compiled, bounds, engine, target)
     message.versions.update(versions_of(device.name for device in setting.devices if device.name in used))
     message.machine = machine()
-    writer.add(MODEL, message.SerializeToString(deterministic=True))
+    return message
 
 
 def _partitioning(compiled: Compiled) -> Partitioning:
@@ -105,8 +125,9 @@ def _partitioning(compiled: Compiled) -> Partitioning:
 
 
 def _write_plan(
-    message: Message, compiled: Compiled, bounds: Bounds | None, engine: PlannedEngine, writer: ContainerWriter
+    message: Message, compiled: Compiled, bounds: Bounds | None, engine: PlannedEngine, target: Target
 ) -> None:
+    writer = target.writer
     partitioning = _partitioning(compiled)
     graph, steps = partitioning.plan.graph, partitioning.plan.steps
     for name in engine.input_names:
@@ -125,7 +146,7 @@ def _write_plan(
     for position, step in enumerate(steps):
         row = message.steps.add()
         row.alongside = step.segment in overlap.alongside
-        _write_step(row, step, position, bound_steps.get(position), compiled, writer)
+        _write_step(row, step, position, bound_steps.get(position), compiled, target)
     report = report_of(_observed(compiled, engine))
     message.report = writer.add(REPORT, report.to_json().encode())
 
@@ -154,9 +175,9 @@ def _write_step(
     position: int,
     bound: BoundStep | None,
     compiled: Compiled,
-    writer: ContainerWriter,
+    target: Target,
 ) -> None:
-    partitioning = _partitioning(compiled)
+    partitioning, writer = _partitioning(compiled), target.writer
     device = partitioning.setting.by_name[step.device]
     message.device = step.device
     message.inputs.extend(step.inputs)
@@ -165,40 +186,46 @@ def _write_step(
     twin = compiled.bound_to.get(step.segment)
     if twin is not None:
         message.twin = twin
-    has_program = bound is not None and _write_program(message, bound, message.nodes, writer)
+    has_program = bound is not None and _write_program(message, bound, message.nodes, target)
     parts = partitioning.model.parts
     if bound is None:
-        _write_filled(message, position, compiled, writer)
+        _write_filled(message, position, compiled, target)
     elif device.is_host:
         _write_for_host(message.segment, parts.cpu_part(step), writer)
-    else:
+    elif target.stands_alone or not has_program:
         _write_segment(message, step, position, partitioning, has_program, writer)
-    falls_back = device.accelerates and partitioning.setting.constraints.fallback != "forbid"
+    falls_back = (
+        target.stands_alone and device.accelerates and partitioning.setting.constraints.fallback_at("run") != "forbid"
+    )
     if falls_back and _host_takes(partitioning, step):
         part = parts.part(step)
         if _are_there(partitioning, part.inputs):
             _write_for_host(message.instead, part, writer)
 
 
-def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], writer: ContainerWriter) -> bool:
+def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], target: Target) -> bool:
     """Write what the driver writes of a program as the field `program`; whether it wrote any."""
-    blob = _blob(bound, nodes)
-    if blob is None:
-        return False
-    message.program.part = writer.add(PROGRAM, blob)
+    part = target.kept(bound)
+    if part is None:
+        blob = _blob(bound, nodes)
+        if blob is None:
+            return False
+        part = target.writer.add(PROGRAM, blob)
+    message.program.part = part
     message.program.inputs.extend(bound.names)
     return True
 
 
-def _write_filled(message: Message, position: int, compiled: Compiled, writer: ContainerWriter) -> None:
+def _write_filled(message: Message, position: int, compiled: Compiled, target: Target) -> None:
     """Write a segment that is compiled for each set of sizes, and the programs that there are."""
+    writer = target.writer
     assert isinstance(compiled, FilledClass) and compiled.opening is not None, "its segments are filled"
     fillable = compiled.opening.fillable[_partitioning(compiled).plan.steps[position].segment]
     write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
     write_given(message.given, fillable.given, writer)
     for at, numbers, bound in compiled.filling.made:
         row = MESSAGES.new("FilledProgram")
-        if at == position and _write_program(row, bound, message.nodes, writer):
+        if at == position and _write_program(row, bound, message.nodes, target):
             for number in numbers:
                 write_number(row.key.add(), number)
             message.filled.append(row)
@@ -225,7 +252,8 @@ def _write_segment(
                     "for a device whose driver writes programs"
                 ) from error
     else:
-        part = partitioning.model.parts.part(step)
+        model, device = partitioning.model, partitioning.setting.by_name[step.device]
+        part = onnx_part(device.kernels, step, model.conversion, model.parts)
         write_onnx(message.segment, part.model, part.inputs, (), writer)
 
 

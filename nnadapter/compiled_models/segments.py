@@ -14,7 +14,7 @@ from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import CompiledModelError, InvalidModelError
 from nnadapter.files.container import Container, ContainerWriter
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.separating import SeparateTensor, joined, separated
+from nnadapter.onnx.separating import SeparateTensor, joined, joined_bytes, separated
 
 if TYPE_CHECKING:
     import onnx
@@ -150,6 +150,5 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
     """
     from nnadapter.drivers.onnxruntime.weights import Loadable
 
-    if session_options is None:
-        return Loadable(*segments.onnx(message))
-    return Loadable(segments.model(message).SerializeToString())
+    contents, constants = segments.onnx(message)
+    return Loadable(contents, constants) if session_options is None else Loadable(joined_bytes(contents, constants))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from nnadapter.drivers.selection import CPU
 from nnadapter.ir.tracing import Traced
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds
+from nnadapter.running.plans import PLAN_FOR_EACH
 
 _MOST = 8
 """Sets of shapes that are told."""
@@ -50,7 +52,17 @@ def command(file: CompiledFile, shapes: Shapes) -> str:
     """Return the command that compiles a model for further shapes."""
     devices = ",".join(device.name for device in file.message.devices if device.name != CPU) or CPU
     given = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in shapes.items())
-    return f"nnadapter compile MODEL -d {devices} {given} -o FILE"
+    plain = f"nnadapter compile MODEL -d {devices} {given} -o FILE"
+    return f"{plain}, with --open-sizes for others like them" if _may_leave_open(file) else plain
+
+
+def _may_leave_open(file: CompiledFile) -> bool:
+    """Whether plans for many shapes may be had: the model leaves sizes open, no plan does, and no reason is told."""
+    rows, plans = (*file.signature.inputs, *file.signature.overridable), file.message.plans
+    is_open = any(not isinstance(size, int) for row in rows for size in row.shape or ())
+    notes = json.loads(file.report(plans[0]))["notes"]
+    is_told = any(note.startswith(PLAN_FOR_EACH) for note in notes)
+    return is_open and not is_told and not any(plan.HasField("open") for plan in plans)
 
 
 def _of_class(file: CompiledFile, held: HeldSizes) -> str:

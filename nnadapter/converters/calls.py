@@ -1,4 +1,4 @@
-"""Nodes that a custom kernel of some device computes, as one operation of the adapter IR."""
+"""Nodes that a custom kernel computes, or that a device takes as they are, as one operation of the adapter IR."""
 
 from __future__ import annotations
 
@@ -20,22 +20,28 @@ Answer = Callable[
     tuple[OperandType, ...] | Unsupported,
 ]
 """A node, the version of its op, its attributes, types of its inputs and of its outputs (None if not known) -> the
-types of its outputs, if some device has a kernel for it, or why none has."""
+types of its outputs, if some device has a kernel for it or is offered it as it is, or why there is none."""
 
 
 @dataclass(frozen=True, eq=False)
 class KernelCalls:
-    """Which nodes of one model kernels may compute."""
+    """Which nodes of one model kernels may compute, or devices be offered as they are."""
 
     answer: Answer
     ops: frozenset[tuple[str, str]] = frozenset()
     """Domain and op type of all that have a kernel on some device of the session."""
+    domains: frozenset[str] = frozenset()
+    """Of which some device of the session is offered nodes as they are, where no converter is for their op."""
     opsets: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """Version per domain; ONNX's own is empty."""
     forced: frozenset[str] = frozenset()
     """Names of nodes that are calls although they have a converter."""
 
     def concerns(self, node: OnnxNode) -> bool:
+        """Whether some kernel is for the op of a node, or some device is offered nodes of its domain."""
+        return self.has_kernel(node) or node.domain in self.domains
+
+    def has_kernel(self, node: OnnxNode) -> bool:
         """Whether some kernel is for the op of a node."""
         return (node.domain, node.op_type) in self.ops
 

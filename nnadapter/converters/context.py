@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from nnadapter.converters.known import passed_on
 from nnadapter.converters.values import GraphValues
-from nnadapter.errors import InvalidModelError
+from nnadapter.errors import DriverError, InvalidModelError
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, OperandType, Quantization, QuantizedType
@@ -88,6 +88,10 @@ class ConversionContext(GraphValues):
         """Take `node` as the origin of the operations to come; returns what `undo` needs."""
         self._node = node
         self._made = 0
+        return self.mark()
+
+    def mark(self) -> Mark:
+        """Return what `undo` needs to come back to where the model is now."""
         return Mark(self.builder.mark(), len(self._operands))
 
     def undo(self, mark: Mark) -> None:
@@ -186,6 +190,8 @@ class ConversionContext(GraphValues):
             )
         except InvalidModelError as error:
             raise self._refusal(type_, inputs, error) from error
+        except DriverError as error:  # a row from outside is at fault, and not the model
+            raise Refusal(Reason.DRIVER_ERROR, str(error)) from error
         for name, operand in zip(outputs, made, strict=False):
             if name:
                 self._operands[name] = operand
@@ -210,7 +216,10 @@ class ConversionContext(GraphValues):
 
     def _refusal(self, type_: str, inputs: Sequence[int], error: InvalidModelError) -> Refusal:
         """A data type that the operation is not defined for is no fault of the model."""
-        roles = schema_of(type_).inputs
+        try:
+            roles = schema_of(type_).inputs
+        except InvalidModelError:  # of a package that lacks it, or that is broken
+            return Refusal(Reason.UNSUPPORTED_OPERATION, str(error))
         for position, index in enumerate(inputs):
             role = roles[min(position, len(roles) - 1)]
             if index != ABSENT and self.builder.type_of(index).dtype not in role.dtypes:

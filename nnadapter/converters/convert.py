@@ -23,6 +23,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import current
+from nnadapter.onnx.brought_converters import BROUGHT, brought_name, brought_versions
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
@@ -106,7 +107,7 @@ def convert_graph(
     4. Model inputs are the values that no converted node makes, in the order of their first use.
     5. Outputs after a node's first that nobody reads are taken as not asked for.
     6. A node that was refused, and that a kernel of some device computes, is a call of that kernel; also one that was
-       not, if `calls` says so.
+       not, if `calls` says so. One without a converter is such an operation, too, if a device declares its domain.
     7. Model outputs are the graph's outputs, what refused nodes read, and `captured`, as far as they have an operand.
 
     Args:
@@ -243,7 +244,8 @@ def _convert(context: ConversionContext, node: OnnxNode, calls: KernelCalls | No
     if node.name in calls.forced:
         return _tried(context, node, call)
     verdict = _tried(context, node, _convert_node)
-    if isinstance(verdict, Supported):
+    is_converted = lookup(node.domain, node.op_type, node.since_version) is not None
+    if isinstance(verdict, Supported) or (is_converted and not calls.has_kernel(node)):
         return verdict
     call_verdict = _tried(context, node, call)
     return _both(verdict, call_verdict) if isinstance(call_verdict, Unsupported) else call_verdict
@@ -289,7 +291,7 @@ def _check_known(context: ConversionContext, node: OnnxNode, convert: Converter)
         try:
             convert(context, node)
         except Refusal as refusal:
-            if refusal.verdict.reason is Reason.INVALID_NODE:
+            if refusal.verdict.reason is Reason.INVALID_NODE or node.domain:  # its results follow from the conversion
                 raise
         raise unknown from None
 
@@ -302,13 +304,18 @@ def _converter_of(node: OnnxNode) -> Converter:
 
 
 def _unknown(node: OnnxNode) -> Refusal:
-    if all(domain != node.domain for domain, _ in converted()):
+    brought = brought_versions(node.domain, node.op_type)
+    if node.since_version in brought:
+        problem = BROUGHT.problem_of(brought_name(node.domain, node.op_type, node.since_version))
+        return Refusal(Reason.UNSUPPORTED_OPERATION, f"converter {problem}")
+    if not brought and all(domain != node.domain for domain, _ in converted()):
         known = ", ".join(sorted({domain or "ai.onnx" for domain, _ in converted()}))
         return Refusal(
             Reason.UNSUPPORTED_DOMAIN,
-            f"domain {node.domain!r} of {node.op_type} has no converters; these have: {known}",
+            f"domain {node.domain!r} of {node.op_type} has no converters, here or in an installed "
+            f"package; these have: {known}",
         )
-    versions = converted().get((node.domain, node.op_type))
+    versions = converted().get((node.domain, node.op_type)) or brought or None
     if versions is None:
         reason, why = NO_CONVERTER if node.domain else UNCONVERTED.get(node.op_type, NO_CONVERTER)
         bodies = "; ".join(f"{name}: {_listed(types)}" for name, types in node.bodies)

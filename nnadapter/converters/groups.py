@@ -6,9 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nnadapter.converters.quantized_groups import ACTIVATED, ACTIVATIONS, GROUPED
+from nnadapter.onnx.further_schemas import MICROSOFT
 from nnadapter.onnx.node import OnnxNode
 
 _SOURCE, _TARGET = "DequantizeLinear", "QuantizeLinear"
+_DOMAINS = frozenset({"", MICROSOFT})
+"""Where both of them are found; ONNX Runtime's take 16 bits before opset 21 too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,4 +113,4 @@ class _Index:
 
 
 def _is(node: OnnxNode, op_type: str) -> bool:
-    return node.op_type == op_type and not node.domain
+    return node.op_type == op_type and node.domain in _DOMAINS

@@ -38,7 +38,9 @@ class _Linear:
 
     @property
     def axis(self) -> int:
-        """The axis that scales run along, 0 or more."""
+        """The axis that scales run along, 0 or more; 0 where one scale is for all."""
+        if not (self.block or self._has_many_scales):
+            return 0  # the value may be one inside of a group, of which nothing else is known
         rank = len(self.context.dimensions(self.node.input(0)))
         axis = self.node.integer("axis", 1)
         if rank and not -rank <= axis < rank and self._has_many_scales:

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
 from nnadapter.converters.context import ConversionContext
+from nnadapter.onnx.brought_converters import BROUGHT, ONNX_DOMAIN, brought_name
+from nnadapter.onnx.further_schemas import MICROSOFT
 from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.schemas import ONNX_DOMAIN
+from nnadapter.onnx.schemas import is_further
 
 Converter = Callable[[ConversionContext, OnnxNode], None]
 """Adds a node's operations to the context, or raises Refusal."""
@@ -22,6 +25,9 @@ _CONVERTERS: dict[tuple[str, str, int], Converter] = {}
 _PLACES: dict[tuple[str, str, int], Mapping[str, Any]] = {}
 """The names of the module that registered it: another dictionary each time that the module is executed."""
 _VERSIONS: dict[tuple[str, str], tuple[int, ...]] = {}
+
+_FURTHER = {"": "nnadapter.converters.microsoft", MICROSOFT: "nnadapter.converters.microsoft"}
+"""What converts ops that onnx knows nothing of, by domain: imported when a model has one."""
 
 
 def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[[Converter], Converter]:
@@ -52,14 +58,25 @@ def converter(op_type: str, *since_versions: int, domain: str = "") -> Callable[
 
 def lookup(domain: str, op_type: str, since_version: int) -> Converter | None:
     """The converter of exactly that schema version, or None."""
-    return _CONVERTERS.get((domain, op_type, since_version))
+    key = domain, op_type, since_version
+    if key not in _CONVERTERS and is_further(*key):
+        _import_further(domain)
+        return _CONVERTERS.get(key) or BROUGHT.get(brought_name(*key))
+    return _CONVERTERS.get(key)
+
+
+def _import_further(domain: str) -> None:
+    if domain in _FURTHER:
+        import_module(_FURTHER[domain])
 
 
 def has_converter(domain: str, op_type: str, since_version: int) -> bool:
     """Whether exactly that schema version is converted."""
-    return (domain, op_type, since_version) in _CONVERTERS
+    return lookup(domain, op_type, since_version) is not None
 
 
 def converted() -> Mapping[tuple[str, str], tuple[int, ...]]:
     """Every (domain, op type) that has converters, with the schema versions they are for; a read-only view."""
+    for domain in _FURTHER:
+        _import_further(domain)
     return MappingProxyType(_VERSIONS)

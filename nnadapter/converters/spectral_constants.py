@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from nnadapter import limits
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.generation import add_result
 from nnadapter.converters.registry import Converter, converter
@@ -18,7 +19,6 @@ from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
 from partition.verdict import Reason
 
-_MOST_ELEMENTS = 1 << 24
 _WINDOWS: Mapping[str, tuple[float, ...]] = {
     "BlackmanWindow": (0.42, -0.5, 0.08),
     "HammingWindow": (25 / 46, -21 / 46),
@@ -63,10 +63,10 @@ def convert_mel_weight_matrix(context: ConversionContext, node: OnnxNode) -> Non
 
 def _check_size(node: OnnxNode, size: float) -> None:
     """A table is a constant in memory; a few bytes of a model may ask for any size."""
-    if size > _MOST_ELEMENTS:
+    if size > limits.TABLE_ELEMENTS:
         raise Refusal(
             Reason.MEMORY_LIMIT,
-            f"{node.op_type} makes a table of {size:.0f} elements; at most {_MOST_ELEMENTS} are made",
+            f"{node.op_type} makes a table of {size:.0f} elements; at most {limits.TABLE_ELEMENTS} are made",
         )
 
 

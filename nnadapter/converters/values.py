@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import cast
 
 from nnadapter.converters.known import Dequantized, KnownContents
 from nnadapter.ir.operand import Array, DataType, OperandType
@@ -14,6 +16,7 @@ from partition.graph import Value
 from partition.verdict import Reason
 
 _DATA_TYPES: Mapping[str, DataType] = {data_type.value: data_type for data_type in DataType}
+_PLAIN = frozenset((int,))
 
 
 class GraphValues:
@@ -35,6 +38,7 @@ class GraphValues:
         self._types: dict[str, OperandType] = {}
         self._types_by_kind: dict[tuple[str | None, tuple[object, ...]], OperandType] = {}
         self._computed: dict[str, KnownContents] = {}
+        self._held: dict[str, Array] = {}
         self._node = OnnxNode("", "", "", 0, (), ())
 
     def constant(self, name: str) -> Array:
@@ -54,9 +58,22 @@ class GraphValues:
             raise Refusal(Reason.INVALID_NODE, f"{self._node.op_type} lacks a required input")
         raise Refusal(
             Reason.NOT_CONSTANT,
-            f"input {self._node.inputs.index(name)} of {self._node.op_type}, {name!r}, is known only when the model "
-            "runs; expected an initializer or what follows from initializers",
+            f"{self._place(name)} of {self._node.op_type}, {name!r}, is known only when the model runs; expected an "
+            "initializer or what follows from initializers",
         )
+
+    def _place(self, name: str) -> str:
+        inputs = self._node.inputs
+        return f"input {inputs.index(name)}" if name in inputs else "a value inside"
+
+    def hold(self, name: str, contents: Array | SizeArray) -> None:
+        """Say what a value inside of the current node contains, which the graph does not name."""
+        if isinstance(contents, SizeArray):
+            cast("dict[str, SizeArray]", self._sizes)[name] = contents  # sizes are traced: then they may grow
+            return
+        if not self._held:
+            self._constants = ChainMap(self._held, self._constants)  # type: ignore[arg-type]
+        self._held[name] = contents
 
     def is_constant(self, name: str) -> bool:
         """Whether the contents of an ONNX value are known."""
@@ -121,7 +138,7 @@ class GraphValues:
         if size is not None:
             return OperandType(_data_type(name, size.dtype.name), size.items.shape)
         entry = self._values.get(name) or Value(name)
-        if entry.shape is None or not all(type(size) is int for size in entry.shape):  # traced ones are never the same
+        if entry.shape is None or not _PLAIN.issuperset(map(type, entry.shape)):  # traced ones are never the same
             return _operand_type(entry)
         kind = entry.dtype, entry.shape
         type_ = self._types_by_kind.get(kind)

@@ -9,6 +9,7 @@ from typing import Any
 from nnadapter.costs.calibration import Calibration, SeenNetwork
 from nnadapter.costs.calibration_files import driver_version, speed_options
 from nnadapter.costs.classes import OperationClass
+from nnadapter.costs.company import in_company
 from nnadapter.costs.launches import launches_of
 from nnadapter.costs.lines import Lines, Pair, lines_of
 from nnadapter.costs.networks import networks
@@ -27,7 +28,7 @@ from nnadapter.ir.model import Model
 from nnadapter.process.closing import close_all
 
 ROUNDS = 5
-"""How often every program takes a turn, with all others; the median counts."""
+"""How often every program takes a turn, with all others; the lower quartile counts."""
 _SEGMENT_ROUNDS = 31
 """How often what runs where a segment stands is run."""
 _BUDGET_SECONDS = 20.0
@@ -48,12 +49,13 @@ def calibrate(
     """Measure a device, in some 30 seconds at most.
 
     1. Chains of operations, short and long, are compiled; a class that the device refuses is left out, with its reason.
-    2. All take turns, `ROUNDS` times or until the budget is spent, and the median of each counts.
+    2. All take turns, `ROUNDS` times or until the budget is spent, and the lower quartile of each counts.
     3. Per kind: what the further links of a chain take, by FLOPs and bytes. Operations that devices fuse are measured
        behind those that they are fused with (`riding.py`).
     4. What is left of programs of little work is the launch, and the transfers by number and bytes of tensors: of
        segments, which stand between others, and of a program that is all that runs.
-    5. Small networks of mixed operations tell how far what these say together is off.
+    5. Small networks of mixed operations scale the kinds, and tell how far off what these say together is
+       (`company.py`).
 
     Args:
         device: its name.
@@ -97,10 +99,12 @@ class _Seen:
 
 def _calibration(selected: Selected, opened: Device, seen: _Seen) -> Calibration:
     """What the times of a device's programs come to."""
-    lines = lines_of(seen.pairs)
+    lines: Lines = lines_of(seen.pairs)
     shorts = [pair.short for pair in seen.pairs]
     light = [pair.short for pair in seen.pairs if pair.kind.operation_class in RIDERS] or shorts
     launches = launches_of(seen.segments or shorts, light, lines, crosses=selected.name not in HOSTS)
+    found = in_company(lines, launches, seen.networks)
+    lines, launches = found.lines, found.launches
     return Calibration(
         device=selected.name,
         driver_version=driver_version(selected.name),
@@ -113,7 +117,7 @@ def _calibration(selected: Selected, opened: Device, seen: _Seen) -> Calibration
         lines={kind.operation_class: line for kind, line in lines.items() if kind.behind is None},
         riding=_riding(lines),
         networks={
-            name: SeenNetwork(seconds=timed.seconds, predicted=launches.predicted(timed, lines))
+            name: SeenNetwork(seconds=timed.seconds, predicted=found.predicted[name])
             for name, timed in seen.networks.items()
         },
         left_out=seen.left_out,

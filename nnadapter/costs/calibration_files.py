@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from msgspec import to_builtins
@@ -16,13 +14,13 @@ from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.stored import read_kept, write_kept
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.interface import INTERFACE_VERSION
-from nnadapter.drivers.registry import device_info
-from nnadapter.drivers.selection import select_one
+from nnadapter.drivers.registry import device_info, inside
+from nnadapter.drivers.selection import canonical, select_one
 from nnadapter.errors import StoredFileError
-from nnadapter.files.cache_folder import cache_folder
+from nnadapter.files.calibrations import calibration_file, calibrations_of, calibrations_of_driver
 from nnadapter.files.strict import FileKind
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 5
 """Raised whenever a calibration's file changes its meaning; other versions are refused."""
 
 
@@ -38,38 +36,62 @@ class StoredCalibration:
 def find_calibration(device: str, table: Sequence[Option], options: OptionValues) -> StoredCalibration:
     """Return the calibration of a device under its options, if it was made with this version of its driver.
 
+    One that is damaged or of another format is none, and said to be: what needs no costs goes on without it.
+
     Args:
         device: its name.
         table: the options that it has.
         options: every one of them.
-
-    Raises:
-        StoredFileError: there is a file, and it is damaged or of another format.
     """
-    asked = speed_options(table, options)
-    try:
-        kept = read_calibration(calibration_file(device, asked), device, asked)
-    except FileNotFoundError:
-        return StoredCalibration(None, _for_others(device, asked))
+    asked, notes = speed_options(table, options), list[str]()
+    for name in _names(device):
+        try:
+            kept = read_calibration(calibration_file(name, asked), name, asked)
+        except FileNotFoundError:
+            continue
+        except StoredFileError as error:
+            notes.append(f"the calibration of device {name!r} is not used: {error}")
+            continue
+        note = _outdated(kept, device)
+        if not note:
+            return StoredCalibration(kept)
+        notes.append(note)
+    return StoredCalibration(None, notes[0] if notes else _for_others(device, asked))
+
+
+def _outdated(kept: Calibration, device: str) -> str:
+    """Why a calibration does not hold for the driver that is here; empty if it does."""
     made, now = (kept.driver_version, kept.interface_version), (driver_version(device), INTERFACE_VERSION)
     if made == now:
-        return StoredCalibration(kept)
-    return StoredCalibration(
-        None,
-        f"the calibration of device {device!r} was made with version {kept.driver_version or 'unknown'} of its driver "
-        f"and interface {_dotted(made[1])}, now {now[0] or 'unknown'} and {_dotted(now[1])}, and is not used; "
-        f"run `nnadapter calibrate {device}`",
+        return ""
+    return (
+        f"the calibration of device {kept.device!r} was made with version {kept.driver_version or 'unknown'} of its "
+        f"driver and interface {_dotted(made[1])}, now {now[0] or 'unknown'} and {_dotted(now[1])}, and is not used; "
+        f"run `nnadapter calibrate {device}`"
     )
+
+
+def _names(device: str) -> Iterator[str]:
+    """The names of a device: the first of a driver has that of the driver and the one that it is listed by.
+
+    The driver is asked only where one of its devices was calibrated.
+    """
+    yield device
+    if inside(device) != device:
+        yield from _names(inside(device))
+    driver = device.partition(":")[0]
+    if not calibrations_of_driver(driver):
+        return
+    listed = canonical(device_info(driver).name)
+    if device in (driver, listed):
+        yield from {driver, listed} - {device}
 
 
 def is_calibrated(device: str) -> bool:
     """Whether there is a calibration of a device as it is without options; one that cannot be used is none."""
     capability = device_info(device).capability
     table = capability.options if capability is not None else ()
-    try:
-        return find_calibration(device, table, select_one(device, {}).options).calibration is not None
-    except StoredFileError:
-        return False
+    return find_calibration(device, table, select_one(device, {}).options).calibration is not None
 
 
 def keep_calibration(calibration: Calibration) -> Path:
@@ -88,18 +110,6 @@ def contents_of(calibration: Calibration) -> dict[str, object]:
     return {**_FILE.header, **to_builtins(calibration)}
 
 
-def calibration_file(device: str, options: Mapping[str, OptionValue]) -> Path:
-    """Where the calibration of a device under those options that affect its speed is kept."""
-    digest = sha256(json.dumps(dict(sorted(options.items()))).encode()).hexdigest()[:16]
-    return cache_folder() / "calibrations" / f"{_prefix(device)}{digest}.json"
-
-
-def _prefix(device: str) -> str:
-    """How the names of a device's calibrations begin."""
-    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in device)
-    return f"{name}-{sha256(device.encode()).hexdigest()[:8]}-"
-
-
 def speed_options(table: Sequence[Option], options: OptionValues) -> dict[str, OptionValue]:
     """The options that change how long something takes."""
     return {option.name: options[option.name] for option in table if option.affects_speed}
@@ -113,15 +123,10 @@ def driver_version(device: str) -> str:
 
 def _for_others(device: str, asked: Mapping[str, OptionValue]) -> str:
     """For which other options there are calibrations, in a sentence; empty where there are none."""
-    own = calibration_file(device, asked)
-    try:
-        files = sorted(own.parent.glob(f"{_prefix(device)}*.json"))
-    except OSError:  # what cannot be a folder holds nothing
-        return ""
-    settings = []
-    for file in files:
+    settings, files = [], [(name, file) for name in _names(device) for file in calibrations_of(name)]
+    for whose, file in files:
         with suppress(FileNotFoundError, StoredFileError):  # a damaged one of others is not what was asked for
-            options = read_calibration(file, device).options
+            options = read_calibration(file, whose).options
             differing = {name: value for name, value in options.items() if value != asked.get(name)}
             settings.append(", ".join(f"{name}={_shown(value)}" for name, value in differing.items()))
     if not any(settings):

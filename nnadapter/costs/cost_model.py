@@ -133,7 +133,7 @@ def _run(
     unit_of[np.fromiter((node for unit in units for node in unit), np.int64, nodes)] = np.repeat(
         np.arange(len(units)), [len(unit) for unit in units]
     )
-    seconds = costs.seconds(work.of(unit_of, len(units)), work.dtypes)
+    seconds = costs.seconds(work.of(unit_of, len(units), company=costs.is_measured), work.dtypes)
     if fusion is not None and fusion.free:
         seconds[unit_of[sorted(fusion.free)]] = 0.0
     first = np.fromiter((unit[0] for unit in units), np.int64, len(units))
@@ -143,7 +143,7 @@ def _run(
 
 def _on_host(work: GraphWork, costs: DeviceCosts) -> Numbers:
     """Seconds of every node on the host; none for a node that repeats another one."""
-    seconds = costs.seconds(work.one_by_one(), work.dtypes)
+    seconds = costs.seconds(work.one_by_one(company=costs.is_measured), work.dtypes)
     seconds[list(work.conversion.alone.copies)] = 0.0
     return seconds
 

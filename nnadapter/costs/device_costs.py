@@ -77,6 +77,11 @@ class DeviceCosts:
         """Seconds of a launch of a segment that is all that runs."""
         return self.profile.launch_seconds if self.alone_seconds is None else self.alone_seconds
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether operations were measured, so that what they come behind, and channels, say more of them."""
+        return bool(self.lines or self.riding)
+
     def seconds(self, work: UnitWork, dtypes: tuple[str, ...]) -> Numbers:
         """Return the seconds of each unit of `work`, whose data types are positions in `dtypes`."""
         peaks = np.array([self.profile.peak_of_dtype.get(dtype, self.profile.peak_flops) for dtype in dtypes])
@@ -84,12 +89,17 @@ class DeviceCosts:
         for position, each in enumerate(CLASSES):
             line, members = self.lines.get(each), work.classes == position
             if line is not None and members.any():
-                unit_seconds[members] = line.of(work.flops[members], work.nbytes[members])
+                channels = None if work.channels is None else work.channels[members]
+                unit_seconds[members] = line.of(work.flops[members], work.nbytes[members], channels)
         for carrier, behind in self.riding.items():
             rides = work.behind == CLASSES.index(carrier)
             for each, line in behind.items():
                 members = rides & (work.classes == CLASSES.index(each))
                 unit_seconds[members] = line.of(work.flops[members], work.nbytes[members])
+        layout = self.lines.get(OperationClass.LAYOUT)
+        if layout is not None and len(work.changed):
+            changing = layout.of(np.zeros_like(work.changed_bytes), work.changed_bytes)
+            unit_seconds += np.bincount(work.changed, changing, len(unit_seconds))
         return unit_seconds
 
 
@@ -101,9 +111,6 @@ def device_costs(name: str, capability: Capability, context: Context, options: O
         capability: the device's.
         context: opened with `options`.
         options: every option, defaults filled in.
-
-    Raises:
-        StoredFileError: there is a calibration, and its file cannot be used.
     """
     said: Profile | Unsupported | None = named_call(name, "profile")(ask_profile, context, capability)
     profile, notes = (None, (f"device {name!r}: {said.detail}",)) if isinstance(said, Unsupported) else (said, ())

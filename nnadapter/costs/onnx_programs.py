@@ -49,6 +49,7 @@ _OPS: Mapping[str, _Ops] = {
     "TANH": lambda _: ("Tanh", {}, ()),
     "SIGMOID": lambda _: ("Sigmoid", {}, ()),
     "ERF": lambda _: ("Erf", {}, ()),
+    "HARD_SWISH": lambda _: ("HardSwish", {}, ()),
     "RELU": lambda _: ("Relu", {}, ()),
     "MAT_MUL": lambda _: ("MatMul", {}, ()),
     "SOFTMAX": lambda each: ("Softmax", {"axis": each["axis"]}, ()),

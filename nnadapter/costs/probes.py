@@ -6,14 +6,14 @@ Links differ from each other, and none undoes another, so that a compiler has no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from nnadapter.costs.classes import OperationClass, class_of
-from nnadapter.costs.riding import Kind, Reading, carriers_of
+from nnadapter.costs.classes import OperationClass, channels_of, class_of
+from nnadapter.costs.riding import Kind, Reading, carriers_of, layout_changes
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, OperandType
@@ -35,6 +35,8 @@ class OperationWork:
     flops: float
     nbytes: float
     """Read and made, weights included."""
+    channels: tuple[int, int] = (0, 0)
+    """See `channels_of`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,15 +63,19 @@ def probes() -> tuple[Probe, ...]:
     convolution, matrix, light = OperationClass.CONVOLUTION, OperationClass.MATRIX, OperationClass.ELEMENTWISE
     tables, images = ((16, 64), (256, 64), (1024, 256)), ((1, 16, 14, 14), (1, 32, 28, 28), (1, 64, 56, 56))
     products = ((16, 64), (256, 64), (1024, 128))
+    piecewise = OperationClass.PIECEWISE
     return (
         *_sizes(Kind(light, light), _elementwise, (*tables, (2048, 512))),
         *_sizes(Kind(OperationClass.FUNCTION, light), _function, tables),
         *_sizes(Kind(OperationClass.MOVEMENT), _movement, (*tables, (2048, 512))),
         *_sizes(Kind(light), _behind(_movement, _elementwise), tables),
         *_sizes(Kind(OperationClass.FUNCTION), _behind(_movement, _function), tables),
+        *_sizes(Kind(piecewise), _behind(_movement, _hard), tables),
         *_sizes(Kind(OperationClass.REDUCTION), _reduction, tables),
         *_sizes(Kind(OperationClass.NORMALIZATION), _normalization, tables),
+        *_sizes(Kind(OperationClass.SUM_NORMALIZATION), _normalized_sum, ((1, 8, 64), (1, 64, 128), (1, 128, 256))),
         *_sizes(Kind(matrix), _matrix, ((1, 128), (64, 128), (1, 1024), (32, 512), (256, 512))),
+        *_sizes(Kind(OperationClass.PAIRED), _paired, ((4, 16, 16), (4, 48, 48), (4, 112, 112))),
         *_sizes(Kind(light, matrix), _behind(_matrix, _sums), products),
         *_sizes(Kind(OperationClass.FUNCTION, matrix), _behind(_matrix, _function), products),
         *_sizes(Kind(OperationClass.RECURRENT), _recurrent, ((8, 1, 64), (32, 1, 64), (16, 1, 192))),
@@ -81,15 +87,28 @@ def probes() -> tuple[Probe, ...]:
         *_sizes(
             Kind(convolution),
             partial(_convolution, kernel=1),
-            ((1, 16, 8, 8), (1, 16, 56, 56), (1, 64, 28, 28), (1, 512, 7, 7)),
+            ((1, 16, 8, 8), (1, 16, 56, 56), (1, 64, 28, 28), (1, 512, 7, 7), (1, 40, 28, 28), (1, 100, 14, 14)),
         ),
         *_sizes(
             Kind(convolution),
             partial(_convolution, kernel=3),
-            ((1, 16, 14, 14), (1, 8, 64, 64), (1, 256, 7, 7), (1, 64, 28, 28), (1, 64, 56, 56)),
+            (
+                *((1, 16, 14, 14), (1, 256, 7, 7), (1, 64, 28, 28), (1, 64, 56, 56), (1, 32, 40, 40)),
+                *((1, 20, 40, 40), (1, 24, 28, 28), (1, 36, 14, 14)),
+            ),
         ),
+        *_sizes(Kind(convolution), _along_a_line, ((1, 32, 1, 400), (1, 64, 1, 256))),
+        *_sizes(Kind(OperationClass.NARROW), partial(_convolution, kernel=1), ((1, 12, 28, 28),)),
+        *_sizes(
+            Kind(OperationClass.NARROW),
+            partial(_convolution, kernel=3),
+            ((1, 8, 8, 8), (1, 8, 64, 64), (1, 12, 28, 28)),
+        ),
+        *_sizes(Kind(OperationClass.NARROW), _there_and_back, ((1, 3, 64, 64),)),
+        *_sizes(Kind(OperationClass.LAYOUT), _behind(partial(_convolution, kernel=1), _movement), images),
         *_sizes(Kind(light, convolution), _behind(partial(_convolution, kernel=1), _sums), images),
         *_sizes(Kind(OperationClass.FUNCTION, convolution), _behind(partial(_convolution, kernel=1), _gate), images),
+        *_sizes(Kind(piecewise, convolution), _behind(partial(_convolution, kernel=1), _hard), images),
     )
 
 
@@ -104,28 +123,37 @@ def tensors_model(tensors: int) -> Model:
 
 
 def work_of(model: Model) -> tuple[OperationWork, ...]:
-    """Return the work of every operation by itself: FLOPs, and bytes read and made; and what it comes behind."""
+    """Return the work of every operation by itself: FLOPs, and bytes read and made; and what it comes behind.
+
+    Behind that come changes of layout.
+    """
     classes = [class_of(model, operation) for operation in model.operations]
+    readings = _readings(model)
+    carriers = carriers_of(classes, readings, frozenset(model.outputs))
     works = []
-    for each, behind in zip(model.operations, _carriers(model, classes), strict=True):
+    for each, behind in zip(model.operations, carriers, strict=True):
         inputs = [model.type_of(operand) for operand in each.inputs if operand != ABSENT]
         outputs = [model.operands[operand].type for operand in each.outputs]
         flops = schema_of(each.type).flops(inputs, outputs, each.attributes)
         nbytes = sum(type_.nbytes for type_ in (*inputs, *outputs) if type_ is not None)
-        works.append(OperationWork(Kind(class_of(model, each), behind), float(flops), float(nbytes)))
+        works.append(
+            OperationWork(Kind(class_of(model, each), behind), float(flops), float(nbytes), channels_of(model, each))
+        )
+    for change in layout_changes(classes, carriers, readings):
+        moved = 2.0 * model.operands[change.value].type.nbytes
+        works.append(OperationWork(Kind(OperationClass.LAYOUT), 0.0, moved))
     return tuple(works)
 
 
-def _carriers(model: Model, classes: Sequence[OperationClass]) -> list[OperationClass | None]:
+def _readings(model: Model) -> list[Reading]:
     maker = {operand: number for number, each in enumerate(model.operations) for operand in each.outputs}
     size = [model.operands[each.outputs[0]].type.nbytes for each in model.operations]
-    readings = [
+    return [
         Reading(number, maker[operand], model.operands[operand].type.nbytes == size[number], operand)
         for number, each in enumerate(model.operations)
         for operand in each.inputs
         if operand in maker
     ]
-    return carriers_of(classes, readings, frozenset(model.outputs))
 
 
 def _sizes(kind: Kind, link: Link, sizes: tuple[tuple[int, ...], ...]) -> tuple[Probe, ...]:
@@ -159,6 +187,18 @@ def _normalization(builder: ModelBuilder, value: int, number: int) -> int:
     return builder.add_operation("LAYER_NORMALIZATION", [value, scale], {"axis": 1})[0]
 
 
+def _hard(builder: ModelBuilder, value: int, number: int) -> int:
+    return builder.add_operation("HARD_SWISH", [value])[0]
+
+
+def _normalized_sum(builder: ModelBuilder, value: int, number: int) -> int:
+    """What a function of each number makes, beside what it reads: rows around 0 of spread 1."""
+    scale = builder.add_constant(f"s{number}", random_constant(builder.type_of(value).dimensions[2]))
+    (other,) = builder.add_operation("TANH", [value])
+    (value,) = builder.add_operation("ADD", [value, other])
+    return builder.add_operation("LAYER_NORMALIZATION", [value, scale], {"axis": 2})[0]
+
+
 def _reduction(builder: ModelBuilder, value: int, number: int) -> int:
     """The mean of each row, and a difference that brings the size back."""
     (mean,) = builder.add_operation("REDUCE_MEAN", [value], {"axes": (1,), "keepdims": True})
@@ -180,6 +220,12 @@ def _matrix(builder: ModelBuilder, value: int, number: int) -> int:
     return builder.add_operation("MAT_MUL", [value, weight])[0]
 
 
+def _paired(builder: ModelBuilder, value: int, number: int) -> int:
+    """Rows of [batch, rows, rows] mixed by shares that come from themselves."""
+    (shares,) = builder.add_operation("SOFTMAX", [value], {"axis": 2})
+    return builder.add_operation("MAT_MUL", [shares, value])[0]
+
+
 def _convolution(builder: ModelBuilder, value: int, number: int, *, kernel: int, depthwise: bool = False) -> int:
     channels = builder.type_of(value).dimensions[1]
     inner, group = (1, channels) if depthwise else (channels, 1)
@@ -188,6 +234,22 @@ def _convolution(builder: ModelBuilder, value: int, number: int, *, kernel: int,
     # pads = (top, left, bottom, right)
     attributes: dict[str, AttributeValue] = {"pads": (kernel // 2,) * 4, "group": group}
     return builder.add_operation("CONV_2D", [value, weight], attributes)[0]
+
+
+def _along_a_line(builder: ModelBuilder, value: int, number: int) -> int:
+    """Over 1 x 5."""
+    channels = builder.type_of(value).dimensions[1]
+    weight = builder.add_constant(f"w{number}", random_constant(channels, channels, 1, 5) + np.float32(number * 1e-4))
+    return builder.add_operation("CONV_2D", [value, weight], {"pads": (0, 2, 0, 2)})[0]
+
+
+def _there_and_back(builder: ModelBuilder, value: int, number: int) -> int:
+    """Few channels to many, as pictures are read, and back."""
+    few, many = builder.type_of(value).dimensions[1], 32
+    wide = builder.add_constant(f"w{number}", random_constant(many, few, 3, 3) + np.float32(number * 1e-4))
+    narrow = builder.add_constant(f"n{number}", random_constant(few, many, 1, 1) + np.float32(number * 1e-4))
+    (made,) = builder.add_operation("CONV_2D", [value, wide], {"pads": (1,) * 4})
+    return builder.add_operation("CONV_2D", [made, narrow])[0]
 
 
 def _behind(carrier: Link, rider: Link) -> Link:

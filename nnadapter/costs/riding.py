@@ -3,6 +3,9 @@
 A convolution with a sum and a Relu behind it is one pass over memory on most devices; the same sum behind a copy is a
 pass of its own. Who fuses what, and what is left of its cost, a calibration measures (`probes.py`): the same operation
 behind a convolution, behind a product of matrices, behind another one of its kind, and by itself.
+
+Engines keep tensors between convolutions in a layout of their own, channels in blocks or last. Where one goes to
+something else, or comes from there, it may have to change its layout, and that is a pass over memory.
 """
 
 from __future__ import annotations
@@ -13,13 +16,15 @@ from types import MappingProxyType
 
 from nnadapter.costs.classes import OperationClass
 
-RIDERS = frozenset({OperationClass.FUNCTION, OperationClass.ELEMENTWISE})
+RIDERS = frozenset({OperationClass.FUNCTION, OperationClass.PIECEWISE, OperationClass.ELEMENTWISE})
 """What may ride along."""
 CARRIERS: Mapping[OperationClass, OperationClass] = MappingProxyType(
     {
         OperationClass.CONVOLUTION: OperationClass.CONVOLUTION,
+        OperationClass.NARROW: OperationClass.CONVOLUTION,
         OperationClass.DEPTHWISE: OperationClass.CONVOLUTION,
         OperationClass.MATRIX: OperationClass.MATRIX,
+        OperationClass.PAIRED: OperationClass.MATRIX,
     }
 )
 """Class -> as what those behind it see it. Behind one of `RIDERS` that is by itself they see `ELEMENTWISE`."""
@@ -59,22 +64,56 @@ def carriers_of(
     1. It is one of `RIDERS`, and reads a value as large as its own.
     2. Nobody but riders reads that value, and it is none of `kept`.
     3. What was made by a rider that rides comes behind the same as that.
+    4. Behind a convolution it reads nothing smaller that was computed: to spread that, engines give up their layout.
 
     Args:
         classes: of the operations.
         readings: those of values that operations made, in an order in which operations can run.
         kept: values that somebody outside reads.
     """
+    spread = {each.reader for each in readings if not each.fits}
     needed = {each.value for each in readings if classes[each.reader] not in RIDERS} | kept
     behind: list[OperationClass | None] = [None] * len(classes)
     for each in readings:
-        if classes[each.reader] not in RIDERS or not each.fits or each.value in needed or each.reader == each.maker:
+        if classes[each.reader] not in RIDERS or each.value in needed or each.reader == each.maker:
             continue
         made_by = classes[each.maker]
         carrier = CARRIERS.get(made_by)
         if carrier is None and made_by in RIDERS:
             carrier = behind[each.maker] or OperationClass.ELEMENTWISE
+        if carrier is OperationClass.CONVOLUTION and each.reader in spread:
+            continue
         known = behind[each.reader]
         if carrier is not None and (known is None or _FIRST[carrier] < _FIRST[known]):
             behind[each.reader] = carrier
     return behind
+
+
+def layout_changes(
+    classes: Sequence[OperationClass], carriers: Sequence[OperationClass | None], readings: Sequence[Reading]
+) -> list[Reading]:
+    """Return the readings at which a tensor goes from convolutions to what is none, or back, each value once a way.
+
+    What rides behind a convolution counts as one. Windows and sums over a picture take it as it is.
+
+    Args:
+        classes: of the operations.
+        carriers: what each comes behind, from `carriers_of`.
+        readings: as there.
+    """
+
+    def is_convolution(number: int) -> bool:
+        whose = carriers[number] if classes[number] in RIDERS else CARRIERS.get(classes[number])
+        return whose is OperationClass.CONVOLUTION
+
+    changes: dict[tuple[int, bool], Reading] = {}
+    for each in readings:
+        there, here = is_convolution(each.maker), is_convolution(each.reader)
+        neutral = _AS_IT_IS & {classes[each.maker], classes[each.reader]}
+        if there != here and not neutral and each.reader != each.maker:
+            changes.setdefault((each.value, here), each)
+    return list(changes.values())
+
+
+_AS_IT_IS = frozenset({OperationClass.REDUCTION, OperationClass.VIEW, OperationClass.OTHER})
+"""What does not ask for a layout."""

@@ -17,11 +17,28 @@ Seconds = Annotated[float, Meta(ge=0, le=1e6)]
 """Not so many that sums of them lose their meaning."""
 
 
+class SeenWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Operations that were timed, and what they took over what the line says."""
+
+    flops: Annotated[float, Meta(ge=0)]
+    """Of one, channels counted in whole blocks."""
+    nbytes: Annotated[float, Meta(ge=0)]
+    """Of one."""
+    padding: Annotated[float, Meta(ge=1)]
+    """FLOPs over what they would be without whole blocks."""
+    quotient: Annotated[float, Meta(gt=0)]
+    """What one took over what the line says."""
+    trust: Annotated[float, Meta(ge=0, le=1)]
+    """How much it counts: less where it is little beside the noise of what it was measured in."""
+
+
 class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds of the operations of one kind, as measured: a, and flops x b and bytes x c at right angles.
 
     Arithmetic and traffic overlap, though not wholly: where one is far longer it alone counts, as in a roofline, and
-    where both are alike they take 1.4 times one of them.
+    where both are alike they take 1.4 times one of them. An engine that computes channels in blocks computes whole
+    ones. What caches and kernels make of some sizes is no line: near sizes that were timed, what these took beside the
+    line counts (a weighted mean of logarithms, Nadaraya and Watson 1964).
     """
 
     seconds: Seconds
@@ -32,15 +49,56 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """c: of bytes read and written, weights included."""
     error: Seconds
     """The median of |line - measured| / measured."""
+    block: Annotated[int, Meta(ge=1)] = 1
+    """How many channels are computed at once."""
+    seen: tuple[SeenWork, ...] = ()
+    """What was timed."""
 
     def per_operation(self, work: float) -> float:
         """Seconds of an operation of so many FLOPs and as many bytes."""
-        return float(self.of(np.float64(work), np.float64(work)))
+        return float(self.of(np.array([work]), np.array([work]))[0])
 
-    def of(self, flops: Numbers | np.float64, nbytes: Numbers | np.float64) -> Numbers:
-        """Seconds of operations, one by one."""
-        taken: Numbers = self.seconds + np.hypot(flops * self.seconds_per_flop, nbytes * self.seconds_per_byte)
-        return taken
+    def of(self, flops: Numbers, nbytes: Numbers, channels: Numbers | None = None) -> Numbers:
+        """Seconds of operations, one by one.
+
+        Args:
+            flops: [operations].
+            nbytes: [operations].
+            channels: [operations, 2], read and made; 0 where there are none.
+        """
+        padding = np.ones_like(flops) if channels is None else padding_of(channels, self.block)
+        whole = flops * padding
+        taken: Numbers = self.seconds + np.hypot(whole * self.seconds_per_flop, nbytes * self.seconds_per_byte)
+        return taken * self._beside(whole, nbytes, padding) if self.seen else taken
+
+    def _beside(self, flops: Numbers, nbytes: Numbers, padding: Numbers) -> Numbers:
+        """What was timed of sizes like these, over the line."""
+        places = np.log1p([[each.flops, each.nbytes, each.padding] for each in self.seen])
+        away = np.zeros((len(flops), len(places)))
+        for asked, timed in zip((flops, nbytes, padding), places.T, strict=True):
+            away += np.square((np.log1p(asked)[:, None] - timed) / _REACH)
+        near = np.exp(-0.5 * away) * [each.trust for each in self.seen]
+        told: Numbers = near @ np.log([each.quotient for each in self.seen]) / (near.sum(axis=1) + _DOUBT)
+        return np.exp(told)
+
+
+_REACH = np.log(2.0)
+"""The logarithm of how many times the size something may be that is told of it by what was timed."""
+_DOUBT = 0.25
+"""What the line itself counts, where what was timed in the very place counts 1."""
+
+
+def padding_of(channels: Numbers, block: int) -> Numbers:
+    """Return FLOPs of whole blocks over FLOPs [operations].
+
+    Args:
+        channels: [operations, 2]; 0 where there are none.
+        block: how many channels are computed at once.
+    """
+    some = np.maximum(channels, 1.0)
+    whole = np.where(channels > 0, np.ceil(some / block) * block, 1.0)
+    padding: Numbers = (whole / some).prod(axis=1)
+    return padding
 
 
 def roofline(profile: Profile, flops: Numbers, nbytes: Numbers, peaks: Numbers | float | None = None) -> Numbers:

@@ -12,8 +12,6 @@ from partition.plan import Plan
 class WeightBytes:
     """Bytes of the constants that a plan's segments read."""
 
-    per_segment: tuple[int, ...]
-    """Of each segment by itself: what it would hold alone."""
     per_device: Mapping[str, int]
     """A constant that two segments of a device read counts once."""
     total: int
@@ -21,7 +19,7 @@ class WeightBytes:
 
 
 def weight_bytes(plan: Plan) -> WeightBytes:
-    """Return how many bytes of weights each segment reads, and how many there are where nothing counts twice.
+    """Return how many bytes of weights each device reads, and how many there are where nothing counts twice.
 
     Weights are loaded when a segment is compiled, so that they cost a run nothing but reading them on the device.
     """
@@ -30,7 +28,6 @@ def weight_bytes(plan: Plan) -> WeightBytes:
     for step in plan.steps:
         held.setdefault(step.device, set()).update(step.constants)
     return WeightBytes(
-        per_segment=tuple(sum(nbytes[name] for name in step.constants) for step in plan.steps),
         per_device={device: sum(nbytes[name] for name in names) for device, names in held.items()},
         total=sum(nbytes.values()),
     )

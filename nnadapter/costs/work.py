@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import ceil
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.costs.classes import CLASSES, OperationClass, class_of
-from nnadapter.costs.riding import Reading, carriers_of
+from nnadapter.costs.classes import CLASSES, OperationClass, channels_of, class_of
+from nnadapter.costs.riding import Reading, carriers_of, layout_changes
 from nnadapter.costs.roofline import Numbers
 from partition.graph import Graph, Value
 
@@ -37,8 +37,15 @@ class UnitWork:
     """Positions in `CLASSES`."""
     dtypes: Indices
     """Positions in `GraphWork.dtypes`, of the first input of the unit's main operation."""
-    behind: Indices
-    """Positions in `CLASSES` of what each comes behind, see `nnadapter.costs.riding`; -1 if it is by itself."""
+    behind: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Positions in `CLASSES` of what each comes behind, see `nnadapter.costs.riding`; -1 if it is by itself.
+    Empty where nobody asked for it."""
+    channels: Numbers | None = None
+    """[units, 2] of the unit's main node, see `channels_of`; None where nobody asked for them."""
+    changed: Indices = field(default_factory=lambda: np.zeros(0, np.int64))
+    """[changes of layout] the unit that reads the value, see `layout_changes`."""
+    changed_bytes: Numbers = field(default_factory=lambda: np.zeros(0))
+    """[changes of layout] bytes read and made."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +103,13 @@ class GraphWork:
         dtypes = [place[dtype] for dtype in self._first_dtypes]
         return _classes(self.conversion), np.array(dtypes, dtype=np.int64)
 
-    def one_by_one(self) -> UnitWork:
-        """Return the work of every node by itself, whatever else is made of atoms."""
+    @cached_property
+    def _channels(self) -> Numbers:
+        """[nodes, 2], see `channels_of`."""
+        return _channels(self.conversion)
+
+    def one_by_one(self, *, company: bool) -> UnitWork:
+        """Return the work of every node by itself, whatever else is made of atoms; `company` as for `of`."""
         alone = self.conversion.alone
         members = np.array(alone.nodes, dtype=np.int64)
         flops, (classes, dtypes) = self.flops.copy(), self._kinds
@@ -108,7 +120,12 @@ class GraphWork:
             classes[members] = _classes(alone.conversion)[like]
         nbytes = self._border(np.arange(len(classes)), len(classes))
         nbytes[classes == _RANK[OperationClass.VIEW]] = 0.0
-        return UnitWork(flops, nbytes, classes, dtypes, self._behind(np.arange(len(classes)), classes))
+        if not company:
+            return UnitWork(flops, nbytes, classes, dtypes)
+        channels = self._channels.copy()
+        if alone.nodes:
+            channels[members] = _channels(alone.conversion)[like]
+        return UnitWork(flops, nbytes, classes, dtypes, *self._company(np.arange(len(classes)), classes, channels))
 
     @cached_property
     def _reads(self) -> tuple[Indices, Indices, Numbers]:
@@ -133,12 +150,13 @@ class GraphWork:
         producer = self.graph.producer
         return np.array([producer.get(name, -1) for name in self.names], dtype=np.int64)
 
-    def of(self, unit_of: Sequence[int] | Indices, units: int) -> UnitWork:
+    def of(self, unit_of: Sequence[int] | Indices, units: int, *, company: bool) -> UnitWork:
         """Return the work of units.
 
         Args:
             unit_of: the unit of every node.
             units: how many there are.
+            company: what each comes behind, its channels and changes of layouts are asked for.
         """
         unit = np.asarray(unit_of, dtype=np.int64)
         classes, dtypes = self._kinds
@@ -146,10 +164,11 @@ class GraphWork:
         unit_classes = classes[main]
         nbytes = np.where(unit_classes == _RANK[OperationClass.VIEW], 0.0, self._border(unit, units))
         flops = np.bincount(unit, self.flops, units).astype(np.float64)
-        return UnitWork(flops, nbytes, unit_classes, dtypes[main], self._behind(unit, unit_classes))
+        more = self._company(unit, unit_classes, self._channels[main]) if company else ()
+        return UnitWork(flops, nbytes, unit_classes, dtypes[main], *more)
 
-    def _behind(self, unit: Indices, classes: Indices) -> Indices:
-        """What each unit comes behind; views in between hide that."""
+    def _company(self, unit: Indices, classes: Indices, channels: Numbers) -> tuple[Indices, Numbers, Indices, Numbers]:
+        """What each unit comes behind, its channels, and where layouts change; views in between hide that."""
         reader, value, _ = self._reads
         made = self._makers[value] >= 0
         readers, makers, values = unit[reader[made]], unit[self._makers[value[made]]], value[made]
@@ -167,8 +186,12 @@ class GraphWork:
             )
         ]
         kept = frozenset(self.column[name] for name in self.graph.outputs if name in self.column)
-        carriers = carriers_of([CLASSES[each] for each in classes.tolist()], readings, kept)
-        return np.array([-1 if each is None else _RANK[each] for each in carriers], dtype=np.int64)
+        named = [CLASSES[each] for each in classes.tolist()]
+        carriers = carriers_of(named, readings, kept)
+        behind = np.array([-1 if each is None else _RANK[each] for each in carriers], dtype=np.int64)
+        changes = layout_changes(named, carriers, readings)
+        changed = np.array([each.reader for each in changes], dtype=np.int64)
+        return behind, channels, changed, 2.0 * self.nbytes[np.array([each.value for each in changes], dtype=np.int64)]
 
     def _border(self, unit: Indices, units: int) -> Numbers:
         """Bytes that each unit reads from elsewhere and makes for elsewhere, every value once."""
@@ -195,6 +218,16 @@ def _classes(conversion: Conversion) -> Indices:
         for operations in conversion.operations
     ]
     return np.array(node_classes, dtype=np.int64)
+
+
+def _channels(conversion: Conversion) -> Numbers:
+    """[nodes, 2] of each node, see `channels_of`; the most of its operations."""
+    model = conversion.model
+    rows = [
+        max((channels_of(model, model.operations[each]) for each in operations), default=(0, 0))
+        for operations in conversion.operations
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
 
 def _mains(unit: Indices, units: int, flops: Numbers, classes: Indices) -> Indices:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
+    from nnadapter.drivers import geometry
     from nnadapter.drivers.capability import (
         Capability,
         DeviceInfo,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         Threading,
     )
     from nnadapter.drivers.control import Control
+    from nnadapter.drivers.device_tensors import DeviceTensor, Memory
     from nnadapter.drivers.interface import (
         INTERFACE_VERSION,
         NO_OPERATION,
@@ -29,16 +31,16 @@ if TYPE_CHECKING:
         Compatibility,
         Context,
         Device,
-        DeviceTensor,
         Driver,
         Execution,
-        Memory,
         Program,
         SegmentModel,
     )
     from nnadapter.drivers.kernel import Kernel, KernelType, Target
     from nnadapter.drivers.profile import Profile
     from nnadapter.drivers.streams import Event, Stream
+    from nnadapter.drivers.tables.driver import TableDriver
+    from nnadapter.drivers.tables.lowering import lowers
     from nnadapter.traces.trace import Trace
     from partition.verdict import SUPPORTED, Reason, Supported, Unsupported, Verdict, all_of
 
@@ -50,7 +52,7 @@ _HOMES = {
     "Control": "nnadapter.drivers.control",
     "Device": "nnadapter.drivers.interface",
     "DeviceInfo": "nnadapter.drivers.capability",
-    "DeviceTensor": "nnadapter.drivers.interface",
+    "DeviceTensor": "nnadapter.drivers.device_tensors",
     "DeviceType": "nnadapter.drivers.capability",
     "Driver": "nnadapter.drivers.interface",
     "Event": "nnadapter.drivers.streams",
@@ -58,7 +60,7 @@ _HOMES = {
     "INTERFACE_VERSION": "nnadapter.drivers.interface",
     "Kernel": "nnadapter.drivers.kernel",
     "KernelType": "nnadapter.drivers.kernel",
-    "Memory": "nnadapter.drivers.interface",
+    "Memory": "nnadapter.drivers.device_tensors",
     "MemoryStatistics": "nnadapter.drivers.capability",
     "ModelForm": "nnadapter.drivers.capability",
     "NO_OPERATION": "nnadapter.drivers.interface",
@@ -75,12 +77,15 @@ _HOMES = {
     "SizeBounds": "nnadapter.drivers.capability",
     "Stream": "nnadapter.drivers.streams",
     "Supported": "partition.verdict",
+    "TableDriver": "nnadapter.drivers.tables.driver",
     "Target": "nnadapter.drivers.kernel",
     "Threading": "nnadapter.drivers.capability",
     "Trace": "nnadapter.traces.trace",
     "Unsupported": "partition.verdict",
     "Verdict": "partition.verdict",
     "all_of": "partition.verdict",
+    "geometry": "",
+    "lowers": "nnadapter.drivers.tables.lowering",
 }
 """Where each public name lives."""
 
@@ -117,12 +122,15 @@ __all__ = [
     "SizeBounds",
     "Stream",
     "Supported",
+    "TableDriver",
     "Target",
     "Threading",
     "Trace",
     "Unsupported",
     "Verdict",
     "all_of",
+    "geometry",
+    "lowers",
 ]
 
 __getattr__ = lazily(__name__, _HOMES)

@@ -7,34 +7,29 @@ everything else lets errors pass, and raises for answers of the wrong kind.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.capability import Capability
+from nnadapter.drivers.capability import Capability, OptionValues
 from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import (
-    Admission,
-    Compatibility,
-    Context,
-    Device,
-    DeviceTensor,
-    Execution,
-    Program,
-    SegmentModel,
-)
+from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.interface import Admission, Compatibility, Context, Device, Execution, Program, SegmentModel
 from nnadapter.drivers.profile import Profile, flaw
-from nnadapter.drivers.registry import open_device
+from nnadapter.drivers.registry import open_device, open_isolated
 from nnadapter.drivers.selection import Selected
 from nnadapter.errors import (
     FAILURES,
     CompilationError,
+    DeviceOpeningError,
     DeviceUnavailableError,
     DriverError,
     ExecutionError,
     NNAdapterError,
     describe,
+    located,
 )
 from nnadapter.ir.operand import Array
 from nnadapter.traces.trace import SILENT, Trace
@@ -51,20 +46,53 @@ def open_context(selected: Selected, trace: Trace = SILENT) -> tuple[Device, Con
         DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
         InvalidOptionError: an option does not fit.
     """
-    device = open_device(selected.name)
+    device, create = _opened(selected)
     try:
-        context = named_call(selected.name, "create_context")(device.create_context, selected.options)
+        context = named_call(selected.name, "create_context")(create, selected.options)
         if trace.is_kept and isinstance(context, Context):
             context = named_call(selected.name, "with_trace")(context.with_trace, trace, selected.name)
         if not isinstance(context, Context):
             raise TypeError(f"it gave {type(context).__name__}, expected a nnadapter.drivers.Context")
+    except NNAdapterError as error:
+        located(error, selected.name, "context")
+        raise
+    except FAILURES as error:
+        raise DeviceOpeningError(
+            f"device {selected.name!r} did not give a context: {describe(error)}; ask its vendor",
+            device=selected.name,
+            phase="context",
+        ) from error
+    return device, context
+
+
+def _opened(selected: Selected) -> tuple[Device, Callable[[OptionValues], Context]]:
+    """The device, and what creates a context on it."""
+    if selected.limits is None:
+        device = open_device(selected.name)
+        return device, device.create_context
+    isolated = open_isolated(selected.name)
+    return isolated, partial(isolated.create_context, limits=selected.limits)
+
+
+def has_of(name: str, device: Device, what: str) -> bool:
+    """Return whether a device has memory of its own, or streams, or gets the addresses of inputs.
+
+    Args:
+        name: of the device.
+        device: that was opened.
+        what: `has_memory`, `has_streams` or `has_raw_inputs`.
+
+    Raises:
+        DeviceUnavailableError: it does not say.
+    """
+    try:
+        return bool(named_call(name, what)(getattr, device, what))
     except NNAdapterError:
         raise
     except FAILURES as error:
         raise DeviceUnavailableError(
-            f"device {selected.name!r} did not give a context: {describe(error)}; ask its vendor"
+            f"device {name!r} did not say whether it {what.replace('_', ' ')}: {describe(error)}; ask its vendor"
         ) from error
-    return device, context
 
 
 def ask_supported(context: Context, model: SegmentModel, expected: int) -> Sequence[Verdict]:
@@ -169,11 +197,18 @@ def create_execution(program: Program) -> Execution:
     """Return an execution of a program.
 
     Raises:
-        ExecutionError: the driver gave something else.
+        ExecutionError: the driver gave something else, or raised what is no error of ours.
+        NNAdapterError: the driver raised it. As all errors that come here it says the phase.
     """
-    execution = program.create_execution()
+    try:
+        execution = program.create_execution()
+    except NNAdapterError as error:
+        located(error, phase="create")
+        raise
+    except FAILURES as error:
+        raise ExecutionError(describe(error), phase="create") from error
     if not isinstance(execution, Execution):
-        raise ExecutionError(f"the driver gave {type(execution).__name__}, expected an Execution")
+        raise ExecutionError(f"the driver gave {type(execution).__name__}, expected an Execution", phase="create")
     return execution
 
 
@@ -183,6 +218,13 @@ def read_only(array: Array) -> Array:
     view = array.view() if array.flags.c_contiguous else np.ascontiguousarray(array).view()
     view.setflags(write=False)
     return view
+
+
+def copied(array: Array) -> Array:
+    """Return a copy of `array` as drivers get it: whatever they do to it, nobody else sees it."""
+    copy = array.copy()  # in the order of C
+    copy.setflags(write=False)
+    return copy
 
 
 def check_results(results: Sequence[Any], names: Sequence[str], expected: OutputCheck) -> Sequence[Array]:

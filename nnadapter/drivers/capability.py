@@ -167,30 +167,39 @@ class SizeBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capability:
-    """A device's limits."""
+    """A device's limits: what its driver says of it before it is asked anything.
+
+    Args:
+        form: in which form it takes segments: adapter IR or ONNX.
+        threading: what may happen at once on it; one computation at a time unless it says more.
+        role: what it is to a session. Drivers from outside are accelerators.
+        open_sizes: whether segments may come with sizes left open; the host asks for nothing of the kind otherwise.
+        size_bounds: for `OpenSizes.BOUNDS`: at which sizes it runs.
+        takes_references: whether ONNX segments may come with large weights that they refer to and do not hold, see
+            `nnadapter.onnx.references`; other devices get them with every weight inside.
+        domains: for `ModelForm.IR`: ONNX domains whose nodes it is offered as they are, as the operation CUSTOM, where
+            no converter is for their op.
+        memory_bytes: size of the device's memory, if it is limited. `Context.admit` judges every segment by itself
+            against it; a device that keeps all programs of a plan in memory at once must leave room for the others.
+        options: the options that a context understands, with defaults and help.
+        operations: what it takes, operation by operation, as `nnadapter ops DEVICE` shows it; empty where only asking
+            tells. `OperationRows` makes them when somebody looks.
+        limits: what holds for every operation, in words.
+        profile: how fast it is; None if it does not say. `Context.profile` takes precedence, where options change it.
+    """
 
     form: ModelForm
-    """In which form it takes segments."""
     threading: Threading = Threading.SERIAL
     role: DeviceRole = DeviceRole.ACCELERATOR
     open_sizes: OpenSizes = OpenSizes.NONE
-    """Whether segments may come with sizes left open; the host asks for nothing of the kind otherwise."""
     size_bounds: SizeBounds | None = None
-    """For `OpenSizes.BOUNDS`: at which sizes it runs."""
     takes_references: bool = False
-    """Whether ONNX segments may come with large weights that they refer to and do not hold, see
-    `nnadapter.onnx.references`; other devices get them with every weight inside."""
+    domains: tuple[str, ...] = ()
     memory_bytes: int | None = None
-    """Size of the device's memory, if it is limited. `Context.admit` judges every segment by itself against it; a
-    device that keeps all programs of a plan in memory at once must leave room for the others."""
     options: tuple[Option, ...] = ()
-    """The options that a context understands."""
     operations: tuple[OperationSupport, ...] | OperationRows = ()
-    """What it takes, operation by operation; empty where only asking tells."""
     limits: str = ""
-    """What holds for every operation, in words."""
     profile: Profile | None = None
-    """How fast it is; None if it does not say. `Context.profile` takes precedence, where options change it."""
 
     def to_dict(self) -> dict[str, Any]:
         """What people and programs are shown of it as plain data; operations have a command of their own."""
@@ -201,6 +210,7 @@ class Capability:
             "open_sizes": self.open_sizes.value,
             "size_bounds": None if self.size_bounds is None else self.size_bounds.to_dict(),
             "takes_references": self.takes_references,
+            "domains": self.domains,
             "memory_bytes": self.memory_bytes,
             "options": [option.to_dict() for option in self.options],
         }

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.kept_memory import TENSORS, kept
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import InvalidInputError
@@ -65,6 +65,11 @@ class Copies(FedTensor):
     def devices(self) -> tuple[str, ...]:
         """The devices that have a copy in memory of their own."""
         return tuple(self._tensors)
+
+    @property
+    def has_array(self) -> bool:
+        """Whether there is a copy in the host's memory."""
+        return self._array is not None
 
     def is_on(self, device: str) -> bool:
         """Whether a device has a copy in memory of its own."""

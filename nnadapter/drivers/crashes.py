@@ -27,7 +27,30 @@ def named_call(device: str, call: str, segment: int | None = None, nodes: Sequen
         segment: the segment that it is about.
         nodes: of the segment, by name.
     """
-    name = f"device {device!r}, call {call!r}{'' if segment is None else f', segment {segment}'}{_listed(nodes)}"
+    return _named(
+        f"device {device!r}, call {call!r}{'' if segment is None else f', segment {segment}'}{_listed(nodes)}"
+    )
+
+
+class NamedCalls(dict[str, Callable[..., Any]]):
+    """What `named_call` gives for each call of a device about one thing, by the driver's method, named once."""
+
+    def __init__(self, device: str, segment: int | None = None, nodes: Sequence[str] = ()) -> None:
+        """See `named_call`."""
+        super().__init__()
+        self.device = device
+        """The device's name."""
+        self.about: tuple[()] | tuple[int, Sequence[str]] = () if segment is None else (segment, nodes)
+        """The segment and its nodes; empty where it is about none."""
+
+    def __missing__(self, call: str) -> Callable[..., Any]:
+        """Name one."""
+        named = self[call] = named_call(self.device, call, *self.about)
+        return named
+
+
+@remembered(4096)
+def _named(name: str) -> Callable[..., Any]:
     return FunctionType(_call.__code__.replace(co_name=name, co_qualname=name), {}, name)
 
 

@@ -25,13 +25,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import prod
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OptionValues
 from nnadapter.drivers.control import UNLIMITED, Control
+from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.profile import Profile
 from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import DriverError, IncompatibleProgramError
@@ -79,39 +77,6 @@ class Compatibility(StrEnum):
     """It does not run here; the model that it was compiled from may."""
     NO = "no"
     """It is none of this device's: not even the model is for it."""
-
-
-class Memory(ABC):
-    """Bytes on a device."""
-
-    nbytes: int
-
-    @abstractmethod
-    def copy_in(self, array: Array) -> None:
-        """Copy a contiguous array to the device, done on return."""
-
-    @abstractmethod
-    def copy_out(self, array: Array) -> None:
-        """Fill a contiguous, writable array from the device, done on return."""
-
-    @abstractmethod
-    def free(self) -> None:
-        """Free it; nothing happens the second time."""
-
-
-@dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
-class DeviceTensor:
-    """A tensor in memory of a device: row-major, without gaps, from the first byte on."""
-
-    memory: Memory
-    """At least as many bytes as the tensor has."""
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tensor."""
-        return prod(self.shape) * self.dtype.itemsize
 
 
 class Execution(ABC):
@@ -209,8 +174,9 @@ class Program(ABC):
     def memory_bytes(self) -> int:
         """Bytes that the program and one execution of it hold now, beside `shared_bytes`; 0 if unknown.
 
-        The host drops the plans used longest ago when all of them together hold too much. It asks when a plan is made
-        and when somebody asks for a report, so what grows from run to run may be told as it grows.
+        The host drops the plans used longest ago when all of them together hold too much. It asks the
+        plans that were used since it asked last when a plan is made, and all when somebody asks for a report, so what
+        grows from run to run may be told as it grows.
         """
         return 0
 
@@ -235,7 +201,38 @@ class Program(ABC):
         """Free what the program holds. Called after all of its executions are closed."""
 
 
-class Context(ABC):
+class ProgramReader:
+    """Makes programs again of what `Program.serialize` gave, here or elsewhere; every context is one."""
+
+    def deserialize(self, blob: bytes) -> Program:
+        """Make a program from what `Program.serialize` gave.
+
+        Raises:
+            IncompatibleProgramError: the bytes are damaged, from another version or device, or do not fit the context.
+        """
+        raise IncompatibleProgramError(f"{type(self).__name__} cannot deserialize programs; compile the model instead")
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """As `deserialize`, of a read-only view of a mapped file. Programs may keep it; override it to copy nothing.
+
+        The host has held the bytes against their checksum, so that the driver need not do so again.
+        """
+        return self.deserialize(bytes(blob))
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """Say whether what `Program.serialize` gave, here or elsewhere, can be deserialized: by its header alone.
+
+        Args:
+            blob: read-only; looking at it reads it from a file, so look at the beginning.
+
+        Returns:
+            None where the driver does not tell: the host compares its version and the device's name with those that
+            were kept.
+        """
+        return None
+
+
+class Context(ProgramReader, ABC):
     """A device opened with options."""
 
     @abstractmethod
@@ -255,7 +252,7 @@ class Context(ABC):
         return None
 
     def kernels(self) -> Sequence[Kernel]:
-        """Functions on the host for ONNX ops that the device itself does not take; for devices that take adapter IR.
+        """Functions on the host for ONNX ops that the device itself does not take.
 
         The host runs them between the driver's own programs, as docs/kernels.md says. Asked once per context.
         """
@@ -298,34 +295,7 @@ class Context(ABC):
         """
         return None
 
-    def deserialize(self, blob: bytes) -> Program:
-        """Make a program from what `Program.serialize` gave.
-
-        Raises:
-            IncompatibleProgramError: the bytes are damaged, from another version or device, or do not fit the context.
-        """
-        raise IncompatibleProgramError(f"{type(self).__name__} cannot deserialize programs; compile the model instead")
-
-    def deserialize_view(self, blob: memoryview) -> Program:
-        """As `deserialize`, of a read-only view of a mapped file. Programs may keep it; override it to copy nothing.
-
-        The host has held the bytes against their checksum, so that the driver need not do so again.
-        """
-        return self.deserialize(bytes(blob))
-
-    def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """Say whether what `Program.serialize` gave, here or elsewhere, can be deserialized: by its header alone.
-
-        Args:
-            blob: read-only; looking at it reads it from a file, so look at the beginning.
-
-        Returns:
-            None where the driver does not tell: the host compares its version and the device's name with those that
-            were kept.
-        """
-        return None
-
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Free what the context holds. Called after all of its programs are closed."""
 
 
@@ -357,6 +327,15 @@ class Device(ABC):
             OutOfMemoryError: there is no room.
         """
         raise DriverError(f"{type(self).__name__} has no memory to allocate")
+
+    @property
+    def has_raw_inputs(self) -> bool:
+        """Whether code that numpy does not guard gets the addresses of inputs: a library in C, say.
+
+        Sessions give such a device copies, so that whatever it does to inputs is seen by nobody else. An engine that
+        promises to leave inputs as they are need not say so.
+        """
+        return False
 
     @property
     def has_streams(self) -> bool:

@@ -1,40 +1,44 @@
 """A device in a process of its own, so that a crash or a hang of its driver is an error and not the end.
 
-The process is started anew, never forked, and opens the device by its name. A pipe goes each way: whoever's other side
-is gone learns of it at once. Every request has a time limit; after it the process is killed. What is lost stays lost:
-the device, and everything that was made on it, raises from then on; open another one.
+To the rest of the program it is a device like any other. Its process is started when it is needed, and again after it
+was lost; what was made on it comes back when it is next used. The run in which it was lost raises. A process that dies
+again and again without computing anything between is started with growing pauses. See docs/isolation.md.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import queue
-import subprocess
-import sys
-import tempfile
-import threading
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import count
-from typing import IO, Any, BinaryIO
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from threading import RLock
+from types import MappingProxyType
+from typing import Any
+from weakref import ReferenceType, finalize, ref
 
-from nnadapter import errors
-from nnadapter.drivers.capability import Capability
-from nnadapter.drivers.interface import Admission, Compatibility, Context, Device, Execution, Program, SegmentModel
-from nnadapter.drivers.isolated_ahead import Ahead
-from nnadapter.drivers.pipes import receive, send
-from nnadapter.errors import DeviceLostError, DeviceTimeoutError, DriverError, NNAdapterError
+from nnadapter.drivers.capability import Capability, DeviceInfo, MemoryStatistics, OpenSizes, OptionValues
+from nnadapter.drivers.interface import Device, Execution
+from nnadapter.drivers.isolation.ahead import Ahead
+from nnadapter.drivers.isolation.channel import can_share
+from nnadapter.drivers.isolation.child import Child
+from nnadapter.drivers.isolation.context import IsolatedContext
+from nnadapter.drivers.isolation.execution import IsolatedExecution
+from nnadapter.drivers.isolation.limits import PHASE_OF, PHASES
+from nnadapter.drivers.isolation.made import Made
+from nnadapter.errors import DeviceLostError, DeviceUnavailableError, DriverError
 from nnadapter.ir.operand import Array
-from partition.verdict import Verdict
+from nnadapter.process.forking import part_at_fork
 
 TIME_LIMIT_S = 30.0
-"""Seconds that one request may take."""
-_START_S = 120.0
-"""Seconds that the process may take to start and open its device: vendors' libraries are large."""
-_TOLD = 300
-"""Characters of what the process said last."""
+"""Seconds that one request of the conformance kit may take."""
+_UNUSED_S = 1.0
+"""A process in which no context is open ends after so long."""
+_FREE_LOSSES = 3
+"""In a row, without anything that was computed between: so many cost no pause."""
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 30.0
+
+
+_NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,55 +61,80 @@ class Computed:
 
 
 class IsolatedDevice(Device):
-    """A device that runs elsewhere; otherwise like any other. One request at a time.
+    """A device that runs elsewhere; otherwise like any other.
 
     Args:
         name: the device, as in `nnadapter devices`.
-        time_limit_s: seconds that one request may take.
+        time_limit_s: seconds that any one request may take; None for what `isolation.limits` says.
+        stays: its process stays when no context is open.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: as `nnadapter.drivers.registry.open_device`.
         DeviceLostError: its process died while it opened.
     """
 
-    def __init__(self, name: str, *, time_limit_s: float = TIME_LIMIT_S) -> None:
-        self._name, self._limit = name, time_limit_s
-        self._models = count(1)
-        self._model: tuple[int, SegmentModel] = (0, None)
-        self._lock = threading.RLock()
-        self._lost = ""
-        self._said: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115  closed with the device
-        self._process = _start(self._said)
-        self._answers: queue.SimpleQueue[tuple[bool, Any] | None] = queue.SimpleQueue()
-        threading.Thread(target=_listen, args=(self._process.stdout, self._answers), daemon=True).start()
-        try:
-            self._capability: Capability = self.ask("open", limit_s=_START_S, name=name)
-        except NNAdapterError:
-            self.close()
-            raise
+    def __init__(self, name: str, *, time_limit_s: float | None = None, stays: bool = True) -> None:
+        if not can_share():
+            raise DeviceUnavailableError(
+                f"device {name!r} cannot be isolated: this system passes no descriptors between processes; "
+                "use it without isolation"
+            )
+        self.name = name
+        self._limits = PHASES
+        if time_limit_s is not None:
+            self._limits = {**dict.fromkeys(PHASES, time_limit_s), "open": PHASES["open"]}
+        self._stays = stays
+        self._lock = RLock()
+        self._child: Child | None = None
+        self._losses = 0
+        """In a row, without anything that was computed between."""
+        self._rests_until = 0.0
+        self._unused_since = time.monotonic()
+        self._is_closed = False
+        part_at_fork(self)
+        said = self.child().told
+        told, row = said if isinstance(said, tuple) and len(said) == 2 else (None, None)
+        if not isinstance(told, Capability) or not isinstance(row, DeviceInfo):
+            raise DriverError(f"device {name!r} did not say what it is", device=name, phase="open")
+        ir_sizes = told.open_sizes if told.form.value == "onnx" else OpenSizes.NONE
+        self._capability = replace(told, takes_references=False, open_sizes=ir_sizes)
+        self.info = replace(row, capability=self._capability)
+        """The device's row of `nnadapter devices`."""
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
+        """See `Device.capability`; models come with their weights, and adapter IR with sizes that are fixed."""
         return self._capability
 
     @property
     def lost(self) -> str:
-        """Why the device can no longer be used; empty while it can."""
-        return self._lost
+        """Why the process was lost; empty while there is one, and where none was lost."""
+        child = self._child
+        return "" if child is None or child.is_ended else child.lost
 
     @property
     def process_id(self) -> int:
         """The system's number of the process."""
-        return self._process.pid
+        return self.child().process_id
 
-    def create_context(self, options: Mapping[str, Any]) -> IsolatedContext:
+    def create_context(
+        self, options: OptionValues | Mapping[str, Any], limits: Mapping[str, float] = _NO_LIMITS
+    ) -> IsolatedContext:
         """See `Device.create_context`; options that are left out have their defaults.
+
+        Args:
+            options: of the context.
+            limits: seconds that questions may take, by phase; those of the device for others.
 
         Raises:
             InvalidOptionError: an option does not exist or does not fit.
         """
-        return IsolatedContext(self, self.ask("create_context", options=dict(options)))
+        return IsolatedContext(self, dict(options), {**self._limits, **limits})
+
+    def memory_statistics(self) -> MemoryStatistics | None:
+        """See `Device.memory_statistics`."""
+        statistics: MemoryStatistics | None = self.ask("memory_statistics")
+        return statistics
 
     def compute(self, jobs: Sequence[tuple[Execution, Sequence[Array]]], *, at_once: bool = False) -> list[Computed]:
         """Compute one job after the other, or all at once in threads; results are fetched after the last is done."""
@@ -116,7 +145,7 @@ class IsolatedDevice(Device):
     def compute_ahead(
         self, before: Sequence[tuple[Execution, Sequence[Array]]], behind: Sequence[tuple[Execution, Sequence[Array]]]
     ) -> Ahead | None:
-        """Compute jobs as work of two streams; see `isolated_ahead.compute_ahead`."""
+        """Compute jobs as work of two streams; see `isolation.ahead.compute_ahead`."""
         first, second = ([(number_of(each), list(inputs)) for each, inputs in jobs] for jobs in (before, behind))
         ahead: Ahead | None = self.ask("compute_ahead", before=first, behind=second)
         return ahead
@@ -125,178 +154,97 @@ class IsolatedDevice(Device):
         """What the process holds now."""
         return Footprint(*self.ask("footprint"))
 
-    def hold(self, model: SegmentModel) -> int:
-        """Send a model, unless it was the last one, and return its number."""
-        with self._lock:
-            number, last = self._model
-            if last is not model:
-                number = next(self._models)
-                self.ask("take_model", number=number, model=model)
-                self._model = number, model
-            return number
+    def ask(self, what: str, **arguments: Any) -> Any:
+        """Have the process do something, and return what comes of it; see `Child.ask`."""
+        return self.child().ask(what, self._limits[PHASE_OF[what]], **arguments)
 
-    def ask(self, what: str, *, limit_s: float | None = None, **arguments: Any) -> Any:
-        """Have the process do something, and return what comes of it.
+    def child(self, end: float | None = None) -> Child:
+        """The process, started where there is none.
+
+        Args:
+            end: by when it has to be there, by `time.monotonic`; None for as long as it may take.
 
         Raises:
-            DeviceTimeoutError: no answer came in time; the process is killed.
-            DeviceLostError: the process died, now or before.
-            NNAdapterError: what the driver raised.
+            DeviceLostError: it died again and again, and rests; or it died while it opened, or is closed.
+            NNAdapterError: the device does not open.
         """
+        child = self._child
+        if child is None or child.lost:
+            child = self._started()
+        child.wait_until_open(end)
+        return child
+
+    def child_for(self, context: Made) -> Child:
+        """The process, which stays as long as the context is open there; see `child`."""
+        while True:
+            child = self.child()
+            with self._lock:
+                if not child.lost:
+                    child.users.add(context)
+                    return child
+
+    def close(self) -> None:
+        """See `Device.close`: the process ends, and no other is started."""
         with self._lock:
-            if self._lost:
-                raise DeviceLostError(f"{self._lost}; open it again", device=self._name)
-            limit = self._limit if limit_s is None else limit_s
-            try:
-                assert self._process.stdin is not None
-                send(self._process.stdin, (what, arguments))
-                answer = self._answers.get(timeout=limit)
-            except OSError:
-                raise self._died(what) from None
-            except queue.Empty:
-                self._end(f"device {self._name!r} gave no answer to {what!r} within {limit:g} s and was stopped")
-                raise DeviceTimeoutError(f"{self._lost}; open it again", device=self._name) from None
-            except KeyboardInterrupt:  # what was sent, and what will be answered, is not known
-                self._end(f"device {self._name!r} was interrupted at {what!r} and was stopped")
-                raise
-        if answer is None:
-            raise self._died(what)
-        good, value = answer
-        if not good:
-            raise _error(self._name, *value)
-        return value
+            self._is_closed = True
+            if self._child is not None:
+                self._child.end(f"device {self.name!r} was closed", on_purpose=not self.lost)
 
-    def close(self) -> None:
-        """See `Device.close`: the process ends."""
+    def part(self) -> None:
+        """In a process that was forked: the next use starts a process of its own."""
+        self._lock, self._child, self._losses, self._rests_until = RLock(), None, 0, 0.0
+
+    def _started(self) -> Child:
         with self._lock:
-            if not self._lost:
-                self._end(f"device {self._name!r} was closed")
-            self._said.close()
+            child = self._child
+            if self._is_closed:
+                raise DeviceLostError(f"device {self.name!r} was closed; open it again", device=self.name, phase="open")
+            if child is not None and not child.lost:
+                return child
+            if child is not None and not child.is_ended:
+                self._note_loss(child)
+            left = self._rests_until - time.monotonic()
+            if left > 0:
+                raise DeviceLostError(
+                    f"device {self.name!r} was lost {self._losses} times without computing anything between, and rests "
+                    f"for {left:.1f} s more; the last time, {child.lost if child is not None else ''}",
+                    device=self.name,
+                    phase="open",
+                )
+            self._unused_since = time.monotonic()
+            child = self._child = Child(self.name, self._limits["open"], _Tick(ref(self)))
+            finalize(self, child.end, "nobody holds it any more", on_purpose=True).atexit = False
+            return child
 
-    def _died(self, what: str) -> DeviceLostError:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        code = self._process.poll()
-        how = f"killed by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-        self._end(f"the process of device {self._name!r} ended at {what!r}, {how}{self._last_words()}")
-        return DeviceLostError(f"{self._lost}; open it again", device=self._name)
+    def _note_loss(self, child: Child) -> None:
+        """Once for each process: how long to wait before the next one."""
+        if child.is_counted:
+            return
+        child.is_counted = True
+        self._losses = 1 if child.has_delivered else self._losses + 1
+        paused = self._losses - _FREE_LOSSES
+        pause = _FIRST_PAUSE_S * 2.0 ** min(paused - 1, 20) if paused > 0 else 0.0
+        self._rests_until = time.monotonic() + min(pause, _LONGEST_PAUSE_S)
 
-    def _last_words(self) -> str:
-        self._said.seek(0)
-        lines = self._said.read().decode(errors="replace").split("\n")
-        told = " ".join(" ".join(line for line in lines[-30:] if line.strip()).split())
-        return f", saying: {told[:_TOLD]}" if told else ""
-
-    def _end(self, why: str) -> None:
-        self._lost = why
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-
-
-class IsolatedContext(Context):
-    """See `IsolatedDevice`; `close` frees it there."""
-
-    def __init__(self, device: IsolatedDevice, number: int) -> None:
-        self.device, self.number = device, number
-
-    def supported(self, model: SegmentModel) -> Sequence[Verdict]:
-        """See `Context.supported`."""
-        verdicts: list[Verdict] = self.device.ask("supported", context=self.number, model=self.device.hold(model))
-        return verdicts
-
-    def admit(self, model: SegmentModel) -> Admission:
-        """See `Context.admit`."""
-        admission: Admission = self.device.ask("admit", context=self.number, model=self.device.hold(model))
-        return admission
-
-    def compile(self, model: SegmentModel) -> Program:
-        """See `Context.compile`."""
-        model_number = self.device.hold(model)
-        return IsolatedProgram(self.device, self.device.ask("compile", context=self.number, model=model_number))
-
-    def bind(self, program: Program, model: SegmentModel) -> Program | None:
-        """See `Context.bind`."""
-        assert isinstance(program, IsolatedProgram), "programs of a context are its own"
-        arguments = {"program": program.number, "model": self.device.hold(model)}
-        number = self.device.ask("bind", context=self.number, **arguments)
-        return None if number is None else IsolatedProgram(self.device, number)
-
-    def deserialize(self, blob: bytes) -> Program:
-        """See `Context.deserialize`."""
-        return IsolatedProgram(self.device, self.device.ask("deserialize", context=self.number, blob=blob))
-
-    def check_blob(self, blob: memoryview) -> Compatibility | None:
-        """See `Context.check_blob`.
-
-        Raises:
-            DriverError: the driver raised, or gave something else.
-        """
-        says: Compatibility | None = self.device.ask("check_blob", context=self.number, blob=bytes(blob))
-        return says
-
-    def close(self) -> None:
-        """See `Context.close`."""
-        self.device.ask("close", number=self.number)
+    def end_if_unused(self, child: Child) -> None:
+        """End a process in which no context was open for a while."""
+        with self._lock:
+            if self._stays or child.users:
+                self._unused_since = time.monotonic()
+            elif time.monotonic() - self._unused_since > _UNUSED_S:
+                child.end(f"device {self.name!r} was not used", on_purpose=True)
 
 
-class IsolatedProgram(Program):
-    """See `IsolatedDevice`."""
+class _Tick:
+    """Has a device look whether its process is used, as long as somebody has the device."""
 
-    def __init__(self, device: IsolatedDevice, number: int) -> None:
-        self.device, self.number = device, number
+    def __init__(self, device: ReferenceType[IsolatedDevice]) -> None:
+        self._device = device
 
-    def create_execution(self) -> Execution:
-        """See `Program.create_execution`."""
-        return IsolatedExecution(self.device, self.device.ask("create_execution", program=self.number))
-
-    @cached_property
-    def _memory(self) -> tuple[int, int, Mapping[Hashable, int]]:
-        """What the program said first: a device that computes is not asked again."""
-        memory: tuple[int, int, Mapping[Hashable, int]] = self.device.ask("memory", program=self.number)
-        return memory
-
-    @property
-    def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`."""
-        return self._memory[0]
-
-    @property
-    def execution_bytes(self) -> int:
-        """See `Program.execution_bytes`."""
-        return self._memory[1]
-
-    @property
-    def shared_bytes(self) -> Mapping[Hashable, int]:
-        """See `Program.shared_bytes`."""
-        return {(id(self.device), key): nbytes for key, nbytes in self._memory[2].items()}
-
-    def serialize(self) -> bytes | None:
-        """See `Program.serialize`."""
-        blob: bytes | None = self.device.ask("serialize", program=self.number)
-        return blob
-
-    def close(self) -> None:
-        """See `Program.close`."""
-        self.device.ask("close", number=self.number)
-
-
-class IsolatedExecution(Execution):
-    """See `IsolatedDevice`."""
-
-    def __init__(self, device: IsolatedDevice, number: int) -> None:
-        self.device, self.number = device, number
-
-    def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
-        """See `Execution.compute`."""
-        return self.device.compute([(self, inputs)])[0].results
-
-    def close(self) -> None:
-        """See `Execution.close`."""
-        self.device.ask("close", number=self.number)
+    def __call__(self, child: Child) -> None:
+        device = self._device()
+        if device is not None:
+            device.end_if_unused(child)
 
 
 def number_of(execution: Execution) -> int:
@@ -308,34 +256,3 @@ def number_of(execution: Execution) -> int:
     if not isinstance(execution, IsolatedExecution):
         raise DriverError(f"got {type(execution).__name__}, expected an execution of an isolated device")
     return execution.number
-
-
-def _start(said: BinaryIO) -> subprocess.Popen[bytes]:
-    """The process, with this one's module path and nothing else of its state."""
-    path = os.pathsep.join(each or os.getcwd() for each in sys.path)  # noqa: PTH109  the text is what the variable holds
-    return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-m", "nnadapter.drivers.isolated_worker"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=said,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-
-def _listen(answers: IO[bytes] | None, waiting: queue.SimpleQueue[tuple[bool, Any] | None]) -> None:
-    """Read answers; None says that the process is gone."""
-    assert answers is not None, "the process is started with a pipe"
-    try:
-        while True:
-            waiting.put(receive(answers))
-    except (EOFError, OSError, ValueError):  # ValueError: this side closed the pipe
-        waiting.put(None)
-
-
-def _error(device: str, kind: str, message: str) -> NNAdapterError:
-    """What the driver raised, as it was where it is one of ours; else as a fault of the driver."""
-    known = getattr(errors, kind, None)
-    if isinstance(known, type) and issubclass(known, NNAdapterError):
-        with contextlib.suppress(TypeError):  # some need more than a message
-            return known(message)
-    return DriverError(f"{kind}: {message}", device=device)

@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Hashable
 
-from nnadapter.drivers.interface import DeviceTensor, Memory
+from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 
 
 class _Owner(weakref.ref[object]):

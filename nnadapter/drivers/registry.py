@@ -6,7 +6,6 @@ when its device is asked for by name.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import threading
 from collections.abc import Iterator, Mapping
@@ -16,16 +15,25 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from nnadapter.drivers.capability import DeviceInfo, DeviceRole, ModelForm
+from nnadapter.drivers.capability import DeviceInfo, DeviceRole
 from nnadapter.drivers.common_names import devices_called
 from nnadapter.drivers.crashes import named_call, print_crashes
 from nnadapter.drivers.declared import check_capability, check_info
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device, Driver
 from nnadapter.drivers.native.discovery import PATH_VARIABLE, libraries, library_of
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, NNAdapterError, close_names, describe
+from nnadapter.errors import (
+    DeviceNotFoundError,
+    DeviceOpeningError,
+    DeviceUnavailableError,
+    NNAdapterError,
+    close_names,
+    describe,
+    located,
+)
+from nnadapter.process.plug_ins import distribution_of, named
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from nnadapter.drivers.isolated import IsolatedDevice
 
 GROUP = "nnadapter.drivers"
 """The entry point group; an entry point's name is the device's name."""
@@ -41,18 +49,19 @@ class DriverSource:
     """Name and version of the distribution that brings it; NNADAPTER_DRIVER_PATH for a library in its folders."""
     library: Path | None = None
     """The library, where no distribution names it."""
-    takes_onnx: bool = False
-    """Its devices are known to take ONNX without opening one, which would load a vendor's software."""
+    is_around: bool = False
+    """Each of its devices is around another one, whose name stands behind the colon."""
 
 
 _BUILT_IN = {
-    "cpu": DriverSource("nnadapter.drivers.onnxruntime.driver:CpuDriver", "nnadapter", takes_onnx=True),
+    "cpu": DriverSource("nnadapter.drivers.onnxruntime.driver:CpuDriver", "nnadapter"),
+    "faulty": DriverSource("nnadapter.drivers.faulty.driver:FaultyDriver", "nnadapter", is_around=True),
     "fake_npu": DriverSource("nnadapter.drivers.fake_npu.driver:FakeNpuDriver", "nnadapter"),
     "null": DriverSource("nnadapter.drivers.null:NullDriver", "nnadapter"),
-    "openvino": DriverSource("nnadapter.drivers.openvino.driver:OpenvinoDriver", "nnadapter", takes_onnx=True),
-    "ort": DriverSource("nnadapter.drivers.execution_providers.driver:EpDriver", "nnadapter", takes_onnx=True),
-    "qnn": DriverSource("nnadapter.drivers.qnn.driver:QnnDriver", "nnadapter", takes_onnx=True),
-    "reference": DriverSource("nnadapter.drivers.reference:ReferenceDriver", "nnadapter", takes_onnx=True),
+    "openvino": DriverSource("nnadapter.drivers.openvino.driver:OpenvinoDriver", "nnadapter"),
+    "ort": DriverSource("nnadapter.drivers.execution_providers.driver:EpDriver", "nnadapter"),
+    "qnn": DriverSource("nnadapter.drivers.qnn.driver:QnnDriver", "nnadapter"),
+    "reference": DriverSource("nnadapter.drivers.reference:ReferenceDriver", "nnadapter"),
 }
 
 
@@ -64,6 +73,8 @@ class _Failure:
 _lock = threading.RLock()
 _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
+_isolated: dict[str, IsolatedDevice] = {}
+"""Those that have a process of their own."""
 _device_locks: dict[str, threading.Lock] = {}
 
 
@@ -88,7 +99,7 @@ def _brought() -> Iterator[tuple[str, DriverSource]]:
     from importlib import metadata  # it takes as long as ten of our modules, and built-in devices need it not
 
     for point in metadata.entry_points(group=GROUP):
-        yield point.name, DriverSource(point.value, _distribution_of(point))
+        yield point.name, DriverSource(point.value, distribution_of(point))
     for name, path in libraries():
         yield name, DriverSource(str(path), PATH_VARIABLE, path)
 
@@ -125,11 +136,24 @@ def device_info(name: str) -> DeviceInfo:
     Raises:
         DeviceNotFoundError: no driver of that name.
     """
+    if inside(name) != name and name not in _isolated:
+        return _complete(replace(device_info(inside(name)), name=name), _BUILT_IN[name.partition(":")[0]])
     driver_name = name.partition(":")[0]
     if driver_name not in _BUILT_IN and driver_name not in sources():
         raise DeviceNotFoundError(_unknown(driver_name))
+    with _lock:
+        isolated = None if name in _devices else _isolated.get(name)
+    if isolated is not None:  # who has it isolated does not want its driver here
+        return isolated.info
     rows = _rows(driver_name)
     return next((row for row in rows if row.name.removesuffix(":0") == name), rows[0])
+
+
+def inside(name: str) -> str:
+    """The device that one is around, by name; any other is the one itself."""
+    driver_name, _, device_id = name.partition(":")
+    is_around = driver_name in _BUILT_IN and _BUILT_IN[driver_name].is_around
+    return inside(device_id) if is_around and device_id else name
 
 
 def open_device(name: str) -> Device:
@@ -148,20 +172,36 @@ def open_device(name: str) -> Device:
         return _devices[name]
 
 
-def takes_onnx(name: str) -> bool:
-    """Whether the device called `name` takes ONNX, as far as that is known without opening it."""
+def open_isolated(name: str) -> IsolatedDevice:
+    """Return the device called `name` in a process of its own, the same for every session of this process.
+
+    Raises:
+        DeviceNotFoundError, DeviceUnavailableError: see `open_device`; its driver is not loaded here.
+        DeviceLostError: its process died while it opened.
+    """
+    from nnadapter.drivers.isolated import IsolatedDevice  # most sessions have none
+
     driver_name = name.partition(":")[0]
-    if driver_name in _BUILT_IN:
-        return _BUILT_IN[driver_name].takes_onnx
+    if driver_name not in _BUILT_IN and driver_name not in sources():
+        raise DeviceNotFoundError(_unknown(driver_name))
     with _lock:
-        opened = [device for each, device in _devices.items() if each.partition(":")[0] == driver_name]
-    return any(device.capability.form is ModelForm.ONNX for device in opened)
+        if name not in _isolated:
+            device = IsolatedDevice(name, stays=False)
+            try:
+                check_capability(device.capability)
+            except BaseException as error:
+                device.close()
+                if isinstance(error, TypeError | ValueError):
+                    raise DeviceUnavailableError(f"device {name!r} did not open: {describe(error)}") from error
+                raise
+            _isolated[name] = device
+        return _isolated[name]
 
 
 def device_lock(name: str) -> threading.Lock:
     """The lock of a device that computes one thing at a time: the same for every session of the process."""
     with _lock:
-        return _device_locks.setdefault(name, threading.Lock())
+        return _device_locks.setdefault(inside(name), threading.Lock())
 
 
 def _open(driver_name: str, device_id: str, name: str) -> Device:
@@ -175,10 +215,15 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
         if driver_name not in _BUILT_IN and not role.accelerates:
             raise TypeError(f"its role is {role.value!r}, expected {DeviceRole.ACCELERATOR.value!r}")
         return device
-    except (NNAdapterError, KeyboardInterrupt):
+    except KeyboardInterrupt:
+        raise
+    except NNAdapterError as error:
+        located(error, name, "open")
         raise
     except BaseException as error:  # a plug-in may try to end the process, too
-        raise DeviceUnavailableError(f"device {name!r} did not open: {describe(error)}; ask its vendor") from error
+        raise DeviceOpeningError(
+            f"device {name!r} did not open: {describe(error)}; ask its vendor", device=name, phase="open"
+        ) from error
 
 
 def _driver(name: str) -> Driver | _Failure:
@@ -189,7 +234,7 @@ def _driver(name: str) -> Driver | _Failure:
 
 def _load(name: str, source: DriverSource) -> Driver | _Failure:
     try:
-        factory = source.library or _named(source.target)
+        factory = source.library or named(source.target)
         library = library_of(factory)
         if library is not None:
             return _load_library(name, library)
@@ -204,13 +249,6 @@ def _load(name: str, source: DriverSource) -> Driver | _Failure:
             f"driver {name!r} of {source.distribution} did not load: {describe(error)}; "
             "install what is missing or remove it"
         )
-
-
-def _named(target: str) -> object:
-    """What an entry point names: a class, a path, or a module that names a library."""
-    module_name, _, attribute = target.partition(":")
-    module = importlib.import_module(module_name)
-    return getattr(module, attribute) if attribute else module
 
 
 def _load_library(name: str, path: Path) -> Driver:
@@ -285,7 +323,3 @@ def _clash(name: str, known: DriverSource, other: DriverSource) -> str:
         f"two drivers are named {name!r}: {known.target} of {known.distribution} and {other.target} of "
         f"{other.distribution}; remove one of them"
     )
-
-
-def _distribution_of(point: EntryPoint) -> str:
-    return f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown distribution"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
-from nnadapter.drivers.registry import open_device
+from nnadapter.drivers.registry import open_device, open_isolated
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 
 CPU = "cpu"
@@ -20,6 +20,14 @@ DeviceRequest = str | tuple[str, Mapping[str, Any]]
 """`"fake_npu"`, `"fake_npu:0"`, or `("fake_npu", {option: value})`."""
 
 
+Limits = Mapping[str, float]
+"""Seconds that a device in a process of its own may take, by phase; usual ones where nothing is said."""
+Isolate = bool | Collection[str] | Mapping[str, Any]
+"""Which devices have a process of their own: all, none, or these, by name; maybe each with `Limits`."""
+ISOLATE = "isolate"
+"""What a person says so by, among the options of a device."""
+
+
 @dataclass(frozen=True, slots=True)
 class Selected:
     """One chosen device."""
@@ -29,27 +37,30 @@ class Selected:
     """Complete: defaults filled in."""
     named: bool
     """The person named it; False for a `cpu` that was added."""
+    limits: Limits | None = None
+    """Of a device in a process of its own; None for one in this process."""
 
 
-def select(requests: DeviceRequest | Sequence[DeviceRequest]) -> tuple[Selected, ...]:
+def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate = False) -> tuple[Selected, ...]:
     """Return the devices in order of preference; `cpu` comes last, named or not, but for a `reference` named after it.
+
+    Args:
+        requests: what the person wants.
+        isolate: devices that have a process of their own where their options do not say; hosts have none.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used here.
         InvalidOptionError: an option does not exist or does not fit, or a device is named twice.
     """
-    wanted = [_split(request) for request in _listed(requests)]
+    wanted = _each_once(requests)
     names = [name for name, _ in wanted]
-    for name in names:
-        if names.count(name) > 1:
-            raise InvalidOptionError(f"device {name!r} is named twice; name every device once")
-    chosen = [Selected(name, check_options(name, options), named=True) for name, options in wanted]
+    chosen = [select_one(name, options, isolate) for name, options in wanted]
     cpu = [device for device in chosen if device.name == CPU] or [Selected(CPU, check_options(CPU, {}), named=False)]
     after = [chosen[-1]] if names[-2:] == [CPU, REFERENCE] else []
     return (*(device for device in chosen if device not in (*cpu, *after)), *cpu, *after)
 
 
-def select_one(name: str, options: Mapping[str, Any]) -> Selected:
+def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) -> Selected:
     """Return the one device called `name`, without the `cpu` behind it.
 
     Raises:
@@ -57,7 +68,13 @@ def select_one(name: str, options: Mapping[str, Any]) -> Selected:
         InvalidOptionError: `name` is no name, or an option does not exist or does not fit.
     """
     device = canonical(name)
-    return Selected(device, check_options(device, options), named=True)
+    limits = _limits(device, options.get(ISOLATE), isolate)
+    if limits is None:
+        left = {each: value for each, value in options.items() if each != ISOLATE}
+        return Selected(device, check_options(device, left), named=True)
+    known = {option.name: option for option in open_isolated(device).capability.options}
+    left = {each: value for each, value in options.items() if each != ISOLATE or ISOLATE in known}
+    return Selected(device, _checked(device, left, known), named=True, limits=limits)
 
 
 def canonical(name: str) -> str:
@@ -71,9 +88,9 @@ def canonical(name: str) -> str:
     return name.removesuffix(":0")
 
 
-def requests_of(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[DeviceRequest]:
+def requests_of(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate = False) -> list[DeviceRequest]:
     """Return `requests` as a list, after checking them as `select` does."""
-    select(requests)
+    select(requests, isolate)
     return list(_listed(requests))
 
 
@@ -81,9 +98,18 @@ def named_requests(requests: DeviceRequest | Sequence[DeviceRequest]) -> dict[st
     """Return the options of every device that is requested, by its name, unchecked.
 
     Raises:
-        InvalidOptionError: they are no requests.
+        InvalidOptionError: they are no requests, or name a device twice.
     """
-    return dict(map(_split, _listed(requests)))
+    return dict(_each_once(requests))
+
+
+def _each_once(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[tuple[str, Mapping[str, Any]]]:
+    wanted = [_split(request) for request in _listed(requests)]
+    names = [name for name, _ in wanted]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidOptionError(f"device {name!r} is named twice; name every device once")
+    return wanted
 
 
 def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
@@ -92,7 +118,30 @@ def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
     Raises:
         InvalidOptionError: an unknown option (close names are suggested), or a value of the wrong type.
     """
-    known = {option.name: option for option in open_device(device).capability.options}
+    return _checked(device, options, {option.name: option for option in open_device(device).capability.options})
+
+
+def _limits(device: str, said: object, isolate: Isolate) -> Limits | None:
+    """How long a device in a process of its own may take; None for one in this process."""
+    if said is None and (device in HOSTS or isinstance(isolate, bool)):
+        return {} if isolate and device not in HOSTS else None
+    if said is None:
+        assert not isinstance(isolate, bool)
+        named = {canonical(name): name for name in isolate}
+        if device not in named:
+            return None
+        said = isolate[named[device]] if isinstance(isolate, Mapping) else True
+    from nnadapter.drivers.isolation.limits import read_limits  # most sessions isolate nothing
+
+    limits = read_limits(said, device)
+    if limits is not None and device in HOSTS:
+        raise InvalidOptionError(
+            f"device {device!r} takes what others fail to do, and runs in this process; isolate those"
+        )
+    return limits
+
+
+def _checked(device: str, options: Mapping[str, Any], known: Mapping[str, Option]) -> OptionValues:
     for name in options:
         if name not in known:
             raise InvalidOptionError(f"device {device!r} has no option {name!r}; {close_names(name, known)}")

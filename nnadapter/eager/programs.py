@@ -90,7 +90,6 @@ class ProgramCache:
         Raises:
             ExecutionError: the device took it and failed.
             DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used.
-            InvalidOptionError: the device takes no single operations.
         """
         while True:
             kept = self._take(device, call)

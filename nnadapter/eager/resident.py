@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nnadapter.drivers.interface import Device, DeviceTensor, Memory
+from nnadapter.drivers.device_tensors import DeviceTensor, Memory
+from nnadapter.drivers.interface import Device
 from nnadapter.drivers.kept_memory import KeptMemory
 from nnadapter.drivers.registry import open_device
 from nnadapter.ir.operand import Array, DataType, freeze

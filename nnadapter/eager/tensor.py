@@ -21,7 +21,6 @@ from nnadapter.eager.operators import TensorOperators
 from nnadapter.eager.outs import is_among, written
 from nnadapter.eager.place import Place, place_of, same_place
 from nnadapter.eager.ufuncs import compute_ufunc
-from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array, freeze
 
 _REDUCED = {"add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min"}
@@ -39,7 +38,6 @@ def tensor(data: Any, dtype: Any = None, device: str | Place | None = None) -> T
     Raises:
         InvalidInputError: `data` is nothing that tensors hold.
         DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used.
-        InvalidOptionError: the device takes no single operations.
     """
     if isinstance(data, Tensor):
         moved = data if device is None else data.to(device)
@@ -299,14 +297,9 @@ def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
 
 
 def _check(place: Place) -> None:
-    """Raise what says why tensors cannot live there."""
+    """Raise what says why tensors cannot live there: there is no such device, or it cannot be used."""
     if place.is_host:
         return
-    from nnadapter.drivers.capability import ModelForm
     from nnadapter.drivers.registry import open_device
 
-    if open_device(place.device).capability.form is not ModelForm.IR:
-        raise InvalidOptionError(
-            f"device {place.device!r} takes ONNX alone, no single operations, so no tensor can live there; choose a "
-            "device that takes the adapter IR, or 'cpu'"
-        )
+    open_device(place.device)

@@ -10,4 +10,5 @@ def cache_folder() -> Path:
     """The folder of everything that is kept: NNADAPTER_CACHE_DIR, else the platform's; it need not exist."""
     from platformdirs import user_cache_path
 
-    return Path(os.environ.get("NNADAPTER_CACHE_DIR") or user_cache_path("nnadapter", False, opinion=False))
+    named = os.environ.get("NNADAPTER_CACHE_DIR", "").strip()
+    return Path(named).expanduser() if named else user_cache_path("nnadapter", False, opinion=False)

@@ -33,6 +33,8 @@ class Messages:
     """What the messages are of, in words."""
     advice: str
     """What to do about one that is not what it should be."""
+    largest: int
+    """Bytes of the largest message that is written and read: one made to harm takes a hundred times as many."""
 
     def new(self, name: str) -> Message:
         """Return an empty message of the kind `name`."""
@@ -42,8 +44,9 @@ class Messages:
         """Return `contents` as a message of the kind `name`, fields that it does not have included.
 
         Raises:
-            NNAdapterError: of the kind `error`: they are no such message.
+            NNAdapterError: of the kind `error`: they are no such message, or a larger one than any that is written.
         """
+        self._refuse_large(name, len(contents))
         message = self.new(name)
         try:
             message.ParseFromString(bytes(contents))
@@ -51,6 +54,23 @@ class Messages:
             text = f"{len(contents)} bytes are no message {name}: {error}; {self.advice}"
             raise self.error(text) from error
         return message
+
+    def bytes_of(self, message: Message) -> bytes:
+        """Return a message as bytes, the same ones for the same message.
+
+        Raises:
+            NNAdapterError: of the kind `error`: it is larger than any that is read.
+        """
+        contents: bytes = message.SerializeToString(deterministic=True)
+        self._refuse_large(message.DESCRIPTOR.name, len(contents))
+        return contents
+
+    def _refuse_large(self, name: str, length: int) -> None:
+        if length > self.largest:
+            raise self.error(
+                f"a message {name} of the {self.what} has {length} bytes, expected at most {self.largest}; "
+                f"{self.advice}, with fewer shapes or in parts"
+            )
 
     def parse_whole(self, name: str, contents: bytes | memoryview) -> Message:
         """As `parse`, of bytes that hold every field once, and none that is not known."""

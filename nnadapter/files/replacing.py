@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
-import tempfile
+import os
 from collections.abc import Callable
-from errno import EISDIR
+from errno import EINVAL, EISDIR
 from os import strerror
 from pathlib import Path
+from stat import S_IMODE
 from typing import BinaryIO
 
 from nnadapter.errors import InvalidOptionError
+
+_OPEN_FILES = Path("/proc/self/fd")
+"""The files that a process of Linux has open, by links to them."""
+
+
+def is_special(path: Path) -> bool:
+    """Whether something stands at a path that is neither a file nor a folder: a device, a pipe."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def check_writable(path: Path, advice: str = "give another path", *, folder: bool = False) -> None:
@@ -24,14 +32,16 @@ def check_writable(path: Path, advice: str = "give another path", *, folder: boo
     Raises:
         InvalidOptionError: nothing can be written there.
     """
-    if not folder and path.exists() and not path.is_file() and not path.is_dir():
-        return  # a pipe or /dev/stdout is written to directly
+    if not folder and is_special(path):
+        return  # written to directly
     parents = path.absolute().parents
     place = next(each for each in (path, *parents) if each.exists()) if folder else path.resolve().parent
     try:
         if path.is_dir() and not folder:
             raise IsADirectoryError(EISDIR, strerror(EISDIR))
-        with tempfile.TemporaryFile(dir=place):
+        from tempfile import TemporaryFile  # whoever writes nothing needs no random names
+
+        with TemporaryFile(dir=place):
             pass
     except OSError as error:
         raise InvalidOptionError(f"{str(path)!r} cannot be written: {error.strerror or error}; {advice}") from error
@@ -45,7 +55,7 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    if path.exists() and not path.is_file():
+    if is_special(path):
         with path.open("wb") as file:
             write(file)
     else:
@@ -53,15 +63,57 @@ def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Have `write` write a file that takes the place of `target` when it is complete.
+    """Have `write` write a file that takes the place of `target`, and its permissions, when it is complete.
+
+    Where Linux can, the file has no name until then: a process that is killed leaves nothing that is half-written.
 
     Raises:
-        OSError: it cannot be written; what stood there stays, and nothing stands beside it.
+        OSError: it cannot be written, or a device or a pipe stands there; what stood there stays, and nothing stands
+            beside it.
     """
-    beside = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.part")
+    from secrets import token_hex
+
+    if is_special(target):
+        raise OSError(EINVAL, "a device or a pipe, which no file replaces")
+    write = _with_permissions_of(target, write)
+    beside = target.with_name(f".{target.name[:100]}.{token_hex(4)}.part")
     try:
-        with beside.open("xb") as file:
-            write(file)
+        if not _wrote_nameless(beside, write):
+            with beside.open("xb") as file:
+                write(file)
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _with_permissions_of(target: Path, write: Callable[[BinaryIO], object]) -> Callable[[BinaryIO], object]:
+    """`write`, for a file with the permissions of `target`, if that exists; Windows has none."""
+    if not target.exists() or not hasattr(os, "fchmod"):
+        return write
+    mode = S_IMODE(target.stat().st_mode)
+
+    def written(file: BinaryIO) -> None:
+        os.fchmod(file.fileno(), mode)
+        write(file)
+
+    return written
+
+
+def _wrote_nameless(path: Path, write: Callable[[BinaryIO], object]) -> bool:
+    """Have `write` write a file that gets its name afterwards; False, and nothing is written, where that cannot be."""
+    if not hasattr(os, "O_TMPFILE") or not _OPEN_FILES.is_dir():
+        return False
+    try:
+        file = open(path.parent, "wb", opener=_open_nameless)  # noqa: SIM115
+    except OSError:  # not every file system has them; what else is wrong with the folder is said by what comes next
+        return False
+    with file:
+        write(file)
+        file.flush()
+        # link() would take the symbolic link itself; with a folder, though of no use here, Python calls linkat()
+        os.link(_OPEN_FILES / str(file.fileno()), path, src_dir_fd=file.fileno())
+    return True
+
+
+def _open_nameless(folder: str, flags: int) -> int:
+    return os.open(folder, os.O_WRONLY | os.O_TMPFILE, 0o666)

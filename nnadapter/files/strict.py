@@ -17,10 +17,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import msgspec
 
-from nnadapter.errors import PlanFileError, ReportFileError, RulesError, StoredFileError
+from nnadapter import limits
+from nnadapter.errors import FaultScriptError, PlanFileError, ReportFileError, RulesError, StoredFileError
 from nnadapter.files.explaining import Place, Twice, brief, explained
 
-FileError = PlanFileError | ReportFileError | RulesError | StoredFileError
+FileError = FaultScriptError | PlanFileError | ReportFileError | RulesError | StoredFileError
 Contents = TypeVar("Contents")
 _DEEP = "values are nested too deeply"
 
@@ -50,6 +51,7 @@ class FileKind(Generic[Contents]):
     header: Mapping[str, object] = field(default_factory=dict)
     """Keys of the whole, and what each has to be."""
     parse: Callable[[str], object] = parse_json
+    most_bytes: int = limits.TEXT_BYTES
     hints: Mapping[str, str] = field(default_factory=dict)
     """Key of the whole -> what to do where it, or an item of it, is of another kind; else it is the advice."""
 
@@ -61,12 +63,16 @@ class FileKind(Generic[Contents]):
         """
         file = os.fsdecode(path)
         try:
-            text = Path(file).read_bytes().decode("utf-8-sig")
+            with Path(file).open("rb") as opened:
+                contents = opened.read(self.most_bytes + 1)
+            text = contents.decode("utf-8-sig") if len(contents) <= self.most_bytes else ""
         except UnicodeDecodeError as error:
             self.refuse(f"it is no UTF-8 text at byte {error.start}; save it as UTF-8", file, cause=error)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             self.refuse(f"it cannot be read: {why}; check the path", file, cause=error)
+        if len(contents) > self.most_bytes:
+            self.refuse(f"it has more than {self.most_bytes:,} bytes; {self.advice}", file)
         return self.parsed(text, file)
 
     def parsed(self, text: str, file: str) -> Contents:

@@ -66,7 +66,8 @@ enum {
     NNADAPTER_DEVICE_LOST = 5,          /* gone; nothing on it can be used again */
     NNADAPTER_INCOMPATIBLE_PROGRAM = 6, /* serialized bytes that are damaged or of another version, device or option */
     NNADAPTER_CANCELLED = 7,            /* `cancelled` said so */
-    NNADAPTER_DEADLINE_EXCEEDED = 8     /* not done within `deadline_seconds` */
+    NNADAPTER_DEADLINE_EXCEEDED = 8,    /* not done within `deadline_seconds` */
+    NNADAPTER_TRANSIENT = 9             /* it failed now; the same may go well when it is repeated */
 };
 
 enum { /* data types */

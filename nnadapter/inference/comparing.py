@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
+from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.replacing import check_writable
 from nnadapter.inference.layers.compared import Compared
 from nnadapter.inference.layers.findings import LayerReport
 from nnadapter.inference.layers.looking import look
-from nnadapter.inference.layers.tolerances import Tolerances, quantized_values, shapes_of
-from nnadapter.inference.layers.trials import results_of
 from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import random_feed
@@ -160,11 +160,13 @@ def compare(
         NNAdapterError: the model cannot be loaded, a device not be used, a feed does not fit, or a file not be written.
     """
     _check_paths(layers, save, rules_out)
-    untraced = replace(options_from(options), trace=None)  # the file is that of the one session
-    compared = partial(Compared, model=model, requests=requests_of(devices), options=untraced)
+    # The trace is that of the one session, and parts of the model are not looked for by the next one.
+    chosen = replace(options_from(options), verify=None, shadow=None)  # what is wrong is to be seen
+    of_parts = replace(chosen, trace=None, cache_dir=False)
+    compared = partial(Compared, model=model, requests=requests_of(devices, of_parts.isolated), options=of_parts)
     gathered = _Gathered(compared)
     with (
-        InferenceSession(model, devices=devices, options=options) as tested,
+        InferenceSession(model, devices=devices, options=chosen) as tested,
         InferenceSession(model, devices=CPU) as reference,
     ):
         tolerances: Tolerances | None = None
@@ -255,6 +257,12 @@ def _tolerances(
         shapes = default_shapes(prepared, shapes_of(feed))
         quantized = quantized_values(specialize(prepared, shapes).graph) & names
     return Tolerances(relative=relative, absolute=absolute, outputs=names, quantized=quantized)
+
+
+def results_of(session: InferenceSession, feed: Mapping[str, Any]) -> list[Any]:
+    """What a session on the CPU alone gives, in the types that sessions on devices give."""
+    results = zip(session.run(None, feed), session.get_outputs(), strict=True)
+    return [declared(result, output.type) for result, output in results]
 
 
 def _nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:

@@ -10,11 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.accuracy.adding import with_checks
 from nnadapter.compiled_models.reading import is_compiled
 from nnadapter.compiled_models.saving import save
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import InvalidOptionError, NNAdapterError
-from nnadapter.files.replacing import check_writable
+from nnadapter.files.replacing import check_writable, is_special
+from nnadapter.offering.feeds import random_feed
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.signature import Shapes, read_shapes
 from nnadapter.options import Options, default_devices, options_from
@@ -55,7 +57,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
         open_sizes: plans serve all shapes of the class that theirs are of, where the devices can: those of
             `input_shapes`, and of shapes at which a model is likely to be run if these are None. Without, there is one
             plan for each set of shapes. None: where no shapes are given and the model leaves them open.
-        options: how nodes are placed; see `Options`.
+        options: how nodes are placed; see `Options`. With `verify`, programs are checked on seeded numbers.
         sess_options: ONNX Runtime's own, for what is compiled for the CPU.
         keep_model: the model goes in too, and the CPU runs it at shapes that the file has no plan for.
 
@@ -69,6 +71,8 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
         NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
     """
     chosen, target = options_from(options), Path(out)
+    if is_special(target):
+        raise InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a file, which can be mapped")
     check_writable(target)
     if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
         raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
@@ -77,6 +81,8 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
     engine = _engine(model, setting, kept, sess_options)
     try:
+        if chosen.verify is not None:
+            _verify(model, engine, wanted)
         leaves_open = input_shapes is None if open_sizes is None else open_sizes
         if leaves_open and not engine.is_fixed:
             _leave_open(engine, wanted)
@@ -88,6 +94,15 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     finally:
         engine.close()
         setting.trace.finish()
+
+
+def _verify(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, engine: PlannedEngine, wanted: Sequence[Shapes]
+) -> None:
+    """Run at each of these shapes, so that what a device computes wrongly is taken from it, and drop the plans."""
+    for shapes in wanted or [engine.complete()]:
+        engine.run(None, random_feed(model, shapes))
+    engine.forget_plans()
 
 
 def _leave_open(engine: PlannedEngine, wanted: Sequence[Shapes]) -> None:
@@ -111,7 +126,8 @@ def _engine(
     session_options: onnxruntime.SessionOptions | None,
 ) -> PlannedEngine:
     try:
-        return PlannedEngine(load_model(model), setting, options, session_options, may_leave_open=False)
+        make = PlannedEngine if options.verify is None else with_checks(PlannedEngine, options)
+        return make(load_model(model), setting, options, session_options, may_leave_open=False)
     except BaseException:
         setting.close()
         raise

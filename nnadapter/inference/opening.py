@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.files.beginning import is_container
-from nnadapter.options import Options, default_devices, options_from
+from nnadapter.options import Options, default_devices, of_session, options_from
 from nnadapter.process.collecting import paused_collection
 
 if TYPE_CHECKING:
@@ -53,13 +53,38 @@ def open_engine(
         engine = host_alone(source, arguments)
         if engine is not None:
             return engine, (CPU,)
-    from nnadapter.planning.setting import open_setting
-    from nnadapter.running.choosing import make_engine
+    chosen = of_session(options_from(options))
+    make = None
+    if chosen.cache_dir not in (None, False):
+        from nnadapter.kept_plans.asking import can_be_kept
 
-    chosen = options_from(options)
-    setting = open_setting(requests, chosen, session_options)
-    names = tuple(device.name for device in setting.devices if not device.is_spare)
-    return make_engine(source, setting, chosen, session_options, providers, arguments), names
+        if can_be_kept(requests, chosen, session_options):
+            from nnadapter.kept_plans.opening import keeping
+
+            kept = keeping(source, requests, chosen)
+            found = kept.engine() if kept is not None else ""
+            if not isinstance(found, str):
+                return found
+            make = None if kept is None else kept.planned(found)
+    from nnadapter.inference.beginning import begun_model
+
+    is_timed = chosen.trace is not None or session_options is not None  # when it is read is told, or may be
+    begun = None if is_timed else begun_model(source, requests)
+    try:
+        from nnadapter.planning.setting import open_setting
+        from nnadapter.running.choosing import make_engine
+
+        setting = open_setting(requests, chosen, session_options)
+        names = tuple(device.name for device in setting.devices if not device.is_spare)
+        if chosen.checks:
+            from nnadapter.accuracy.adding import with_checks
+            from nnadapter.running.planned import PlannedEngine
+
+            make = with_checks(make or PlannedEngine, chosen)
+        return make_engine(source, setting, chosen, session_options, providers, arguments, make, begun), names
+    finally:
+        if begun is not None:
+            begun.stop()
 
 
 def _of_module(source: Any, second: Any) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from nnadapter.compiled_models.reading import CompiledFile, is_compiled
 from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.errors import InvalidOptionError
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.sizes import assumed_inputs, default_shapes
 from nnadapter.options import Options, default_devices, options_from
@@ -40,6 +41,7 @@ def partition_report(
     options: Options | Mapping[str, Any] | None = None,
     *,
     save_plan: str | os.PathLike[str] | None = None,
+    save_segments: str | os.PathLike[str] | None = None,
 ) -> PartitionReport:
     """Return what would run where and why; nothing is compiled.
 
@@ -52,6 +54,7 @@ def partition_report(
         input_shapes: shapes of inputs whose sizes the model leaves open; usual sizes are tried where none is given.
         options: how to decide.
         save_plan: a file to write where every node goes to; `Options.plan` takes it.
+        save_segments: a folder to write every segment to, as an ONNX file that runs alone.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
@@ -59,6 +62,10 @@ def partition_report(
         DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as for `InferenceSession`.
     """
     if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
+        if save_segments is not None:
+            raise InvalidOptionError(
+                "segments are written of a model, not of a compiled one, whose report is kept in it; give the model"
+            )
         file = CompiledFile(model)
         told = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
         return report_told(KeptReport(file.report(file.message.plans[0]), notes=(told,) if told else ()))
@@ -72,6 +79,10 @@ def partition_report(
         warn_of_last_resort(partitioning)
         if save_plan is not None:
             write_plan(save_plan, _plan_file(partitioning, observed.model))
+        if save_segments is not None:
+            from nnadapter.inference.segment_files import write_segments  # with all that knows ONNX's ops
+
+            write_segments(save_segments, partitioning)
         return report_of(observed)
     finally:
         setting.close()

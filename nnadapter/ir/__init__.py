@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from nnadapter.ir.builder import ModelBuilder
     from nnadapter.ir.extract import submodel
     from nnadapter.ir.model import ABSENT, Model, Operation
+    from nnadapter.ir.named_operation import NamedOperation
     from nnadapter.ir.operand import (
         Array,
         DataType,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
         QuantizedType,
     )
     from nnadapter.ir.operations import SCHEMAS, schema_of
+    from nnadapter.ir.reference.meaning import Example, Meaning
     from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, AttributeValue, OperationSchema, Role
     from nnadapter.ir.text import digest, to_text
     from nnadapter.ir.tracing import Traced, settled
@@ -62,10 +64,13 @@ _HOMES = {
     "AttributeValue": "nnadapter.ir.schema",
     "Attributes": "nnadapter.ir.schema",
     "DataType": "nnadapter.ir.operand",
+    "Example": "nnadapter.ir.reference.meaning",
     "Layout": "nnadapter.ir.operand",
     "Lifetime": "nnadapter.ir.operand",
+    "Meaning": "nnadapter.ir.reference.meaning",
     "Model": "nnadapter.ir.model",
     "ModelBuilder": "nnadapter.ir.builder",
+    "NamedOperation": "nnadapter.ir.named_operation",
     "Operand": "nnadapter.ir.operand",
     "OperandType": "nnadapter.ir.operand",
     "Operation": "nnadapter.ir.model",
@@ -95,10 +100,13 @@ __all__ = [
     "AttributeValue",
     "Attributes",
     "DataType",
+    "Example",
     "Layout",
     "Lifetime",
+    "Meaning",
     "Model",
     "ModelBuilder",
+    "NamedOperation",
     "Operand",
     "OperandType",
     "Operation",

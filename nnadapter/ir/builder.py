@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.builder_arguments import DTYPES, check_arguments, check_counts, checked_type, is_number
+from nnadapter.ir.builder_arguments import check_arguments, check_counts, is_number
 from nnadapter.ir.inferences import Inferences
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand, OperandType, Quantization, QuantizedType, freeze
+from nnadapter.ir.operand_types import DTYPES, checked_type
 from nnadapter.ir.schema import AttributeValue
 
 

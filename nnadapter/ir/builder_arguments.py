@@ -3,63 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from operator import index as as_integer
 from typing import cast
 
 import numpy as np
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import DataType, Layout, OperandType, QuantizedType
-from nnadapter.ir.tracing import Traced
-from nnadapter.ir.verifying import check_type
+from nnadapter.ir.operand import QuantizedType
+from nnadapter.ir.operand_types import DTYPES, is_one_of
 from nnadapter.ir.wellformed import check_quantization
-
-DTYPES = tuple(map(str, DataType))
-"""Names of the data types of models."""
 
 
 def is_number(index: object) -> bool:
     """Whether something can be the number of an operand: an int or numpy's; a bool is none."""
     return type(index) is int or (isinstance(index, (int, np.integer)) and not isinstance(index, bool))
-
-
-def checked_type(name: str, type_: OperandType) -> OperandType:
-    """Return the type of an operand that somebody may have written by hand, its fields of the right kinds.
-
-    Raises:
-        InvalidModelError: it is none, a field holds something else, or it contradicts itself.
-    """
-    if not isinstance(type_, OperandType):
-        raise InvalidModelError(f"operand {name!r} is {type_!r}, expected an OperandType")
-    if not _is_one_of(DTYPES, type_.dtype):
-        raise InvalidModelError(f"operand {name!r} is {type_.dtype!r}, expected one of {', '.join(DTYPES)}")
-    try:
-        dimensions = tuple(map(_dimension, type_.dimensions))
-    except TypeError:
-        raise InvalidModelError(
-            f"operand {name!r} has dimensions {type_.dimensions!r}, expected whole numbers, every one known"
-        ) from None
-    if any(isinstance(size, int) and size < 0 for size in dimensions):
-        raise InvalidModelError(f"operand {name!r} has dimensions {list(dimensions)}, expected none below 0")
-    if not _is_one_of(tuple(Layout), type_.layout):
-        raise InvalidModelError(f"operand {name!r} has layout {type_.layout!r}, expected one of {', '.join(Layout)}")
-    if type_.quantization is not None:
-        check_quantization(f"operand {name!r}", type_.quantization)
-    converted_type = replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
-    check_type(name, converted_type)
-    return converted_type
-
-
-def _is_one_of(names: tuple[str, ...], candidate: object) -> bool:
-    """Whether something is one of the names; what is no text, such as an array, may not even compare."""
-    return isinstance(candidate, str) and candidate in names
-
-
-def _dimension(size: int) -> int:
-    if isinstance(size, bool):
-        raise TypeError
-    return size if isinstance(size, Traced) else as_integer(size)
 
 
 def check_arguments(
@@ -87,7 +43,7 @@ def check_arguments(
 
 
 def _check_quantized(which: str, result: QuantizedType) -> None:
-    if not _is_one_of(DTYPES, result.dtype):
+    if not is_one_of(DTYPES, result.dtype):
         raise InvalidModelError(f"{which} is quantized as {result.dtype!r}, expected a data type of integers")
     check_quantization(which, result.quantization)
 

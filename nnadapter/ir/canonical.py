@@ -68,11 +68,12 @@ def canonical(model: Model) -> Canonical:
         for operation in model.operations
     ]
     constants = [operand.value for operand in model.operands if operand.value is not None]
+    packages = _packages(operation.type for operation in model.operations)
     return Canonical(
-        structure=digest_of_plain((operands, operations, tuple(model.inputs), tuple(model.outputs))),
+        structure=digest_of_plain((operands, operations, tuple(model.inputs), tuple(model.outputs), *packages)),
         shapes=digest_of_plain([tuple(map(int, operand.type.dimensions)) for operand in model.operands]),
         constants=tuple(map(_contents, constants)),
-        operations=counted(operation.type for operation in model.operations),
+        operations="; of ".join((counted(operation.type for operation in model.operations), *packages)),
         inputs=", ".join(str(list(model.operands[index].type.dimensions)) for index in model.inputs),
     )
 
@@ -85,6 +86,13 @@ def digest_of_plain(value: Any) -> str:
     """
     _check(value)
     return sha256(repr(value).encode()).hexdigest()
+
+
+def _packages(op_types: Iterable[str]) -> list[str]:
+    """The distributions, with their versions, that bring operations of a model."""
+    from nnadapter.ir.operations import BROUGHT, SCHEMAS  # who has a model has it; who only reads files has not
+
+    return sorted({BROUGHT.distribution_of(op_type) for op_type in set(op_types) if op_type not in SCHEMAS})
 
 
 def counted(op_types: Iterable[str]) -> str:

@@ -37,6 +37,8 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
         tuple(map(place, inputs)),
         tuple(map(place, outputs)),
     )
+    if not model.is_open:
+        vars(part)["is_open"] = False  # nor does a part of it leave sizes open; nobody has to look
     return part.found_sound() if is_sound else part
 
 

@@ -16,18 +16,24 @@ ABSENT = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation:
-    """One operation of a model."""
+    """One operation of a model. `ModelBuilder.add_operation` makes them; `Model.operations` has them in order.
+
+    Args:
+        type: a row of the schema table, such as "CONV_2D". `nnadapter ops --describe CONV_2D` says what it means.
+        inputs: for every role of the row, the number of an operand in `Model.operands`; `ABSENT` (-1) where an optional
+            one is left out. Absent ones at the end may be missing: `inputs` may be shorter than the roles.
+        outputs: numbers of the operands that it makes.
+        attributes: every attribute of the row by name, in the row's order, defaults filled in.
+        origins: names of the ONNX nodes that it stands for, the one that gave it its place first.
+
+    Operations are equal only if they are the same object.
+    """
 
     type: str
-    """A row of the schema table."""
     inputs: tuple[int, ...]
-    """Positions of operands in the model; `ABSENT` where an optional one is left out."""
     outputs: tuple[int, ...]
-    """Positions of operands in the model."""
     attributes: Attributes = field(default_factory=dict)
-    """Every attribute of the schema, defaults filled in."""
     origins: tuple[str, ...] = ()
-    """Names of the ONNX nodes that it stands for, the one that gave it its place first."""
 
     def renumbered(self, number: Callable[[int], int], origins: tuple[str, ...] | None = None) -> Operation:
         """The same operation on operands of other numbers; it stands for other nodes if `origins` are given."""
@@ -66,24 +72,41 @@ class Structure:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A verified model. Two models are equal only if they are the same object; `ir.text` compares contents."""
+    """A verified model: operands, operations, and which operands go in and out. Frozen; `ModelBuilder` makes it.
+
+    Args:
+        operands: every value. All other fields name operands by their position here.
+        operations: in an order in which they can run.
+        inputs: numbers of the operands that a run is given, in the order of the run's arguments.
+        outputs: numbers of the operands that a run gives back; one may stand here twice, and may be an input.
+        varying: places in `ir.structure.numbers` that change with the shapes of the ONNX model's inputs, those that
+            always hold the same number together: a hint to compilers that compile once for many sizes. Empty if
+            nothing is known.
+
+    Two models are equal only if they are the same object; `nnadapter.ir.to_text` compares contents.
+    `nnadapter.ir.definition.by_definition(model, arrays)` computes it, slowly and obviously.
+    """
 
     operands: tuple[Operand, ...]
     operations: tuple[Operation, ...]
-    """In an order in which they can run."""
     inputs: tuple[int, ...]
-    """Positions of the operands that are given to a run."""
     outputs: tuple[int, ...]
-    """Positions of the operands that a run gives back; one operand may stand here twice, and may be an input."""
     varying: tuple[tuple[int, ...], ...] = ()
-    """Places in `ir.structure.numbers` that change with the shapes of the ONNX model's inputs, those that always hold
-    the same number together: a hint to compilers that compile once for many sizes. Empty if nothing is known."""
     is_sound: bool = field(default=False, init=False, repr=False)
     """It was checked, or is made of what was; see `ir.verifying`."""
 
+    @property
+    def operation_count(self) -> int:
+        """How many operations it has."""
+        return len(self.operations)
+
     def type_of(self, operand: int) -> OperandType | None:
         """The type of an operand, or None for `ABSENT`."""
-        return None if operand == ABSENT else self.operands[operand].type
+        return None if operand == ABSENT else self.type_at(operand)
+
+    def type_at(self, operand: int) -> OperandType:
+        """The type of the operand at a position."""
+        return self.operands[operand].type
 
     @cached_property
     def structure(self) -> Hashable:

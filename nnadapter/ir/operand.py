@@ -137,11 +137,22 @@ class QuantizedType:
 
 @dataclass(frozen=True, slots=True)
 class OperandType:
-    """The type of an operand. Source: NNAdapterOperandType."""
+    """The type of an operand: `OperandType(DataType.FLOAT32, (1, 3, 224, 224))`.
+
+    Args:
+        dtype: the data type of the elements.
+        dimensions: every one known, in the order that `layout` says; () for a scalar. In a model with open sizes, some
+            are traced numbers (`nnadapter.ir.tracing`).
+        layout: of operands of rank 4, whether axes are N, C, H, W or N, H, W, C; all others are NCHW.
+        quantization: how the integers stand for reals; None if they do not. `quantized` joins it with `dtype`.
+
+    Types are equal if all four are. `rank`, `size` (elements) and `nbytes` follow from them.
+
+    Source: NNAdapterOperandType.
+    """
 
     dtype: DataType
     dimensions: tuple[int, ...]
-    """Every one known, in the order that `layout` says; empty for a scalar."""
     layout: Layout = Layout.NCHW
     quantization: Quantization | None = None
 
@@ -177,14 +188,23 @@ class OperandType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
-    """One value of a model."""
+    """One value of a model. `ModelBuilder` makes them; `Model.operands` holds them by number.
+
+    Args:
+        name: unique in the model; the ONNX value's name where it stands for one.
+        type: data type, dimensions, layout and quantization.
+        lifetime: `CONSTANT` (its contents are in the model), `MODEL_INPUT` (a run is given it), `MODEL_OUTPUT` (a run
+            gives it back) or `TEMPORARY` (it lives within a run). An input that is also an output is a `MODEL_INPUT`.
+        value: the contents of a constant, a read-only array of the type's data type and dimensions; None for all
+            others. Elements of 4 bits take a byte each.
+
+    Operands are equal only if they are the same object.
+    """
 
     name: str
-    """Unique in the model; the ONNX value's name where it stands for one."""
     type: OperandType
     lifetime: Lifetime
     value: Array | None = None
-    """The contents of a constant, read-only; None for everything else."""
 
 
 @remembered(64)

@@ -25,7 +25,7 @@ import numpy as np
 
 from nnadapter.errors import InvalidModelError, close_names
 from nnadapter.ir.editor import ModelEditor
-from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array, DataType, Operand
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue, OperationSchema
@@ -159,19 +159,6 @@ def _check_possible(schema: OperationSchema, pattern: OperationPattern) -> None:
 def either(*patterns: Pattern) -> EitherPattern:
     """What matches one of `patterns`; they are tried in this order."""
     return EitherPattern(patterns)
-
-
-def find_matches(model: Model, pattern: OperationPattern) -> tuple[Match, ...]:
-    """All matches in one forward sweep; of two that overlap, the one whose anchor comes first."""
-    editor = ModelEditor(model)
-    taken: set[int] = set()
-    matches = []
-    for index in editor.sweep():
-        match = match_at(editor, index, pattern)
-        if match is not None and taken.isdisjoint(match.operations):
-            taken.update(match.operations)
-            matches.append(match)
-    return tuple(matches)
 
 
 def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Match | None:

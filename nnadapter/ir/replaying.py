@@ -15,6 +15,7 @@ a part in common, the other parts are equal too. That is checked like a conditio
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -261,6 +262,9 @@ class _Shortening:
         equal = self._equal(number, answer)
         one, other = (number, None) if equal is None else equal
         self._checks[self._own[one], self._constant(answer) if other is None else self._own[other]] = None
+        if type(answer) is float and answer == 0:  # 0.0 == -0.0, and their quotients differ
+            sign = self._made.setdefault((_sign, self._own[one], _NONE), self._variables + len(self._made))
+            self._checks[sign, self._constant(_sign(answer))] = None
 
     def _answer_slot(self, number: int) -> int:
         """Where the value of a number is, if the conditions hold."""
@@ -277,6 +281,10 @@ class _Shortening:
         if slot < _NONE:
             return self._variables + _NONE - 1 - slot
         return self._places.get(slot, slot)
+
+
+def _sign(number: float) -> float:
+    return math.copysign(1.0, number)
 
 
 def exactly(number: object) -> object:

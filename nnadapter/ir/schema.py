@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.ir.operand import ANY, DataType, OperandType
+
+if TYPE_CHECKING:
+    from nnadapter.ir.reference.meaning import Meaning
 
 AttributeValue = bool | int | float | str | tuple[int, ...] | tuple[float, ...]
 """What an attribute may hold."""
@@ -16,6 +20,8 @@ ShapeRule = Callable[[Sequence[OperandType | None], Attributes], tuple[OperandTy
 FlopsRule = Callable[[Sequence[OperandType | None], Sequence[OperandType], Attributes], int]
 """Types of inputs and outputs, attributes -> floating-point operations, a multiply-add counting two."""
 
+Definition = Callable[..., Any]
+"""Arrays of inputs, attributes by name -> the array of the output, or a list of those of the outputs."""
 QuantizationRule = Callable[[Sequence[OperandType | None], OperandType, Attributes], None]
 """Types of the inputs, a quantized result, attributes; raises InvalidModelError if they do not belong together."""
 
@@ -33,58 +39,80 @@ class AttributeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """One input position of an operation."""
+    """One input position of an operation.
+
+    Args:
+        name: such as "filter".
+        dtypes: data types that the operation is defined for, not those that a device can do; any by default.
+        optional: the input may be absent.
+        variadic: the last role may stand for one or more operands.
+        same: name of the role whose data type this one must have.
+    """
 
     name: str
     dtypes: frozenset[DataType] = ANY
-    """Data types that the operation is defined for, not those that a device can do."""
     optional: bool = False
-    """May be absent."""
     variadic: bool = False
-    """The last role may stand for one or more operands."""
     same: str | None = None
-    """Name of the role whose data type this one must have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One named attribute of an operation."""
+    """One named attribute of an operation.
+
+    Args:
+        name: such as "strides".
+        kind: what it holds: `BOOL`, `INT`, `FLOAT`, `STRING`, `INTS` or `FLOATS`. Lists are tuples.
+        default: taken when the attribute is not given; None makes it required.
+        choices: for strings: what it may be; () for any text.
+        length: for lists: how many values it must have; None for any number.
+    """
 
     name: str
     kind: AttributeKind
     default: AttributeValue | None = None
-    """Taken when the attribute is not given; None makes it required."""
     choices: tuple[str, ...] = ()
-    """For strings: what it may be."""
     length: int | None = None
-    """For lists: how many values it must have; None for any number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationSchema:
-    """One row of the schema table."""
+    """One row of the schema table: what an operation may look like. `nnadapter.ir.schema_of("CONV_2D")` gives one.
+
+    Args:
+        type: the operation's name: NNAPI's or NNAdapter's where they have one.
+        inputs: its roles, in order.
+        attributes: in the order in which an operation has them.
+        outputs: names of the outputs.
+        variadic_outputs: the one output name stands for one or more operands.
+        ranks: smallest and largest rank of the first input.
+        infer: the shape rule: from the types of the inputs (None where absent) and all attributes to the types of the
+            outputs. It raises InvalidModelError for what does not fit.
+        flops: the FLOP formula: from types of inputs and outputs and attributes to a number; a multiply-add counts two.
+        quantized: checks a quantized result. With one, the operation also takes quantized operands, and computes with
+            the reals that they stand for if its result is quantized; None: it sees the integers alone.
+        definition: for an operation from outside, the function in numpy that computes it: arrays of the inputs
+            (None where absent; floating-point ones in float64) and attributes by name to the array of the output, or a
+            list of those of the outputs. It writes to none of its inputs. `nnadapter.ir.definition` has the others'.
+        always_quantized: has no result that is not quantized.
+        source: where the meaning is written down: an NNAPI or NNAdapter code, an ONNX op, a paper.
+        meaning: what the reference says of an operation from outside; for those of this package,
+            `nnadapter ops --describe` knows it.
+    """
 
     type: str
-    """The operation's name: NNAPI's or NNAdapter's where they have one."""
     inputs: tuple[Role, ...]
     attributes: tuple[Attribute, ...] = ()
     outputs: tuple[str, ...] = ("output",)
-    """Names of the outputs."""
     variadic_outputs: bool = False
-    """The one output name stands for one or more operands."""
     ranks: tuple[int, int] = (0, 64)
-    """Smallest and largest rank of the first input."""
     infer: ShapeRule = field(repr=False)
-    """The shape rule."""
     flops: FlopsRule = field(repr=False)
-    """The FLOP formula."""
     quantized: QuantizationRule | None = field(default=None, repr=False)
-    """Checks a quantized result. With one, the operation also takes quantized operands, and computes with the reals
-    that they stand for if its result is quantized; None: it sees the integers alone."""
+    definition: Definition | None = field(default=None, repr=False)
     always_quantized: bool = False
-    """Has no result that is not quantized."""
     source: str
-    """Where the meaning is written down: an NNAPI or NNAdapter code, an ONNX op, a paper."""
+    meaning: Meaning | None = field(default=None, repr=False, compare=False)
 
     def attribute(self, name: str) -> Attribute | None:
         """The attribute of that name, or None."""

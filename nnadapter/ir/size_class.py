@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from nnadapter.ir.broken_answers import broken
 from nnadapter.ir.given import Given
 from nnadapter.ir.operand import Array
 from nnadapter.ir.replaying import taking
@@ -51,7 +52,7 @@ class SizeClass:
             for axis, size in enumerate(dimensions)
             if isinstance(size, Traced)
         ]
-        return self.trace.broken(variables, names)
+        return broken(self.trace, variables, names)
 
 
 class OpenDimensions:

@@ -20,25 +20,11 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from nnadapter.ir.replaying import Constant, Replay, Step, exactly, replay_of
+from nnadapter.ir.size_arithmetic import to_float64
 
 _PLAIN = (int, float)
-_DEEPEST_TEXT = 4
-_SIGNS: Mapping[Callable[..., Any], str] = MappingProxyType(
-    {
-        operator.add: "+",
-        operator.sub: "-",
-        operator.mul: "*",
-        operator.floordiv: "//",
-        operator.truediv: "/",
-        operator.mod: "%",
-        operator.eq: "==",
-        operator.ne: "!=",
-        operator.lt: "<",
-        operator.le: "<=",
-        operator.gt: ">",
-        operator.ge: ">=",
-    }
-)
+_UNTRACED = frozenset((int, float, bool, str))
+"""Kinds of what is no traced number, and holds none."""
 
 
 class Trace:
@@ -110,23 +96,6 @@ class Trace:
         """Whether a number has no other value wherever everything is decided as it was so far."""
         return self._shortened().fixed[number]
 
-    def broken(self, variables: Sequence[int], names: Sequence[str]) -> str:
-        """What would be decided otherwise for other variables, in the fewest words; empty if nothing would.
-
-        Args:
-            variables: as for `replay`.
-            names: what the variables are called.
-        """
-        values = self._computed(variables)
-        if values is None:
-            return "sizes cannot be computed"
-        texts = [
-            f"{self._text(number, names)} is {values[number]}, was {answer}"
-            for number, answer in self._answers.items()
-            if values[number] != answer
-        ]
-        return min(texts, key=lambda text: ("..." in text, len(text)), default="")
-
     def apply(self, function: Callable[..., Any], first: Any, second: Any = None) -> Traced:
         """A number made from one or two others, of which one at least is traced."""
         numbers = self._number(first), -1 if second is None else self._number(second)
@@ -152,32 +121,6 @@ class Trace:
         if self._replay is None or self._replay[:2] != known:
             self._replay = *known, replay_of(self._variables, self._steps, self._answers, self._values)
         return self._replay[2]
-
-    def _computed(self, variables: Sequence[int]) -> list[Any] | None:
-        """Every number for other variables; None if one cannot be computed."""
-        values: list[Any] = list(variables)
-        assert len(values) == self._variables, "a replay needs every variable"
-        try:
-            for function, first, second in self._steps:
-                values.append(function(values[first]) if second < 0 else function(values[first], values[second]))
-        except (ArithmeticError, ValueError):
-            return None
-        return values
-
-    def _text(self, number: int, names: Sequence[str], depth: int = _DEEPEST_TEXT) -> str:
-        if number < self._variables:
-            return names[number]
-        function, first, second = self._steps[number - self._variables]
-        if isinstance(function, Constant):
-            return repr(function.value)
-        if not depth:
-            return "..."
-        inner = [self._text(each, names, depth - 1) for each in (first, second) if each >= 0]
-        sign = _SIGNS.get(function)
-        if sign is None or len(inner) != 2:
-            return f"{getattr(function, '__name__', 'a function')}({', '.join(inner)})"
-        text = f"{inner[0]} {sign} {inner[1]}"
-        return text if depth == _DEEPEST_TEXT else f"({text})"
 
     def _add(self, step: Step | None, value: Any) -> int:
         if step is not None:
@@ -288,19 +231,28 @@ def computed(function: Callable[[Any, Any], Any], first: Any, second: Any) -> An
 
 
 def least(first: int, second: int) -> int:
-    """The smaller of two sizes; what `min` decides, a trace would have to decide the same way for ever."""
-    return cast("int", computed(min, first, second))
+    """The smaller of two sizes; what `min` decides, a trace would have to decide the same way for ever.
+
+    Where one is a float, so is what comes out: `min(size, 1.0)` is an int at some sizes, and 1 == 1.0 tells no type.
+    """
+    return cast("int", computed(min, *_of_one_type(first, second)))
 
 
 def greatest(first: int, second: int) -> int:
-    """The larger of two sizes."""
-    return cast("int", computed(max, first, second))
+    """The larger of two sizes; a float where one of them is."""
+    return cast("int", computed(max, *_of_one_type(first, second)))
+
+
+def _of_one_type(first: Any, second: Any) -> tuple[Any, Any]:
+    if type(current(first)) is type(current(second)):
+        return first, second
+    return computed(to_float64, first, first), computed(to_float64, second, second)
 
 
 def current(value: Any) -> Any:
     """A number's value now, tuples taken apart; only for checks that hold for other sizes as well."""
     if isinstance(value, tuple):
-        return tuple(map(current, value))
+        return value if _UNTRACED.issuperset(map(type, value)) else tuple(map(current, value))
     return value.trace.value(value.number) if isinstance(value, Traced) else value
 
 

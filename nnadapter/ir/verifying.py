@@ -9,9 +9,10 @@ from typing import Any
 from nnadapter.errors import InvalidModelError, close_names
 from nnadapter.ir.attribute_values import normalized
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Layout, Lifetime, Operand, OperandType, QuantizedType
+from nnadapter.ir.operand import Lifetime, Operand, OperandType, QuantizedType
+from nnadapter.ir.operand_types import check_type
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.quantized import check_quantization, result_types
+from nnadapter.ir.quantized import result_types
 from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
 from nnadapter.ir.wellformed import check_well_formed
 
@@ -205,18 +206,6 @@ def _check_names(model: Model) -> None:
             raise InvalidModelError(
                 f"operand {index} is called {operand.name!r} like operand {other}, expected a new name"
             )
-
-
-def check_type(name: str, type_: OperandType) -> None:
-    """Check the type of an operand of that name, whose fields are of the right kinds.
-
-    Raises:
-        InvalidModelError: layout and rank do not go together, or its quantization is not sound.
-    """
-    if type_.layout is Layout.NHWC and type_.rank != 4:
-        raise InvalidModelError(f"operand {name!r} is {type_}, expected rank 4 for layout NHWC")
-    if type_.quantization is not None:
-        check_quantization(f"operand {name!r}", type_)
 
 
 def _check_operand(operand: Operand) -> None:

@@ -8,11 +8,7 @@ from nnadapter.kernels.registered import registered_kernels
 
 
 def calling_kernels(device: str, capability: Capability, context: Context) -> Context:
-    """Return a context with the kernels of its device around it, if there are any.
-
-    Raises:
-        InvalidOptionError: there are kernels for a device that takes ONNX.
-    """
+    """Return a context with the kernels of its device around it, if there are any."""
     if type(context).kernels is Context.kernels and not registered_kernels():
         return context
     from nnadapter.kernels.context import with_kernels  # it splits models, and knows operations

@@ -7,21 +7,22 @@ segment as if they were segments; the host calls kernels in between, and the pla
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from nnadapter.drivers.border import ask_admission, ask_supported, checked_program
-from nnadapter.drivers.capability import Capability, ModelForm
+from nnadapter.drivers.border import ask_admission, ask_supported, blamed_nodes, checked_program
+from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION, Admission, Compatibility, Context, Program, SegmentModel
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, IncompatibleProgramError
-from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, Operand
-from nnadapter.ir.operations.custom import CustomCall
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import Array, Operand, OperandType
+from nnadapter.ir.operations.custom import CUSTOM, CustomCall
 from nnadapter.kernels.calling import KernelCall
 from nnadapter.kernels.choosing import Choice, KernelTable, Request
 from nnadapter.kernels.program import KernelProgram, Turn
-from nnadapter.kernels.registry import kernel_table, no_kernels
-from nnadapter.kernels.splitting import KernelPiece, calls_in, split, without_calls
+from nnadapter.kernels.registry import kernel_table
+from nnadapter.kernels.segment import Segment, SegmentOperation, ir_segment
+from nnadapter.kernels.splitting import KernelPiece, split, without_calls
 from nnadapter.kernels.stored import MAGIC, Stored, StoredPiece, calls_model, read
 from nnadapter.process.closing import close_all
 from partition.verdict import SUPPORTED, Unsupported, Verdict
@@ -33,44 +34,47 @@ class KernelContext(Context):
     Args:
         inner: the driver's own.
         table: the device's kernels.
+        domains: ONNX domains whose nodes the driver is offered as they are, where no kernel fits.
     """
 
-    def __init__(self, inner: Context, table: KernelTable) -> None:
+    def __init__(self, inner: Context, table: KernelTable, domains: Collection[str] = ()) -> None:
         self.inner = inner
         self.table = table
+        self._domains = frozenset(domains)
 
     def supported(self, model: SegmentModel) -> Sequence[Verdict]:
         """See `Context.supported`: calls are judged by the table of kernels, the rest by the driver."""
-        calls = calls_in(model)
-        if not calls:
+        segment = self._segment(model)
+        if segment is None:
             return self.inner.supported(model)
-        verdicts: list[Verdict] = [SUPPORTED] * len(model.operations)
-        rest, positions = without_calls(model)
+        verdicts: list[Verdict] = [SUPPORTED] * len(segment.operations)
+        rest, positions = without_calls(segment)
         inner_verdicts = ask_supported(self.inner, rest, len(positions)) if positions else ()
         for position, verdict in zip(positions, inner_verdicts, strict=True):
             verdicts[position] = verdict
-        for position in calls:
-            choice = self._choose(model, model.operations[position])[1]
+        for position in segment.calls:
+            choice = self._choose(segment.operations[position])
             verdicts[position] = choice if isinstance(choice, Unsupported) else SUPPORTED
         return verdicts
 
     def admit(self, model: SegmentModel) -> Admission:
         """See `Context.admit`: every piece of the driver has to be admitted."""
-        if not calls_in(model):
+        segment = self._segment(model)
+        if segment is None:
             return self.inner.admit(model)
-        pieces = split(model)
+        pieces = split(segment)
         answers = [None if piece.model is None else ask_admission(self.inner, piece.model) for piece in pieces]
         for answer in answers:
             if answer is not None and isinstance(answer.verdict, Unsupported):
                 return answer
-        texts = _Texts(len(model.operations))
+        texts = _Texts(len(segment.operations))
         for piece, answer in zip(pieces, answers, strict=True):
             if answer is None:
-                texts.call(piece, self._bound(model, piece))
+                texts.call(piece, self._bind(segment.operations[piece.operations[0]]))
             else:
-                texts.program(piece, model, answer)
+                texts.program(piece, segment, answer)
         facts = _summed([answer.facts for answer in answers if answer is not None])
-        return Admission(runs_as=tuple(texts.runs_as), facts={**facts, "kernel_calls": len(calls_in(model))})
+        return Admission(runs_as=tuple(texts.runs_as), facts={**facts, "kernel_calls": len(segment.calls)})
 
     def profile(self) -> Profile | None:
         """See `Context.profile`."""
@@ -82,17 +86,17 @@ class KernelContext(Context):
         Raises:
             CompilationError: no kernel fits a call.
         """
-        if not calls_in(model):
-            return self.inner.compile(model)
-        return self._compiled(model)
+        segment = self._segment(model)
+        return self.inner.compile(model) if segment is None else self._compiled(segment)
 
     def compile_whole(self, model: SegmentModel) -> Program:
         """See `Context.compile_whole`."""
-        return self._compiled(model) if calls_in(model) else self.inner.compile_whole(model)
+        segment = self._segment(model)
+        return self.inner.compile_whole(model) if segment is None else self._compiled(segment)
 
     def bind(self, program: Program, model: SegmentModel) -> Program | None:
         """See `Context.bind`; a model that calls kernels is compiled."""
-        return None if calls_in(model) else self.inner.bind(program, model)
+        return self.inner.bind(program, model) if self._segment(model) is None else None
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`; kernels are chosen anew, among those that there are now.
@@ -117,45 +121,63 @@ class KernelContext(Context):
         """See `Context.close`."""
         self.inner.close()
 
-    def _choose(self, model: Model, operation: Operation) -> tuple[CustomCall, Choice | Unsupported]:
+    def _segment(self, model: SegmentModel) -> Segment | None:
+        """The model, if it calls kernels."""
+        if isinstance(model, Model):
+            segment = ir_segment(model, self._is_call) if CUSTOM in model.operation_types else None
+            return segment if segment is not None and segment.calls else None
+        from nnadapter.kernels.onnx_segment import has_calls, onnx_segment  # for devices that take ONNX
+
+        return onnx_segment(model) if has_calls(model) else None
+
+    def _is_call(self, operation: Operation, types: Sequence[OperandType]) -> bool:
+        """Whether an operation CUSTOM is none that the driver itself is offered."""
         call = CustomCall.of(operation.attributes)
-        types = [model.operands[operand].type for operand in operation.inputs if operand != ABSENT]
-        return call, self.table.choose(Request.of(call, types))
+        return call.domain not in self._domains or isinstance(self.table.choose(Request.of(call, types)), Choice)
 
-    def _bound(self, model: Model, piece: KernelPiece) -> KernelCall:
-        return self._bind(model, model.operations[piece.operations[0]])
+    def _choose(self, operation: SegmentOperation) -> Choice | Unsupported:
+        assert operation.called is not None, "it is a call"
+        return self.table.choose(Request.of(operation.called.call, operation.called.types))
 
-    def _bind(self, model: Model, operation: Operation) -> KernelCall:
-        call, choice = self._choose(model, operation)
+    def _bind(self, operation: SegmentOperation) -> KernelCall:
+        choice, called = self._choose(operation), operation.called
         if isinstance(choice, Unsupported):
             raise CompilationError(f"{choice.detail}; register one")
-        types = call.spread([model.operands[operand].type for operand in operation.inputs])
-        return KernelCall.of(choice, call, types, [model.operands[operand].name for operand in operation.outputs])
+        assert called is not None, "it is a call"
+        return KernelCall.of(choice, called.call, called.call.spread(called.types), operation.makes)
 
     def _bound_again(self, calls: Model) -> list[KernelCall]:
+        segment = ir_segment(calls, lambda _, __: True)
         try:
-            return [self._bind(calls, operation) for operation in calls.operations]
+            return [self._bind(operation) for operation in segment.operations]
         except CompilationError as error:
             raise IncompatibleProgramError(f"the program calls a kernel that is not here: {error}") from error
 
-    def _compiled(self, model: Model) -> Program:
-        pieces = split(model)
-        calls = [piece.operations[0] for piece in pieces if piece.model is None]
-        bound = [self._bind(model, model.operations[position]) for position in calls]
+    def _compiled(self, segment: Segment) -> Program:
+        pieces = split(segment)
+        bound = [self._bind(segment.operations[piece.operations[0]]) for piece in pieces if piece.model is None]
         programs: list[_Compiled | _Deserialized] = [
-            _Compiled(self.inner, piece.model) for piece in pieces if piece.model is not None
+            _Compiled(self.inner, piece) for piece in pieces if piece.model is not None
         ]
-        return _assembled(_stored(model, pieces, calls), programs, bound)
+        return _assembled(_stored(segment, pieces), programs, bound)
 
 
 class _Compiled:
     """What is compiled when it is its turn, so that what was made before can be closed if it fails."""
 
-    def __init__(self, inner: Context, model: Model) -> None:
-        self._inner, self._model = inner, model
+    def __init__(self, inner: Context, piece: KernelPiece) -> None:
+        self._inner, self._piece = inner, piece
 
     def program(self) -> Program:
-        return checked_program(self._inner.compile(self._model))
+        positions = self._piece.operations
+        try:
+            return checked_program(self._inner.compile(self._piece.model))
+        except CompilationError as error:  # the driver counts the operations of its piece
+            blamed = blamed_nodes(error, len(positions))
+            if not blamed:
+                raise
+            refused = {positions[position]: why for position, why in blamed.items()}
+            raise CompilationError(str(error), refused=refused) from error
 
 
 def _calls_kernels(blob: bytes | memoryview) -> bool:
@@ -172,25 +194,17 @@ class _Deserialized:
         return checked_program(self._inner.deserialize(self._blob))
 
 
-def _stored(model: Model, pieces: Sequence[KernelPiece], calls: Sequence[int]) -> Stored:
-    def names(operands: Sequence[int]) -> tuple[str, ...]:
-        return tuple(model.operands[operand].name for operand in operands)
-
+def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> Stored:
     own = [piece for piece in pieces if piece.model is not None]
     numbers = iter(range(len(own)))
     return Stored(
-        calls=calls_model(model, calls),
+        calls=calls_model(segment),
         pieces=tuple(
-            StoredPiece(
-                names(piece.inputs),
-                names(piece.outputs),
-                tuple(model.operands[operand].type for operand in piece.outputs),
-            )
-            for piece in own
+            StoredPiece(piece.inputs, piece.outputs, tuple(map(segment.type_of, piece.outputs))) for piece in own
         ),
         order=tuple(-1 if piece.model is None else next(numbers) for piece in pieces),
-        inputs=names(model.inputs),
-        outputs=names(model.outputs),
+        inputs=segment.inputs,
+        outputs=segment.outputs,
     )
 
 
@@ -216,7 +230,7 @@ def _assembled(
                 continue
             piece = stored.pieces[number]
             made.append(programs[number].program())
-            expected = [(type_.dimensions, type_.dtype.array_type) for type_ in piece.types]
+            expected = [None if each is None else (each.dimensions, each.dtype.array_type) for each in piece.types]
             turns.append(Turn(made[-1], slots(piece.inputs), slots(piece.outputs), piece.outputs, expected))
     except BaseException:
         close_all(made)
@@ -247,11 +261,11 @@ class _Texts:
         again = f" #{self._calls[name]}" if self._calls[name] > 1 else ""
         self.runs_as[piece.operations[0]] = f"{KERNEL}{name}{again}"
 
-    def program(self, piece: KernelPiece, model: Model, answer: Admission) -> None:
+    def program(self, piece: KernelPiece, segment: Segment, answer: Admission) -> None:
         number, self._programs = self._programs, self._programs + 1
         told = answer.runs_as if len(answer.runs_as) == len(piece.operations) else ()
         for place, position in enumerate(piece.operations):
-            text = told[place] if told else f"{model.operations[position].type} {position}"
+            text = told[place] if told else f"{segment.operations[position].type} {position}"
             self.runs_as[position] = text if not number or text == NO_OPERATION else f"{text} (program {number + 1})"
 
 
@@ -267,15 +281,6 @@ def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int |
 
 
 def with_kernels(device: str, capability: Capability, context: Context) -> tuple[Context, KernelTable]:
-    """Return a context with the kernels of its device around it, if there are any, and these.
-
-    Raises:
-        InvalidOptionError: there are kernels for a device that takes ONNX.
-    """
+    """Return a context with the kernels of its device around it, if there are any, and these."""
     table = kernel_table(device, context)
-    if not table.kernels:
-        return context, table
-    if capability.form is not ModelForm.IR:
-        context.close()
-        raise no_kernels(device)
-    return KernelContext(context, table), table
+    return (KernelContext(context, table, capability.domains), table) if table.kernels else (context, table)

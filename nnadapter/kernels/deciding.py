@@ -7,18 +7,18 @@ or the kernel overrides. Devices behind that one are then not asked for the node
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nnadapter.converters.calls import Answer, KernelCalls, attributes_of
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.operand import OperandType
 from nnadapter.kernels.choosing import Choice, KernelTable, Request, warn_of_infer
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.operators import TypeRule
+from nnadapter.onnx.values import operand_type
 from partition.graph import Graph, Value
-from partition.verdict import Unsupported, Verdict
+from partition.verdict import Reason, Unsupported, Verdict
 
-_NAMES = frozenset(map(str, DataType))
 _ONNX = "ai.onnx"
 
 
@@ -31,10 +31,16 @@ class Asked:
     """On every atom of the graph."""
 
 
-def type_rules(tables: Sequence[KernelTable]) -> Mapping[tuple[str, str], TypeRule]:
+def type_rules(
+    tables: Sequence[KernelTable], offered: Iterable[tuple[str, str]] = ()
+) -> Mapping[tuple[str, str], TypeRule]:
     """Return what kernels say of the results of ops, for ops that onnx knows nothing of.
 
     Ops of private domains have a rule in any case: where no kernel says what it makes, what the model says holds.
+
+    Args:
+        tables: of the devices, in the order of preference.
+        offered: domain and op type of further ops, which devices are offered as they are.
     """
     ops = {
         (domain, op_type)
@@ -42,10 +48,11 @@ def type_rules(tables: Sequence[KernelTable]) -> Mapping[tuple[str, str], TypeRu
         for (domain, op_type), kernels in table.by_op.items()
         if domain or any(each.infer for each in kernels)
     }
+    ops.update(offered)
     answer = _answer(tables)
 
     def rule(node: OnnxNode, version: int, inputs: Sequence[Value | None]) -> Sequence[OperandType] | None:
-        types = [None if value is None else _type(value) for value in inputs]
+        types = [None if value is None else operand_type(value) for value in inputs]
         if any(type_ is None and value is not None for type_, value in zip(types, inputs, strict=True)):
             return None
         output_types = answer(node, version, attributes_of(node), types, None)
@@ -54,18 +61,21 @@ def type_rules(tables: Sequence[KernelTable]) -> Mapping[tuple[str, str], TypeRu
     return dict.fromkeys(ops, rule)
 
 
-def calls_of(tables: Sequence[KernelTable], opsets: Mapping[str, int]) -> KernelCalls | None:
-    """Return which nodes of a model may be calls; None where no device has a kernel.
+def calls_of(
+    tables: Sequence[KernelTable], opsets: Mapping[str, int], domains: frozenset[str] = frozenset()
+) -> KernelCalls | None:
+    """Return which nodes of a model may be calls; None where no device has a kernel or declares a domain.
 
     Args:
         tables: of the devices, in the order of preference.
         opsets: version per domain, as the model imports them.
+        domains: those whose nodes devices are offered as they are.
     """
     ops = frozenset(op for table in tables for op in table.by_op)
-    if not ops:
+    if not ops and not domains:
         return None
     plain = {"" if domain == _ONNX else domain: version for domain, version in opsets.items()}
-    return KernelCalls(answer=_answer(tables), ops=ops, opsets=plain)
+    return KernelCalls(answer=_answer(tables, domains), ops=ops, domains=domains, opsets=plain)
 
 
 def called_nodes(graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, asked: Sequence[Asked]) -> frozenset[str]:
@@ -81,7 +91,7 @@ def called_nodes(graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, as
     """
     call_names = set()
     for atom, members in enumerate(graph.atoms):
-        if len(members) == 1 and calls.concerns(nodes[members[0]]):
+        if len(members) == 1 and calls.has_kernel(nodes[members[0]]):
             node = nodes[members[0]]
             if _is_called(_request(graph, node, calls), [(each.table, each.verdicts[atom]) for each in asked]):
                 call_names.add(node.name)
@@ -101,8 +111,8 @@ def _is_called(request: Request | None, asked: Sequence[tuple[KernelTable, Verdi
 
 
 def _request(graph: Graph, node: OnnxNode, calls: KernelCalls) -> Request | None:
-    inputs = [_type(graph.value(name)) if name else None for name in node.inputs]
-    outputs = [_type(graph.value(name)) for name in node.outputs if name]
+    inputs = [operand_type(graph.value(name)) if name else None for name in node.inputs]
+    outputs = [operand_type(graph.value(name)) for name in node.outputs if name]
     if any(type_ is None and name for name, type_ in zip(node.inputs, inputs, strict=True)) or None in outputs:
         return None
     return Request(
@@ -115,7 +125,7 @@ def _request(graph: Graph, node: OnnxNode, calls: KernelCalls) -> Request | None
     )
 
 
-def _answer(tables: Sequence[KernelTable]) -> Answer:
+def _answer(tables: Sequence[KernelTable], domains: frozenset[str] = frozenset()) -> Answer:
     def answer(
         node: OnnxNode,
         version: int,
@@ -135,18 +145,28 @@ def _answer(tables: Sequence[KernelTable]) -> Answer:
         taken = next((each for each in choices if isinstance(each, Choice)), None)
         if taken is not None:
             return taken.outputs
+        if node.domain in domains:
+            return _stated(node, outputs)
         refused = [each for each in choices if isinstance(each, Unsupported)]
+        if not refused:
+            return _stated(node, outputs)
         return Unsupported(refused[0].reason, "; ".join(each.detail for each in refused))
 
     return answer
+
+
+def _stated(node: OnnxNode, outputs: tuple[OperandType, ...] | None) -> tuple[OperandType, ...] | Unsupported:
+    """What the model says that a node makes: nobody else knows it of an op that is offered as it is."""
+    if outputs is not None:
+        return outputs
+    return Unsupported(
+        Reason.DYNAMIC_SHAPE,
+        f"the model does not state types and shapes of the outputs of {node.domain}::{node.op_type}, which devices are "
+        "offered as it is; add value_info for them, or install a package with its converter",
+    )
 
 
 def _trimmed(inputs: Sequence[OperandType | None]) -> tuple[OperandType | None, ...]:
     """Inputs as an operation gives them: absent ones at the end say nothing."""
     last = max((position for position, type_ in enumerate(inputs) if type_ is not None), default=-1)
     return tuple(inputs[: last + 1])
-
-
-def _type(value: Value) -> OperandType | None:
-    dimensions, dtype = value.static_shape, value.dtype or ""
-    return OperandType(DataType(dtype), dimensions) if dimensions is not None and dtype in _NAMES else None

@@ -11,7 +11,7 @@ from typing import Any
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.kernel import InferRule, Kernel, KernelFunction, KernelOrigin, KernelType
-from nnadapter.drivers.registry import sources, takes_onnx
+from nnadapter.drivers.registry import inside, sources
 from nnadapter.drivers.selection import HOSTS, canonical
 from nnadapter.errors import FAILURES, DriverWarning, InvalidOptionError, close_names, describe
 from nnadapter.kernels.choosing import KernelTable
@@ -58,7 +58,7 @@ def register_kernel(
         The kernel, which `unregister_kernel` takes. A DriverWarning says if no driver offers the device now.
 
     Raises:
-        InvalidOptionError: something does not fit, or `device` takes ONNX; the session says so if opening it tells.
+        InvalidOptionError: something does not fit, or `device` is one that takes what others refuse.
     """
     kernel = Kernel(
         device=_accelerator(device),
@@ -86,19 +86,13 @@ def _accelerator(device: object) -> str:
     chosen = canonical(device) if isinstance(device, str) and ":" not in device else device
     if not isinstance(chosen, str) or not chosen:
         raise InvalidOptionError(f"a kernel is registered for a device by its name, got {device!r}")
-    if takes_onnx(chosen):
-        raise no_kernels(chosen)
+    if inside(chosen).partition(":")[0] in HOSTS:
+        raise InvalidOptionError(
+            f"a kernel is registered for device {chosen!r}, which takes what devices refuse; register it for one of "
+            "these, such as fake_npu, or give ONNX Runtime a library of custom ops in session options"
+        )
     _warn_of_an_unknown_name(chosen)
     return chosen
-
-
-def no_kernels(device: str) -> InvalidOptionError:
-    """The error of a kernel for a device that takes ONNX."""
-    return InvalidOptionError(
-        f"a kernel is registered for device {device!r}, which takes ONNX; kernels run between programs of devices that "
-        "take the adapter IR, so register it for one of these, such as fake_npu, or give ONNX Runtime a library of "
-        "custom ops in session options"
-    )
 
 
 def _warn_of_an_unknown_name(device: str) -> None:
@@ -129,7 +123,7 @@ def kernel_table(device: str, context: Context) -> KernelTable:
 
     What a driver offers is left out, with a DriverWarning, if it is no list of kernels.
     """
-    driver, _, id_ = device.partition(":")
+    driver, _, id_ = inside(device).partition(":")
     names = {driver, f"{driver}:{id_ or 0}"}
     own = tuple(each for each in registered_kernels() if each.device in names)
     try:

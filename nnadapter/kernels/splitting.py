@@ -7,13 +7,11 @@ would raise the level.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 
-from nnadapter.ir.extract import submodel
-from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.operand import Lifetime
-from nnadapter.ir.operations.custom import CUSTOM
+from nnadapter.drivers.interface import SegmentModel
+from nnadapter.kernels.segment import Segment
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,83 +19,72 @@ class KernelPiece:
     """What is run in one go."""
 
     operations: tuple[int, ...]
-    """Positions in the segment's model."""
-    inputs: tuple[int, ...]
-    """Operands of the segment's model."""
-    outputs: tuple[int, ...]
-    model: Model | None
+    """Positions in the segment."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    model: SegmentModel | None
     """For the driver; None for the call of a kernel."""
 
 
-def calls_in(model: Model) -> list[int]:
-    """Positions of the operations that kernels compute."""
-    return [position for position, operation in enumerate(model.operations) if operation.type == CUSTOM]
-
-
-def split(model: Model) -> tuple[KernelPiece, ...]:
-    """Return the pieces of a segment, in an order in which they can run. Linear in the model."""
-    levels = _levels(model)
-    read = _read_outside(model, levels)
+def split(segment: Segment) -> tuple[KernelPiece, ...]:
+    """Return the pieces of a segment, in an order in which they can run. Linear in the segment."""
+    levels = _levels(segment)
+    read = _read_outside(segment, levels)
     by_level: dict[int, list[int]] = {}
     for position, level in enumerate(levels):
         by_level.setdefault(level, []).append(position)
-    return tuple(piece for level in sorted(by_level) for piece in _pieces(model, by_level[level], read))
+    return tuple(piece for level in sorted(by_level) for piece in _pieces(segment, by_level[level], read))
 
 
-def without_calls(model: Model) -> tuple[Model, list[int]]:
-    """Return what of a model is the driver's, with holes where kernels compute, and the positions of its operations."""
-    rest = [position for position, operation in enumerate(model.operations) if operation.type != CUSTOM]
-    made = {operand for position in rest for operand in model.operations[position].outputs}
-    inputs = _inputs_of(model, rest, made)
-    calls = calls_in(model)
-    wanted = [*model.outputs, *(operand for position in calls for operand in model.operations[position].inputs)]
-    outputs = [operand for operand in dict.fromkeys(wanted) if operand in made]
-    return submodel(model, rest, inputs, outputs), rest
+def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
+    """Return what of a segment is the driver's, with holes where kernels compute, and where its operations stand."""
+    operations = segment.operations
+    rest = [position for position, operation in enumerate(operations) if operation.called is None]
+    made = {name for position in rest for name in operations[position].makes}
+    wanted = [*segment.outputs, *(name for position in segment.calls for name in operations[position].reads)]
+    outputs = [name for name in dict.fromkeys(wanted) if name in made]
+    return segment.part(rest, _inputs_of(segment, rest, made), outputs), rest
 
 
-def _levels(model: Model) -> list[int]:
+def _levels(segment: Segment) -> list[int]:
     """Even levels are the driver's, odd ones calls."""
-    of_operand: dict[int, int] = {}
+    of_value: dict[str, int] = {}
     levels = []
-    for operation in model.operations:
-        level = max((of_operand[operand] for operand in operation.inputs if operand in of_operand), default=0)
-        if operation.type == CUSTOM:
+    for operation in segment.operations:
+        level = max((of_value[name] for name in operation.reads if name in of_value), default=0)
+        if operation.called is not None:
             level += level % 2 == 0
         else:
             level += level % 2
         levels.append(level)
-        of_operand.update((operand, level) for operand in operation.outputs)
+        of_value.update((name, level) for name in operation.makes)
     return levels
 
 
-def _read_outside(model: Model, levels: Sequence[int]) -> set[int]:
-    """Operands that are read on another level than they are made on, or by a call, or go out."""
-    made = {operand: levels[at] for at, operation in enumerate(model.operations) for operand in operation.outputs}
-    boundary_operands = set(model.outputs)
-    for at, operation in enumerate(model.operations):
+def _read_outside(segment: Segment, levels: Sequence[int]) -> set[str]:
+    """Values that are read on another level than they are made on, or by a call, or go out."""
+    made = {name: levels[at] for at, operation in enumerate(segment.operations) for name in operation.makes}
+    boundary_values = set(segment.outputs)
+    for at, operation in enumerate(segment.operations):
         apart = levels[at] % 2 == 1
-        boundary_operands.update(operand for operand in operation.inputs if apart or made.get(operand) != levels[at])
-    return boundary_operands
+        boundary_values.update(name for name in operation.reads if apart or made.get(name) != levels[at])
+    return boundary_values
 
 
-def _pieces(model: Model, positions: list[int], read: set[int]) -> Iterator[KernelPiece]:
-    if model.operations[positions[0]].type != CUSTOM:
-        made = {operand for position in positions for operand in model.operations[position].outputs}
-        inputs = _inputs_of(model, positions, made)
-        ordered = dict.fromkeys(operand for position in positions for operand in model.operations[position].outputs)
-        outputs = tuple(operand for operand in ordered if operand in read)
-        yield KernelPiece(tuple(positions), inputs, outputs, submodel(model, positions, inputs, outputs))
+def _pieces(segment: Segment, positions: list[int], read: set[str]) -> Iterator[KernelPiece]:
+    operations = [segment.operations[position] for position in positions]
+    if operations[0].called is None:
+        made = dict.fromkeys(name for operation in operations for name in operation.makes)
+        inputs = _inputs_of(segment, positions, made.keys())
+        outputs = tuple(name for name in made if name in read)
+        yield KernelPiece(tuple(positions), inputs, outputs, segment.part(positions, inputs, outputs))
         return
     # Calls may wait for calls of their own level: the model's order is one in which all can run.
-    for position in positions:
-        operation = model.operations[position]
-        yield KernelPiece((position,), operation.inputs, operation.outputs, None)
+    for position, operation in zip(positions, operations, strict=True):
+        assert operation.called is not None, "a level is of one kind"
+        yield KernelPiece((position,), operation.called.inputs, operation.makes, None)
 
 
-def _inputs_of(model: Model, positions: Sequence[int], made: set[int]) -> tuple[int, ...]:
-    read = (operand for position in positions for operand in model.operations[position].inputs)
-    return tuple(
-        operand
-        for operand in dict.fromkeys(read)
-        if operand != ABSENT and operand not in made and model.operands[operand].lifetime is not Lifetime.CONSTANT
-    )
+def _inputs_of(segment: Segment, positions: Sequence[int], made: Set[str]) -> tuple[str, ...]:
+    read = (name for position in positions for name in segment.operations[position].reads)
+    return tuple(name for name in dict.fromkeys(read) if name not in made)

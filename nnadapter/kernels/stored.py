@@ -7,14 +7,15 @@ program is deserialized, by what the calls say.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.errors import IncompatibleProgramError, InvalidModelError, ModelFileError
-from nnadapter.ir.extract import submodel
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import DataType, Lifetime, Operand, OperandType
+from nnadapter.ir.operations.custom import CUSTOM
+from nnadapter.kernels.segment import Segment, SegmentOperation
 
 MAGIC = b"NNAKERN\0"
 """The first bytes of such a program."""
@@ -28,8 +29,8 @@ class StoredPiece:
     inputs: tuple[str, ...]
     """Names of operands."""
     outputs: tuple[str, ...]
-    types: tuple[OperandType, ...]
-    """Of the outputs."""
+    types: tuple[OperandType | None, ...]
+    """Of the outputs; None where that is not known beforehand."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +46,35 @@ class Stored:
     outputs: tuple[str, ...]
 
 
-def calls_model(model: Model, calls: Sequence[int]) -> Model:
+def calls_model(segment: Segment) -> Model:
     """The calls of a segment as a model of their own, with what passes the segment by."""
-    operations = [model.operations[position] for position in calls]
-    made = {operand for operation in operations for operand in operation.outputs}
-    read = dict.fromkeys(operand for operation in operations for operand in operation.inputs)
-    outside = [each for each in read if each not in made and model.operands[each].value is None]
-    kept = [each for each in dict.fromkeys(model.outputs) if model.operands[each].value is not None]
-    return submodel(model, calls, outside, [*dict.fromkeys((*made, *kept))])
+    called = [segment.operations[position] for position in segment.calls]
+    operands: dict[str, Operand] = {
+        name: Operand(name, each.type, Lifetime.CONSTANT, each.value) for name, each in segment.constants.items()
+    }
+    made = [name for operation in called for name in operation.makes]
+    for operation in called:
+        assert operation.called is not None, "it is a call"
+        results = zip(operation.makes, operation.called.call.outputs, strict=True)
+        operands.update((name, Operand(name, type_, Lifetime.MODEL_OUTPUT)) for name, type_ in results)
+    for operation in called:
+        assert operation.called is not None, "it is a call"
+        for name, type_ in zip(operation.called.inputs, operation.called.types, strict=True):
+            operands.setdefault(name, Operand(name, type_, Lifetime.MODEL_INPUT))
+    numbers = {name: number for number, name in enumerate(operands)}
+    kept = [name for name in dict.fromkeys(segment.outputs) if name in segment.constants]
+    return Model(
+        tuple(operands.values()),
+        tuple(_operation(each, numbers) for each in called),
+        tuple(numbers[name] for name, each in operands.items() if each.lifetime is Lifetime.MODEL_INPUT),
+        tuple(numbers[name] for name in dict.fromkeys((*made, *kept))),
+    )
+
+
+def _operation(operation: SegmentOperation, numbers: Mapping[str, int]) -> Operation:
+    assert operation.called is not None, "it is a call"
+    inputs, outputs = (tuple(numbers[name] for name in side) for side in (operation.called.inputs, operation.makes))
+    return Operation(CUSTOM, inputs, outputs, operation.called.call.to_attributes())
 
 
 def write(stored: Stored, blobs: Sequence[bytes]) -> bytes:
@@ -64,7 +86,7 @@ def write(stored: Stored, blobs: Sequence[bytes]) -> bytes:
     header = {
         "lengths": list(map(len, parts)),
         "pieces": [
-            {"inputs": each.inputs, "outputs": each.outputs, "types": [_type(type_) for type_ in each.types]}
+            {"inputs": each.inputs, "outputs": each.outputs, "types": [type_ and _type(type_) for type_ in each.types]}
             for each in stored.pieces
         ],
         "order": stored.order,
@@ -117,6 +139,8 @@ def _type(type_: OperandType) -> list[object]:
     return [type_.dtype.value, list(type_.dimensions)]
 
 
-def _read_type(told: Sequence[object]) -> OperandType:
+def _read_type(told: Sequence[object] | None) -> OperandType | None:
+    if told is None:
+        return None
     dtype, dimensions = told
     return OperandType(DataType(str(dtype)), tuple(map(int, dimensions)))  # type: ignore[call-overload]

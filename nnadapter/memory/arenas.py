@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -24,8 +23,8 @@ _SMALLEST_BYTES = 1 << 16
 class Arena:
     """One piece of working memory."""
 
-    def __init__(self, nbytes: int) -> None:
-        self.bytes: Array = _aligned(nbytes)
+    def __init__(self, nbytes: int, *, shared: bool = False) -> None:
+        self.bytes: Array = _shared(nbytes) if shared else _aligned(nbytes)
         """Uninitialized; starts at a multiple of the alignment."""
         self.bound: WeakKeyDictionary[object, Any] = WeakKeyDictionary()
         """What executions keep that points into these bytes; it goes when the arena goes."""
@@ -34,11 +33,15 @@ class Arena:
 
 
 class Arenas:
-    """The arenas of one owner; safe to use from many threads."""
+    """The arenas of one owner; safe to use from many threads, and in handlers of signals: there is no lock.
 
-    def __init__(self) -> None:
+    Args:
+        shared: other processes can map them.
+    """
+
+    def __init__(self, *, shared: bool = False) -> None:
+        self._shared = shared
         self._idle: list[Arena] = []
-        self._lock = Lock()
 
     @contextmanager
     def lent(self, nbytes: int, holder: object = None) -> Iterator[Arena]:
@@ -52,30 +55,41 @@ class Arenas:
         try:
             yield arena
         finally:
-            self._idle.append(arena)  # no lock: this may run in a finalizer, after an interrupt
+            self._idle.append(arena)
 
     @property
     def used_bytes(self) -> int:
         """Bytes of the arenas that nobody uses now, as far as they were ever used."""
-        with self._lock:
-            return sum(arena.used_bytes for arena in self._idle)
+        return sum(arena.used_bytes for arena in list(self._idle))
 
     def close(self) -> None:
         """Free what nobody uses now."""
-        with self._lock:
-            self._idle.clear()
+        self._idle.clear()
 
     def _take(self, nbytes: int, holder: object) -> Arena:
-        """The idle arena that the holder is bound to, or else the largest; a larger one takes its place."""
-        with self._lock:
-            arena = max(self._idle, key=lambda arena: (holder in arena.bound, arena.bytes.size), default=None)
-            if arena is not None:
-                self._idle.remove(arena)
+        arena = self._idle_for(holder)
         if arena is None or arena.bytes.size < nbytes:
             # Powers of two, so that it seldom has to grow; pages that nobody writes to cost nothing.
-            arena = Arena(1 << (max(nbytes, _SMALLEST_BYTES) - 1).bit_length())
+            arena = Arena(1 << (max(nbytes, _SMALLEST_BYTES) - 1).bit_length(), shared=self._shared)
         arena.used_bytes = max(arena.used_bytes, nbytes)
         return arena
+
+    def _idle_for(self, holder: object) -> Arena | None:
+        """The idle arena that the holder is bound to, or else the largest; a larger one takes its place."""
+        while idle := list(self._idle):
+            arena = max(idle, key=lambda arena: (holder in arena.bound, arena.bytes.size))
+            try:
+                self._idle.remove(arena)
+            except ValueError:  # somebody else was first
+                continue
+            return arena
+        return None
+
+
+def _shared(nbytes: int) -> Array:
+    from nnadapter.memory.shared import shared_bytes  # most sessions share nothing
+
+    return shared_bytes(nbytes)
 
 
 def _aligned(nbytes: int) -> Array:

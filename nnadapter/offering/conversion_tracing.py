@@ -164,8 +164,9 @@ class ConversionTracing:
         self._settled: dict[str, Array] = {}
         self._known: Mapping[str, Array] = {}
         self._tables: set[str] = set()
+        self._values = {**specialized.graph.values, **{name: self._input(name) for name in self._shapes}}
         self._context = ConversionContext(
-            {**specialized.graph.values, **{name: self._input(name) for name in self._shapes}},
+            self._values,
             ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
             self._sizes,
             typed_names=self._shapes.keys(),
@@ -214,6 +215,7 @@ class ConversionTracing:
         if self._reads_what_runs(behind, kept.keys()):
             return None
         self._known = ChainMap(self._evaluated(behind), self._specialized.constants)  # type: ignore[arg-type]
+        self._values.update((value.name, value) for value in self._types_known_by_now(behind))
         try:
             for index in sorted(kept.keys() | behind):
                 for node in kept.get(index, ()):
@@ -268,6 +270,14 @@ class ConversionTracing:
         }
         wanted = [name for names in missing.values() for name in names]
         return evaluate_nodes(self._prepared, list(missing), constants, wanted) if missing else {}
+
+    def _types_known_by_now(self, behind: Iterable[int]) -> Iterator[Value]:
+        """What was evaluated, of which the model itself says no sizes, or names of sizes of its own."""
+        names = (name for index in behind for name in self._prepared.nodes[index].outputs if name in self._known)
+        for name in names:
+            value, array = self._values.get(name) or Value(name), self._known[name]
+            if value.static_shape is None:
+                yield replace(value, dtype=array.dtype.name, shape=array.shape)
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
         """Take over what a node made of sizes, traced where there is a rule for it."""

@@ -22,6 +22,7 @@ _WORTH_A_TRY = frozenset(
     [
         Reason.UNSUPPORTED_OPERATION,
         Reason.UNSUPPORTED_VERSION,
+        Reason.UNSUPPORTED_DOMAIN,
         Reason.UNSUPPORTED_ATTRIBUTE,
         Reason.UNSUPPORTED_RANK,
         Reason.NOT_CONSTANT,

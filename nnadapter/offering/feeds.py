@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SEED = 0
 _FEW_BITS = {"int2": (-2, 2), "uint2": (0, 4), "int4": (-8, 8), "uint4": (0, 16)}
 """Integers that are no indices: the smallest, and one beyond the largest."""
-Maker = Callable[[Value, tuple[int, ...] | None, np.random.Generator], Array]
+Maker = Callable[[Value, tuple[int, ...] | None, "np.random.Generator"], Array]
 """Makes an array for an input of a shape, which is None if it has none."""
 
 

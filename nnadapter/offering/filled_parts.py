@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.filled_model import FillableModel, FilledModel, FilledTogether
 from nnadapter.ir.given import Given
-from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Lifetime, Operand
-from nnadapter.ir.structure import TracedModel, numbers
+from nnadapter.ir.replaying import taking
+from nnadapter.ir.structure import numbers
 from nnadapter.ir.tracing import Traced
 from nnadapter.ir.verifying import verify
 from nnadapter.offering.part import Part
@@ -30,24 +30,26 @@ class FillablePart:
         """What it reads once it is filled."""
         with suppress(InvalidModelError):  # who is asked about it at some sizes says so
             verify(part.model)  # once: what holds for traced numbers holds for all that a replay does not refuse
-        self._traced = TracedModel(part.model)
+        named = zip(part.inputs, part.model.inputs, strict=True)
+        self._given = {index: name for name, index in named if name in given.names}
+        self.model = FillableModel(part.model, tuple(self._given))
+        """Of the segment."""
         own = {each.number for each in numbers(part.model) if isinstance(each, Traced)}
-        self._numbers = tuple(sorted(own | given.numbers))
+        self._key = taking(sorted(own | given.numbers))
 
     def key(self, known: Sequence[Any]) -> tuple[Any, ...]:
         """Equal where the filled segments are."""
-        return tuple([known[number] for number in self._numbers])
+        return self._key(known)
 
     def filled(self, known: Sequence[Any]) -> Part:
         """The segment with the numbers of a replay; what it was given are constants."""
-        model = self._traced.filled(known)
-        values = self.given.at(known)
-        operands = list(model.operands)
-        for name, index in zip(self.part.inputs, model.inputs, strict=True):
-            if name in values:
-                operand, value = operands[index], values[name]
-                assert value.shape == operand.type.dimensions, f"{name} is {value.shape}, the model says {operand.type}"
-                operands[index] = Operand(operand.name, operand.type, Lifetime.CONSTANT, value)
-        inputs = tuple(index for name, index in zip(self.part.inputs, model.inputs, strict=True) if name not in values)
-        filled = Model(tuple(operands), model.operations, inputs, model.outputs, model.varying)
-        return Part(filled.found_sound() if model.is_sound else filled, self.inputs)
+        contents = {}
+        if self._given:
+            values = self.given.at(known)
+            contents = {index: values[name] for index, name in self._given.items()}
+        return Part(FilledModel(self.model, known, contents), self.inputs)
+
+
+def fill_together(parts: Sequence[FillablePart]) -> None:
+    """Say that segments, of one device, are filled by the same replays: what these come to is made once for all."""
+    FilledTogether([part.model for part in parts])

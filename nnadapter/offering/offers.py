@@ -28,8 +28,10 @@ class Offer:
 def offers(graph: Graph, answers: Answers) -> Iterator[Offer]:
     """The atoms to offer node by node; none where there is no device to offer them to."""
     for atom, nodes in enumerate(graph.atoms if answers else ()):
+        if len(nodes) == 1:  # most atoms
+            continue
         taker = next((place for place, device_verdicts in enumerate(answers) if device_verdicts[atom]), None)
-        if len(nodes) > 1 and taker != 0:
+        if taker != 0:
             names = tuple(graph.nodes[node].name for node in nodes)
             yield Offer(nodes=names, inside=inside(graph, atom), before=taker)
 

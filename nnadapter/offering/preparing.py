@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nnadapter.converters.output_types import output_types
 from nnadapter.converters.registry import has_converter
 from nnadapter.converters.validity import contradiction
 from nnadapter.onnx.operators import NO_RULES, Operators, Rules
@@ -14,8 +15,17 @@ from nnadapter.onnx.preparation.prepare import Prepared
 if TYPE_CHECKING:
     import onnx
 
-OPERATORS = Operators(has_converter, contradiction)
+OPERATORS = Operators(has_converter, contradiction, output_types)
 """What converters know; kernels are those of a session's devices."""
+
+
+def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
+    """Return domain and op type of the nodes of some domains whose ops nobody converts."""
+    from nnadapter.onnx.brought_converters import brought_versions
+    from nnadapter.onnx.further_schemas import further_schema
+
+    ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
+    return {op for op in ops if further_schema(*op) is None and not brought_versions(*op)}
 
 
 def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:

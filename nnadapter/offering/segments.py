@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.capability import Capability, ModelForm
+from nnadapter.kernels.choosing import KernelTable
+from nnadapter.offering.calling import calls_among, with_calls
 from nnadapter.offering.part import Part
 from nnadapter.onnx.building import tensor_of
 from nnadapter.onnx.extracting import OnnxIndex, extract
@@ -123,9 +125,16 @@ def ir_part(conversion: Conversion, step: Step) -> Part:
     return Part(conversion.part(operations, input_operands, wanted), inputs)
 
 
-def part_of(capability: Capability, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
+def onnx_part(kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
+    """The segment as ONNX, with calls where kernels of its device compute nodes."""
+    part = parts.part(step)
+    calls = calls_among(kernels, step.nodes, parts.graph, conversion)
+    return replace(part, model=with_calls(part.model, step.nodes, parts.graph, calls)) if calls else part
+
+
+def part_of(capability: Capability, kernels: KernelTable, step: Step, conversion: Conversion, parts: OnnxParts) -> Part:
     """The segment in the form that its device takes."""
     if capability.form is ModelForm.IR:
         return ir_part(conversion, step)
-    part = parts.part(step)
+    part = onnx_part(kernels, step, conversion, parts)
     return part if capability.takes_references else replace(part, model=inlined(part.model))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 
 import onnx
@@ -25,7 +26,7 @@ def check_equations(model: onnx.ModelProto) -> None:
     An equation that a function takes from its caller is read at every call, and where the function has a default.
     """
     nodes_by_function = {key_of(function): [*with_nested(function.node)] for function in model.functions}
-    stating = (node for node in model.graph.node if node.attribute)  # others hold no equation, and no graph
+    stating = filter(attrgetter("attribute"), model.graph.node)  # others hold no equation, and no graph
     nodes = [*with_nested(stating), *(node for inside in nodes_by_function.values() for node in inside)]
     places = _places(nodes_by_function)
     stated = [

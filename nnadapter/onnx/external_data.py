@@ -11,6 +11,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 
 import onnx
@@ -110,7 +112,7 @@ def _fill(tensor: TensorProto, path: Path, offset: int, length: int) -> None:
 def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]:
     """The tensors in attributes of nodes, those of inner graphs, and those that sparse ones are made of."""
     sparse = [*part.sparse_initializer] if isinstance(part, onnx.GraphProto) else []
-    for attribute in (each for node in part.node for each in node.attribute):
+    for attribute in chain.from_iterable(map(attrgetter("attribute"), part.node)):
         yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
         sparse += [
             *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []),

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nnadapter import limits
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.onnx.external_data import refer_to_files
+from nnadapter.onnx.function_calls import check_calls
 from nnadapter.onnx.references import inlined
 from nnadapter.onnx.skeletons import skeleton_of
+from nnadapter.onnx.walking import check_size
 
 if TYPE_CHECKING:
     import onnx
+
+_BEGINNING = 8
+"""Bytes that tell what a file is."""
 
 
 def load_model(
@@ -26,7 +33,8 @@ def load_model(
 
     Raises:
         ModelFileError: the file, or a file of external data, is missing or cannot be read.
-        InvalidModelError: the contents are not an ONNX model, are truncated, or hold no nodes.
+        InvalidModelError: the contents are not an ONNX model, are truncated, hold no nodes, or are beyond
+            `nnadapter.limits`.
     """
     import onnx
 
@@ -35,12 +43,13 @@ def load_model(
         model = onnx.ModelProto()
         model.CopyFrom(source)
     elif isinstance(source, bytes):
-        model = _parse(source, "the model given as bytes")
+        model = _contained(source)
     elif isinstance(source, (str, os.PathLike)):
         model = _read(Path(source))
     else:
         raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
     check_not_empty(model, describe(source))
+    check_calls(model)
     if external_data:
         path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
         refer_to_files(model, path, describe(source))
@@ -86,10 +95,31 @@ def refuse_empty(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> No
         check_not_empty(load_model(source), describe(source))
 
 
+def _contained(contents: bytes) -> onnx.ModelProto:
+    what = "the model given as bytes"
+    with suppress(IndexError):  # it is no message, as is said where it is parsed
+        check_size(contents, what)
+    return _parse(contents, what)
+
+
 def _read(path: Path) -> onnx.ModelProto:
+    what = f"model {str(path)!r}"
+    try:
+        check_size(path, what)
+    except IndexError as error:
+        with path.open("rb") as file:
+            beginning = file.read(_BEGINNING)
+        raise _unreadable(beginning, path.stat().st_size, what) from error
     try:
         with path.open("rb") as file:
-            contents = skeleton_of(file, path.absolute()) or file.read()
+            contents = skeleton_of(file, path.absolute())
+            size = os.fstat(file.fileno()).st_size
+            if contents is None and size > limits.MESSAGE_BYTES:
+                raise InvalidModelError(
+                    f"{what} has {size:,} bytes that are no weights, expected at most {limits.MESSAGE_BYTES:,}; "
+                    "export it again"
+                )
+            contents = contents or file.read()
     except FileNotFoundError as error:
         raise ModelFileError(f"model file {str(path)!r} does not exist; check the path") from error
     except OSError as error:
@@ -98,7 +128,7 @@ def _read(path: Path) -> onnx.ModelProto:
         raise ModelFileError(
             f"model file {str(path)!r} gives nothing more, and it is read more than once; save the model in a file"
         )
-    return _parse(contents, f"model {str(path)!r}")
+    return _parse(contents, what)
 
 
 def _parse(contents: bytes, what: str) -> onnx.ModelProto:
@@ -107,22 +137,25 @@ def _parse(contents: bytes, what: str) -> onnx.ModelProto:
 
     if not contents:
         raise InvalidModelError(f"{what} is empty, expected an ONNX model; export it again")
-    if contents[4:8] == b"ORTM":
-        raise InvalidModelError(
-            f"{what} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"
-        )
     model = onnx.ModelProto()
     try:
         model.ParseFromString(contents)
     except DecodeError as error:
-        # Every exporter writes the IR version first; a file that starts otherwise never was a model.
-        cause = "is truncated or damaged" if contents[:1] == b"\x08" else "is not an ONNX model"
-        raise InvalidModelError(
-            f"{what} ({len(contents)} bytes) {cause}: protobuf cannot parse it; export or download it again"
-        ) from error
+        raise _unreadable(contents, len(contents), what) from error
     if not _is_text(model.graph):
         raise InvalidModelError(f"{what} is damaged: a name in it is not UTF-8; export or download it again")
     return model
+
+
+def _unreadable(contents: bytes, size: int, what: str) -> InvalidModelError:
+    """What is wrong with contents, of which the beginning is enough, that are no message."""
+    if contents[4:8] == b"ORTM":
+        return InvalidModelError(
+            f"{what} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"
+        )
+    # Every exporter writes the IR version first; a file that starts otherwise never was a model.
+    cause = "is truncated or damaged" if contents[:1] == b"\x08" else "is not an ONNX model"
+    return InvalidModelError(f"{what} ({size} bytes) {cause}: protobuf cannot parse it; export or download it again")
 
 
 def _is_text(graph: onnx.GraphProto) -> bool:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 
 import onnx
 from onnx import helper
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import Array
+from nnadapter.ir.operand import Array, OperandType
 from nnadapter.onnx.building import array_info, copied, initializer_of, model_of
+from nnadapter.onnx.function_ops import body_of
 from nnadapter.onnx.model import OnnxModel
+from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.nodes import holds_graph, key_of
 from nnadapter.onnx.propagation import FAILURES, infer
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import is_further
 from nnadapter.onnx.true_shapes import has_rule, true_shape
 from nnadapter.onnx.values import constant_value, value_of, values_of
 from nnadapter.onnx.written_types import Written
@@ -87,10 +92,17 @@ class Inference:
         self._outputs = [_without_shape(value) for value in model.graph.output]
         self._written = Written(model)
 
-    @property
+    @cached_property
     def has_rules(self) -> bool:
-        """Whether a rule is for some node of the model."""
-        return bool(self._rules) and any((node.domain, node.op_type) in self._rules for node in self._read.nodes)
+        """Whether something else than onnx says what some node of the model makes."""
+        kinds = {(node.domain, node.op_type) for node in self._read.nodes}
+        return self.has_further or any(kind in self._rules for kind in kinds)
+
+    @cached_property
+    def has_further(self) -> bool:
+        """Whether some node of the model is of an op that onnx knows nothing of, and that is described."""
+        kinds = {(node.domain, node.op_type, node.since_version) for node in self._read.nodes}
+        return any(is_further(*kind) for kind in kinds)
 
     def states_already(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
         """Whether the model itself gives its inputs these shapes."""
@@ -138,30 +150,50 @@ class Inference:
         return {**made, **self._corrections(index, inferred_types, constants)} if index in self._doubted else made
 
     def stated_of_one(
-        self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
+        self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array], *, open_sizes: bool = False
     ) -> dict[str, onnx.ValueInfoProto]:
-        """Return what a rule says of the results of the node at `index`, or the model; nothing where no rule is for it.
+        """Return what is said of the results of the node at `index` where onnx knows nothing of its op.
+
+        That is what a rule says, or the body of its op, or its converter, or the model; nothing where onnx knows it.
 
         Args:
             index: the node's position.
             values: what is known of values; a name may be missing.
             constants: every value whose contents are known.
+            open_sizes: rules, which need numbers, are not asked.
         """
         node = self._read.nodes[index]
-        rule = self._rules.get((node.domain, node.op_type))
-        if rule is None:
+        rule = None if open_sizes else self._rules.get((node.domain, node.op_type))
+        is_described = is_further(node.domain, node.op_type, node.since_version)
+        if rule is None and not is_described:
             return {}
         told = {name: values.get(name, Value(name)) for name in node.inputs if name}
         told.update((name, constant_value(name, constants[name])) for name in told if name in constants)
-        input_values = [told.get(name) for name in node.inputs]
-        output_types = rule(node, node.since_version or self._read.opsets.get(node.domain, 1), input_values)
-        if output_types is None:
-            return self._written.types([name for name in node.outputs if name], values)
-        return {
-            name: helper.make_tensor_value_info(name, ELEMENT_TYPE_OF_DTYPE[type_.dtype.value], type_.dimensions)
-            for name, type_ in zip(node.outputs, output_types, strict=False)
-            if name
-        }
+        said: dict[str, onnx.ValueInfoProto] = {}
+        if rule is not None:
+            input_values = [told.get(name) for name in node.inputs]
+            version = node.since_version or self._read.opsets.get(node.domain, 1)
+            said = _infos(node, rule(node, version, input_values))
+        if is_described and not said:
+            said = self._said_of_further(node, told, constants)
+        return said or self._written.types([name for name in node.outputs if name], values)
+
+    def _said_of_further(
+        self, node: OnnxNode, told: Mapping[str, Value], constants: Mapping[str, Array]
+    ) -> dict[str, onnx.ValueInfoProto]:
+        if node.contradiction:
+            return {}
+        inputs = [told.get(name) for name in node.inputs]
+        known = {position: constants[name] for position, name in enumerate(node.inputs) if name in constants}
+        try:
+            body = body_of(node, inputs, known)
+        except Refusal:
+            return {}
+        if body is None:
+            types_by_name = self._read.operators.output_types(node, told, constants) or {}
+            return {name: _info(name, type_) for name, type_ in types_by_name.items()}
+        wanted = (name for name in node.outputs if name)
+        return {name: _called(info, name) for name, info in zip(wanted, body.types(inputs, known), strict=False)}
 
     def agrees(self, known: KnownBefore) -> bool:
         """Whether no node contradicts the shapes of inputs, as far as inference can tell."""
@@ -238,6 +270,21 @@ class Inference:
     def _calls_function(self, index: int) -> bool:
         node = self._model.graph.node[index]
         return key_of(node) in self._functions or holds_graph(node)  # which may call one in there
+
+
+def _infos(node: OnnxNode, types: Sequence[OperandType] | None) -> dict[str, onnx.ValueInfoProto]:
+    return {name: _info(name, type_) for name, type_ in zip(node.outputs, types or (), strict=False) if name}
+
+
+def _info(name: str, type_: OperandType) -> onnx.ValueInfoProto:
+    made: onnx.ValueInfoProto = helper.make_tensor_value_info(
+        name, ELEMENT_TYPE_OF_DTYPE[type_.dtype.value], type_.dimensions
+    )
+    return made
+
+
+def _called(info: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:
+    return onnx.ValueInfoProto(name=name, type=info.type)
 
 
 def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapping[str, Array]) -> None:

@@ -110,7 +110,8 @@ def read_node(proto: onnx.NodeProto, name: str, since_version: int, node: Node |
         node: the same node of that graph, where it has been read already: then only attributes are read.
     """
     node = node_of(proto, name) if node is None else node
-    attributes = {attribute.name: value_of_attribute(attribute) for attribute in proto.attribute}
+    stated = proto.attribute  # most nodes state none
+    attributes = {attribute.name: value_of_attribute(attribute) for attribute in stated} if stated else {}
     return OnnxNode(
         name,
         node.op_type,

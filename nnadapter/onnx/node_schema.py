@@ -9,6 +9,7 @@ from typing import NamedTuple
 import onnx
 import onnx.defs
 
+from nnadapter.onnx.further_schemas import FurtherSchema, bounds_of, further_schema
 from nnadapter.onnx.graphs import node_of
 from nnadapter.process.cache import remembered
 from partition.graph import Node
@@ -22,6 +23,8 @@ _FORMS = 4096
 """Of so many forms of nodes it is remembered what is wrong with them: models have few, in many nodes."""
 _ALL_OR_FEWEST = frozenset({"BatchNormalization"})
 """Ops that give all outputs or the least number, and none between; schemas do not tell it in Python."""
+_ANY_ATTRIBUTES = frozenset({"LayerNormalization"})
+"""Ops that may state attributes that their schemas have not, as onnx and ONNX Runtime allow; not told in Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,8 @@ class _SchemaRules:
     """Least and greatest number."""
     outputs: tuple[int, int]
     """Least and greatest number."""
+    any_attributes: bool
+    """Attributes that the schema has not do no harm."""
     all_or_fewest: bool
     """There is no number of outputs between the two."""
     present: tuple[int, ...]
@@ -65,8 +70,8 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
     node = node_of(proto, proto.name) if node is None else node
     inputs = node.inputs
     absent = tuple(position for position, name in enumerate(inputs) if not name) if "" in inputs else ()
-    stated = tuple((attribute.name, attribute.type) for attribute in proto.attribute)
-    form = _NodeForm(stated, len(inputs), len(node.outputs), absent)
+    stated = tuple((each.name, each.type) for each in proto.attribute) if proto.attribute else ()
+    form = stated, len(inputs), len(node.outputs), absent
     return _contradiction(node.op_type, since_version, node.domain, form)
 
 
@@ -82,9 +87,12 @@ class _NodeForm(NamedTuple):
 
 
 @remembered(_FORMS)
-def _contradiction(op_type: str, since_version: int, domain: str, form: _NodeForm) -> str:
+def _contradiction(
+    op_type: str, since_version: int, domain: str, form: tuple[tuple[tuple[str, int], ...], int, int, tuple[int, ...]]
+) -> str:
+    """The form is that of `_NodeForm`; most are known, and a plain tuple is made and compared in no time."""
     rules = _rules(op_type, since_version, domain)
-    return next(_contradictions(form, rules), "") if rules else ""
+    return next(_contradictions(_NodeForm(*form), rules), "") if rules else ""
 
 
 def _contradictions(form: _NodeForm, rules: _SchemaRules) -> Iterator[str]:
@@ -93,7 +101,7 @@ def _contradictions(form: _NodeForm, rules: _SchemaRules) -> Iterator[str]:
         expected = rules.types.get(name)
         if name in stated:
             yield f"attribute {name!r} of {rules.operator_name} is stated twice; expected it once"
-        elif expected is None and not name.startswith(_INTERNAL):
+        elif expected is None and not (rules.any_attributes or name.startswith(_INTERNAL)):
             known = ", ".join(sorted(rules.types)) or "no attribute"
             yield f"attribute {name!r} is none of {rules.operator_name}, which has {known}"
         elif expected not in (None, type_):
@@ -125,13 +133,29 @@ def _rules(op_type: str, since_version: int, domain: str) -> _SchemaRules | None
     try:
         schema = onnx.defs.get_schema(op_type, since_version, domain)
     except onnx.defs.SchemaError:
-        return None
+        return _further_rules(further_schema(domain, op_type))
     return _SchemaRules(
         operator_name=f"{op_type} of schema version {schema.since_version}",
         types={name: int(each.type.value) for name, each in schema.attributes.items()},  # type: ignore[attr-defined]
         required=tuple(name for name, each in schema.attributes.items() if each.required),
         inputs=(schema.min_input, schema.max_input),
         outputs=(schema.min_output, schema.max_output),
+        any_attributes=op_type in _ANY_ATTRIBUTES and not domain,
         all_or_fewest=op_type in _ALL_OR_FEWEST and not domain,
         present=tuple(position for position, each in enumerate(schema.inputs) if each.option == _SINGLE),
+    )
+
+
+def _further_rules(schema: FurtherSchema | None) -> _SchemaRules | None:
+    if schema is None:
+        return None
+    return _SchemaRules(
+        operator_name=f"{schema.op_type} of schema version {schema.since_version}",
+        types=dict(schema.types),
+        required=schema.required,
+        inputs=bounds_of(schema.inputs),
+        outputs=bounds_of(schema.outputs),
+        any_attributes=False,
+        all_or_fewest=False,
+        present=tuple(position for position, name in enumerate(schema.inputs) if name[-1] not in "?."),
     )

@@ -12,10 +12,10 @@ from onnx import TensorProto, checker
 
 from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
 from nnadapter.onnx.equations import check_equations
-from nnadapter.onnx.nodes import captured_names, opsets_of
+from nnadapter.onnx.nodes import captured_names, holds_graph, opsets_of
 from nnadapter.onnx.propagation import FAILURES, infer
 from nnadapter.onnx.references import bytes_of, holding
-from nnadapter.onnx.values import value_of
+from nnadapter.onnx.values import values_of
 from partition.graph import Value
 
 _SMALL_BYTES = 1 << 12
@@ -25,6 +25,7 @@ _DECIDING_ELEMENTS = 64
 _LARGEST_REALS = 1 << 16
 """Bytes of reals beyond which they are given as inputs in any case."""
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
+_Shape = tuple[int | str | None, ...] | None
 
 
 class Parts:
@@ -84,9 +85,13 @@ class Parts:
         """The version of ONNX's own domain."""
         return opsets_of(self._model.opset_import).get("", 1)
 
+    @cached_property
+    def _values(self) -> Mapping[str, Value]:
+        return values_of(self._types.values())
+
     def value(self, name: str) -> Value | None:
         """The type of a value, if it is known."""
-        return value_of(self._types[name]) if name in self._types else None
+        return self._values.get(name)
 
     def cases(self) -> dict[object, list[int]]:
         """The positions of the nodes whose inputs all have a type, by what decides whether one is refused."""
@@ -97,7 +102,10 @@ class Parts:
         return positions_by_case
 
     def sized_cases(self, positions: Sequence[int]) -> dict[object, list[int]]:
-        """The same of some nodes, by dimensions and the contents of constants as well, but for those of weights."""
+        """The same of some nodes, by dimensions and the contents of constants as well, but for those of weights.
+
+        Of sizes that are left open, it matters which of a node's are the same, and not what they are called.
+        """
         positions_by_case: dict[object, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)
@@ -117,7 +125,8 @@ class Parts:
         reads = (*node.input, *captured_names(node))
         contents = (self.constants.get(name) for name in reads)
         digests = tuple(None if each is None or _is_weight(each) else _digest(each) for each in contents)
-        return self._case(node), tuple(map(self._shape, (*reads, *node.output))), digests
+        shapes = [self._shape(name) for name in (*reads, *node.output)]
+        return self._case(node), tuple(shapes) if holds_graph(node) else _nameless(shapes), digests
 
     def part(self, positions: Sequence[int]) -> onnx.ModelProto:
         """The nodes at `positions`, ascending, as a model."""
@@ -144,10 +153,21 @@ class Parts:
         return True
 
     def _dtype(self, name: str) -> str | None:
-        return value_of(self._types[name]).dtype if name in self._types else None
+        value = self._values.get(name)
+        return None if value is None else value.dtype
 
-    def _shape(self, name: str) -> object:
-        return value_of(self._types[name]).shape if name in self._types else None
+    def _shape(self, name: str) -> _Shape:
+        value = self._values.get(name)
+        return None if value is None else value.shape
+
+
+def _nameless(shapes: Sequence[_Shape]) -> tuple[object, ...]:
+    """Shapes whose open sizes are numbered in the order in which they come first, from -1 down."""
+    numbers: dict[str, int] = {}
+    return tuple(
+        shape and tuple(numbers.setdefault(size, ~len(numbers)) if isinstance(size, str) else size for size in shape)
+        for shape in shapes
+    )
 
 
 def _reads(node: onnx.NodeProto) -> tuple[str, ...]:

@@ -74,13 +74,23 @@ def array_of(tensor: TensorProto) -> Array:
         inline: Array = numpy_helper.to_array(tensor)
         return inline
     place = {entry.key: entry.value for entry in tensor.external_data}
-    dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return _shared(_key(tensor), lambda: _known(place, _placed(place).view(dtype).reshape(tuple(tensor.dims))))
+    return _shared(_key(tensor), lambda: _looked_up(tensor, place))
 
 
 def is_reference(tensor: TensorProto) -> bool:
     """Whether the message does not hold the contents of the tensor."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def is_read(tensor: TensorProto) -> bool:
+    """Whether the contents of a tensor are read from the model's own file."""
+    return is_reference(tensor) and any(entry.key == _KIND and entry.value == READ for entry in tensor.external_data)
+
+
+def is_held(tensor: TensorProto) -> bool:
+    """Whether somebody holds the array that a tensor refers to."""
+    reference = _living.get(_key(tensor))
+    return reference is not None and reference() is not None
 
 
 def refers_to(tensor: TensorProto, path: Path) -> bool:
@@ -233,6 +243,11 @@ def _state(tensor: TensorProto, kind: str, place: Mapping[str, str]) -> None:
 
 def _key(tensor: TensorProto) -> Hashable:
     return (*((entry.key, entry.value) for entry in tensor.external_data), tensor.data_type, *tensor.dims)
+
+
+def _looked_up(tensor: TensorProto, place: Mapping[str, str]) -> Array:
+    contents = _placed(place).view(helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    return _known(place, contents.reshape(tuple(tensor.dims)))
 
 
 def _known(place: Mapping[str, str], array: Array) -> Array:

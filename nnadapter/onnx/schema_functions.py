@@ -8,6 +8,7 @@ import onnx
 import onnx.defs
 
 from nnadapter.onnx.building import copied
+from nnadapter.onnx.schemas import is_further
 from nnadapter.process.cache import remembered
 
 
@@ -20,6 +21,8 @@ def schema_body(op_type: str, version: int, domain: str) -> onnx.FunctionProto |
         version: of the schema.
         domain: empty for ONNX's own.
     """
+    if is_further(domain, op_type, version):
+        return None
     schema = onnx.defs.get_schema(op_type, version, domain)
     if not schema.has_function:  # type: ignore[attr-defined]  # the stubs lack it
         return None
@@ -44,6 +47,8 @@ def typed_body(
     Returns:
         None if the op is no function, or says that this node is none.
     """
+    if is_further(domain, node.op_type, version):
+        return None
     schema = onnx.defs.get_schema(node.op_type, version, domain)
     if schema.has_function:  # type: ignore[attr-defined]
         plain = schema_body(node.op_type, version, domain)

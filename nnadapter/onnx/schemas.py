@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from types import MappingProxyType
 
 import onnx
@@ -10,18 +11,24 @@ import onnx.defs
 import onnx.helper
 
 from nnadapter.onnx.attributes import value_of_attribute
+from nnadapter.onnx.brought_converters import ONNX_DOMAIN, brought_version
+from nnadapter.onnx.further_schemas import further_schema
 from nnadapter.process.cache import remembered
 
-ONNX_DOMAIN = "ai.onnx"
+_LARGEST_OPSET = (1 << 31) - 1
+"""What onnx takes for one; a model may name any number of 64 bits."""
 
 
 @remembered(4096)
 def since_version(domain: str, op_type: str, opset: int) -> int | None:
     """The schema version that `opset` means for an op, or None if the op is not in that opset."""
-    try:
-        return int(onnx.defs.get_schema(op_type, opset, "" if domain == ONNX_DOMAIN else domain).since_version)
-    except onnx.defs.SchemaError:
+    plain = "" if domain == ONNX_DOMAIN else domain
+    if not 0 <= opset <= _LARGEST_OPSET:
         return None
+    try:
+        return int(onnx.defs.get_schema(op_type, opset, plain).since_version)
+    except onnx.defs.SchemaError:
+        return _further_version(plain, op_type, opset)
 
 
 @remembered(4096)
@@ -30,7 +37,35 @@ def newest_since_version(domain: str, op_type: str) -> int | None:
     try:
         return int(onnx.defs.get_schema(op_type, domain).since_version)
     except onnx.defs.SchemaError:
-        return None
+        return _further_version(domain, op_type)
+
+
+def _further_version(domain: str, op_type: str, opset: float = inf) -> int | None:
+    schema = further_schema(domain, op_type)
+    if schema is None:
+        return brought_version(domain, op_type, opset)
+    return None if schema.since_version > opset else schema.since_version
+
+
+@remembered(4096)
+def is_further(domain: str, op_type: str, since_version: int) -> bool:
+    """Whether a schema is one that onnx has not; 0 is none."""
+    if not since_version:
+        return False
+    try:
+        onnx.defs.get_schema(op_type, since_version, domain)
+    except onnx.defs.SchemaError:
+        return (
+            further_schema(domain, op_type) is not None
+            or brought_version(domain, op_type, since_version) == since_version
+        )
+    return False
+
+
+def is_brought(domain: str, op_type: str, since_version: int) -> bool:
+    """Whether a schema is one of which nothing is known but that a package converts it."""
+    known = not (domain and since_version and is_further(domain, op_type, since_version))
+    return not known and further_schema(domain, op_type) is None
 
 
 @remembered(4096)
@@ -38,6 +73,9 @@ def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[st
     """The attributes that a node of this schema version has without stating them; none where there is no schema."""
     if not since_version:
         return MappingProxyType({})
+    if is_further(domain, op_type, since_version):
+        further = further_schema(domain, op_type)
+        return MappingProxyType({} if further is None else dict(further.defaults))
     schema = onnx.defs.get_schema(op_type, since_version, domain)
     stated = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.type}
     return MappingProxyType({name: value_of_attribute(value) for name, value in stated.items()})

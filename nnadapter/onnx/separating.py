@@ -6,13 +6,15 @@ them elsewhere, mapped and shared, needs neither copies nor onnx.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from nnadapter.ir.operand import Array
+from nnadapter.onnx.wire_format import BYTES, GRAPH, INITIALIZER, NUMBER, RAW_DATA, fields, rewritten, varint_bytes
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ _BY_ADDRESS = frozenset(
     ("float16", "float32", "float64", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 )
 """Data types that ONNX Runtime's Python interface takes the address of."""
+_NAME = 8 << 3 | BYTES
+"""The tag of the name in TensorProto."""
+_OF_PLACES = (13 << 3 | BYTES, 14 << 3 | NUMBER)
+"""In TensorProto, the tags of `external_data` and `data_location`."""
 LOCATION = "compiled"
 """Where the model says that they lie; nobody opens it."""
 
@@ -71,6 +77,25 @@ def joined(contents: bytes, tensors: Sequence[SeparateTensor]) -> onnx.ModelProt
             tensor.ClearField("data_location")
             tensor.raw_data = by_name[tensor.name].contents.tobytes()
     return model
+
+
+def joined_bytes(contents: bytes, tensors: Mapping[str, Array]) -> bytes:
+    """Return the model that `separated` took apart as bytes, by the contents of its constants; it needs no onnx."""
+    within = partial(rewritten, contents)
+    initializer = partial(_filled, contents, tensors)
+    whole = within(0, len(contents), GRAPH, lambda start, end: within(start, end, INITIALIZER, initializer))
+    return contents if whole is None else whole
+
+
+def _filled(contents: bytes, tensors: Mapping[str, Array], start: int, end: int) -> bytes | None:
+    """A constant with its contents; None where it has them."""
+    rows = list(fields(contents, start, end))
+    name = next((contents[begin:stop].decode(errors="replace") for tag, _, begin, stop in rows if tag == _NAME), "")
+    if name not in tensors:
+        return None
+    kept = [contents[at:stop] for tag, at, _, stop in rows if tag not in _OF_PLACES]
+    data = tensors[name].reshape(-1).view(np.uint8).data
+    return b"".join([*kept, varint_bytes(RAW_DATA), varint_bytes(data.nbytes), data])
 
 
 def _is_separable(tensor: onnx.TensorProto) -> bool:

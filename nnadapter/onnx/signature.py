@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nnadapter.errors import InputTypeError, InvalidInputError, MissingInputError
+from nnadapter.errors import FAILURES, InputTypeError, InvalidInputError, MissingInputError
 from nnadapter.ir.operand import array_type_of
 from partition.graph import Value
 
@@ -226,7 +226,7 @@ def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] |
     wanted = None if value.dtype == "string" or hasattr(fed_value, "dtype") else np.dtype(value.dtype)
     try:
         return np.asarray(fed_value) if wanted is None else np.asarray(fed_value, wanted)
-    except (TypeError, ValueError) as error:
+    except FAILURES as error:  # of whatever has a method that numpy calls
         raise InputTypeError(
             f"input {name!r} takes an array of {value.dtype}, got {type(fed_value).__name__}; pass a numpy array",
             name=name,

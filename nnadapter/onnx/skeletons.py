@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -18,14 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from nnadapter.onnx.references import REFERRED_BYTES, fits, refer, stamp_of
-from nnadapter.onnx.wire_format import BYTES, Contents, fields, varint_bytes
-
-_GRAPH = 7 << 3 | BYTES
-"""The tag of the graph in ModelProto."""
-_INITIALIZER = 5 << 3 | BYTES
-"""In GraphProto."""
-_RAW_DATA = 9 << 3 | BYTES
-"""In TensorProto."""
+from nnadapter.onnx.wire_format import GRAPH, INITIALIZER, RAW_DATA, Contents, fields, rewritten
 
 
 def skeleton_of(file: BinaryIO, path: Path) -> bytes | None:
@@ -54,27 +46,15 @@ class _Writer:
     stamp: str
 
     def model(self) -> bytes | None:
-        end = len(self.contents)
-        return self._rewritten(0, end, _GRAPH, self._graph)
+        return rewritten(self.contents, 0, len(self.contents), GRAPH, self._graph)
 
     def _graph(self, start: int, end: int) -> bytes | None:
-        return self._rewritten(start, end, _INITIALIZER, self._initializer)
-
-    def _rewritten(self, start: int, end: int, tag: int, rewrite: Callable[[int, int], bytes | None]) -> bytes | None:
-        """A message with its fields of a tag rewritten; None where none of them is."""
-        pieces: list[bytes] = []
-        done = start
-        for found, at, begin, stop in fields(self.contents, start, end):
-            if stop > end:
-                raise IndexError("a field ends behind its message")
-            inner = rewrite(begin, stop) if found == tag and stop - begin >= REFERRED_BYTES else None
-            if inner is not None:
-                pieces += [self.contents[done:at], varint_bytes(tag), varint_bytes(len(inner)), inner]
-                done = stop
-        return b"".join([*pieces, self.contents[done:end]]) if pieces else None
+        return rewritten(self.contents, start, end, INITIALIZER, self._initializer)
 
     def _initializer(self, start: int, end: int) -> bytes | None:
-        held = [(at, begin, stop) for tag, at, begin, stop in fields(self.contents, start, end) if tag == _RAW_DATA]
+        if end - start < REFERRED_BYTES:
+            return None
+        held = [(at, begin, stop) for tag, at, begin, stop in fields(self.contents, start, end) if tag == RAW_DATA]
         if len(held) != 1 or held[0][2] > end:
             return None
         at, begin, stop = held[0]

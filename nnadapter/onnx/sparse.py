@@ -8,12 +8,10 @@ import numpy as np
 import onnx
 from onnx import SparseTensorProto, numpy_helper
 
+from nnadapter import limits
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.building import copied
-
-MOST_BYTES = 1 << 30
-"""Of all of them together."""
 
 
 def with_dense(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -26,7 +24,7 @@ def with_dense(model: onnx.ModelProto) -> onnx.ModelProto:
         return model
     dense = copied(model)
     del dense.graph.sparse_initializer[:]
-    room = MOST_BYTES
+    room = limits.SPARSE_BYTES
     for sparse in model.graph.sparse_initializer:
         array = _dense(sparse, room)
         room -= array.nbytes

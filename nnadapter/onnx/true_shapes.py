@@ -2,7 +2,7 @@
 
 Windows that are counted up (`ceil_mode`) and would begin in the padding behind a picture are none, which inference
 knows from opset 22 on. Where ONNX Runtime finds the padding (`SAME_*`), a pooling's dilations and a transposed
-convolution's `output_padding` do not widen what comes out.
+convolution's `output_padding` do not widen what comes out. A GatherND that gives a scalar has no rank for inference.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ def has_rule(node: OnnxNode) -> bool:
     """Whether inference may be wrong of a node's results."""
     if node.op_type not in _RULES or node.domain or not node.since_version or node.contradiction:
         return False
+    if node.op_type == "GatherND":
+        return True
     same = str(node.attributes.get("auto_pad", "")).startswith("SAME")
     if node.op_type == "ConvTranspose":
         return same and bool(node.attributes.get("output_padding")) and "output_shape" not in node.attributes
@@ -74,9 +76,18 @@ def _transposed(node: OnnxNode, inputs: Sequence[Shape]) -> Shape | None:
     return (batch, channels * node.integer("group", 1), *spread)
 
 
+def _gathered(node: OnnxNode, inputs: Sequence[Shape]) -> Shape | None:
+    data, indices = inputs
+    batch = node.integer("batch_dims", 0)
+    if not indices or batch < 0 or batch + indices[-1] > len(data) or batch >= len(indices):
+        return None
+    return (*indices[:-1], *data[batch + indices[-1] :])
+
+
 _RULES: Mapping[str, _Rule] = {
     "AveragePool": _pooled,
     "ConvTranspose": _transposed,
+    "GatherND": _gathered,
     "LpPool": _pooled,
     "MaxPool": _pooled,
 }

@@ -8,10 +8,11 @@ from typing import Any
 import onnx
 from onnx import TensorProto, TypeProto, ValueInfoProto
 
-from nnadapter.ir.operand import Array
+from nnadapter.ir.operand import Array, DataType, OperandType
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 from partition.graph import Value
 
+_OPERAND_TYPES = frozenset(map(str, DataType))
 _UNTYPED = "?"
 """Stands for the element type of a container that does not tell it."""
 
@@ -46,6 +47,12 @@ def constant_value(name: str, array: Array) -> Value:
     if array.dtype == object:
         return Value(name, "string", array.shape)
     return Value(name, array.dtype.name, array.shape, ITEMSIZE_OF_DTYPE[array.dtype.name])
+
+
+def operand_type(value: Value) -> OperandType | None:
+    """The type of an operand that is this value; None where none is, or the shape is not known beforehand."""
+    dimensions, dtype = value.static_shape, value.dtype or ""
+    return OperandType(DataType(dtype), dimensions) if dimensions is not None and dtype in _OPERAND_TYPES else None
 
 
 def value_of_type(name: str, type_proto: TypeProto) -> Value:

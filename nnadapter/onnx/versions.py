@@ -9,6 +9,7 @@ from onnx import FunctionProto, ModelProto, NodeProto
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.onnx.building import copied
+from nnadapter.onnx.further_schemas import MICROSOFT
 from nnadapter.onnx.nodes import key_of, needed_functions, opsets_of, plain_domain, with_nested
 from nnadapter.onnx.schemas import since_version
 from partition.verdict import Reason, Unsupported
@@ -31,6 +32,23 @@ def check_versions(model: ModelProto) -> None:
             f"the model has IR version {model.ir_version}, the installed onnx {onnx.__version__} knows up to "
             f"{onnx.IR_VERSION}; update onnx, or export again"
         )
+
+
+def with_imports(model: ModelProto, domains: Iterable[str]) -> ModelProto:
+    """Return the model with an import for those domains of ONNX Runtime's own that it names and does not import.
+
+    ONNX Runtime loads such models, which its own tools write, and onnx contradicts them.
+
+    Args:
+        model: the model.
+        domains: of its nodes.
+    """
+    missing = {MICROSOFT}.intersection(domains) - {entry.domain for entry in model.opset_import}
+    if not missing:
+        return model
+    made = copied(model)
+    made.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in sorted(missing))
+    return made
 
 
 def stamp_down(model: ModelProto, opset_limits: Mapping[str, int], ir_version_limit: int) -> ModelProto | Unsupported:

@@ -1,34 +1,76 @@
-"""Protobuf's form in files, walked through field by field: what is large is passed over, not read."""
+"""Protobuf's form in files, walked through and rewritten field by field: what is large is passed over, not read."""
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 Contents = bytes | mmap.mmap
+NUMBER = 0
+"""The wire type of numbers of a variable length."""
 BYTES = 2
 """The wire type of messages, strings and bytes."""
+GRAPH = 7 << 3 | BYTES
+"""The tag of the graph in ONNX's ModelProto."""
+INITIALIZER = 5 << 3 | BYTES
+"""In GraphProto."""
+RAW_DATA = 9 << 3 | BYTES
+"""In TensorProto."""
 _LONGEST = 10
 """Bytes of a number of 64 bits."""
 _FIXED_BYTES = {1: 8, 5: 4}
 """By wire type."""
+_NO_TYPES = frozenset((3, 4, 6, 7))
+"""Wire types that nothing has here: the ends of groups, and what protobuf keeps for later."""
 
 
 def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """Give the tag of each field of a message (number and wire type), where it starts, where its value does, and ends.
 
     Raises:
-        IndexError: the contents end in the middle of a number.
+        IndexError: the contents end in the middle of a number, or are no message.
     """
     at = start
     while at < end:
-        tag, start = varint(contents, at)
+        tag = contents[at]
+        begin = at + 1
+        if tag & 0x80:
+            tag, begin = varint(contents, at)
+        if not tag >> 3 or tag & 7 in _NO_TYPES:
+            raise IndexError(f"a tag of {tag}")
         size = _FIXED_BYTES.get(tag & 7)
         if size is None:
-            value, behind = varint(contents, start)
-            size, start = (value, behind) if tag & 7 == BYTES else (behind - start, start)
-        yield tag, at, start, start + size
-        at = start + size
+            value, behind = varint(contents, begin)
+            size, begin = (value, behind) if tag & 7 == BYTES else (behind - begin, begin)
+        yield tag, at, begin, begin + size
+        at = begin + size
+
+
+def rewritten(
+    contents: Contents, start: int, end: int, tag: int, rewrite: Callable[[int, int], bytes | None]
+) -> bytes | None:
+    """Return a message with its fields of a tag rewritten, the lengths around written anew; None where none of them is.
+
+    Args:
+        contents: in which the message lies.
+        start: of the message.
+        end: of it.
+        tag: of fields that are messages or bytes.
+        rewrite: from where the value of a field starts and ends to another one; None where it stays.
+
+    Raises:
+        IndexError: the message does not end where it says.
+    """
+    pieces: list[bytes] = []
+    done = start
+    for found, at, begin, stop in fields(contents, start, end):
+        if stop > end:
+            raise IndexError("a field ends behind its message")
+        inner = rewrite(begin, stop) if found == tag else None
+        if inner is not None:
+            pieces += [contents[done:at], varint_bytes(tag), varint_bytes(len(inner)), inner]
+            done = stop
+    return b"".join([*pieces, contents[done:end]]) if pieces else None
 
 
 def varint(contents: Contents, at: int) -> tuple[int, int]:

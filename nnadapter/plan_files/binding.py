@@ -22,8 +22,6 @@ class BoundPlan:
     """Atom -> device; atoms that the plan says nothing of, or nothing that still holds, are left out."""
     lost: tuple[LostEntry, ...]
     """In the order of the plan."""
-    unplanned: tuple[str, ...]
-    """Names of nodes that no entry means."""
 
 
 def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Sequence[str]) -> tuple[PlanEntry, ...]:
@@ -107,7 +105,6 @@ def bind_plan(
             for entry, why in zip(plan.entries, whys, strict=True)
             if why
         ),
-        unplanned=tuple(each.node.name for index, each in enumerate(here) if index not in known),
     )
 
 

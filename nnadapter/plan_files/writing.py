@@ -9,12 +9,12 @@ from pathlib import Path
 from msgspec.structs import asdict
 
 from nnadapter.errors import PlanFileError
-from nnadapter.files.replacing import replace_file
+from nnadapter.files.replacing import write_file
 from nnadapter.plan_files.values import FORMAT, FORMAT_VERSION, PlanFile
 
 
 def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
-    """Write `plan` to a file that is complete or not there.
+    """Write `plan` to a file that is complete or not there; to a device or a pipe directly.
 
     Raises:
         PlanFileError: the file cannot be written; what stood there stays.
@@ -22,7 +22,7 @@ def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
     target = Path(path)
     contents = plan_text(plan).encode()
     try:
-        replace_file(target.resolve(), lambda file: file.write(contents))
+        write_file(target, lambda file: file.write(contents))
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise PlanFileError(

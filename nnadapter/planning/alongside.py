@@ -12,9 +12,8 @@ steps of other devices.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-from nnadapter.costs.device_costs import Source
 from nnadapter.planning.overlap import Overlap, Reads, enqueued_of, needs_of, waiting
 from nnadapter.planning.settling import Partitioning
 from partition.plan import Plan
@@ -33,34 +32,49 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
         reads: per segment, names of what its program reads beside the step's inputs.
     """
     plan = partitioning.plan
-    enqueued = enqueued_of(plan, partitioning.setting.streaming)
+    enqueued, sharing = enqueued_of(plan, partitioning.setting.streaming), _sharing(partitioning)
+    if not enqueued and sharing is None:  # nearly always
+        return Overlap()
     needs = needs_of(plan, reads)
-    return waiting(plan, needs, enqueued, alongside(partitioning, needs, enqueued))
+    handed = frozenset() if enqueued or sharing is None else _alongside(partitioning, needs, sharing)
+    return waiting(plan, needs, enqueued, handed)
 
 
-def alongside(partitioning: Partitioning, needs: Sequence[frozenset[int]], taken: Collection[int]) -> frozenset[int]:
-    """Return the segments that run beside others; none where that does not pay.
+def _sharing(partitioning: Partitioning) -> list[str] | None:
+    """Devices that may need the same processors, one at most; None where running beside others cannot pay."""
+    plan, setting = partitioning.plan, partitioning.setting
+    devices = dict.fromkeys(step.device for step in plan.steps)
+    if len(devices) < 2 or setting.constraints.policy.times:  # calibrations are files, which are not read for one
+        return None
+    known = _known(partitioning)
+    sharing = [name for name in devices if name not in known or setting.costs[name].profile.host_memory]
+    return sharing if len(sharing) <= 1 else None
+
+
+def _known(partitioning: Partitioning) -> set[str]:
+    from nnadapter.costs.device_costs import Source  # plans on one device ask for no costs
+
+    return {name for name, each in partitioning.setting.costs.items() if each.source is not Source.ASSUMED}
+
+
+def _alongside(partitioning: Partitioning, needs: Sequence[frozenset[int]], sharing: Sequence[str]) -> frozenset[int]:
+    """The segments that run beside others; none where that does not pay.
 
     Args:
         partitioning: the plan, its sizes known.
         needs: per segment, those that make what it reads.
-        taken: segments that are not waited for anyway.
+        sharing: see `_sharing`.
     """
-    plan, setting = partitioning.plan, partitioning.setting
-    devices = dict.fromkeys(step.device for step in plan.steps)
-    if len(devices) < 2:  # calibrations are files, which are not read for one
-        return frozenset()
-    known = {name for name, each in setting.costs.items() if each.source is not Source.ASSUMED}
-    shared = [name for name in devices if name not in known or setting.costs[name].profile.host_memory]
-    may_pay = not setting.constraints.policy.times and not taken and len(shared) <= 1
-    if not may_pay or not _are_apart(plan, needs) or not _is_sized(plan):
+    plan, known = partitioning.plan, _known(partitioning)
+    if not _are_apart(plan, needs) or not _is_sized(plan):
         return frozenset()
     seconds = [
         price.total if step.device in known else 0.0
         for step, price in zip(plan.steps, partitioning.price.segments, strict=True)
     ]
     best: tuple[float, frozenset[int]] = sum(seconds), frozenset()
-    for own in shared or devices:  # the run's own thread has the device that may need the same processors
+    # The run's own thread has the device that may need the same processors.
+    for own in sharing or dict.fromkeys(step.device for step in plan.steps):
         handed = _handed(plan, needs, own)
         taken_seconds = _elapsed(plan, needs, seconds, handed)
         if taken_seconds < best[0]:

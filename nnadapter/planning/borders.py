@@ -15,7 +15,7 @@ and cancelled as the executor does it (`running.residence`):
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -24,11 +24,25 @@ from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.roofline import Numbers
 from nnadapter.planning.border_steps import Borders, BorderStep, StayingValue, ValuePlace
 from nnadapter.planning.saving import saving_steps
+from partition.graph import Value
 from partition.plan import Plan, Step
 
 _IMAGE_RANK = 4
 Price = Callable[[Numbers], Numbers]
 """Bytes -> seconds."""
+Move = tuple[str, ValuePlace, ValuePlace, float | None]
+"""Kind, source, target and seconds of a step, whatever the value and the segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """What is done to values of one kind at the border of a device, in the order in which it is done."""
+
+    nbytes: int | None
+    into: tuple[Move, ...]
+    out: tuple[Move, ...]
+    reordered_into: tuple[Move, ...]
+    reordered_out: tuple[Move, ...]
 
 
 def borders_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Borders:
@@ -40,123 +54,112 @@ def borders_of(plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> Borde
         host: the device in whose memory inputs and outputs lie.
     """
     walk = _Walk(plan, costs, host)
-    return Borders(steps=tuple(walk.steps()), stay=tuple(walk.staying()))
+    walk.go()
+    return Borders(steps=tuple(walk.steps), stay=tuple(walk.staying()))
 
 
 class _Walk:
     """One walk over a plan, in its order."""
 
     def __init__(self, plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> None:
+        self.steps: list[BorderStep] = []
         self._plan, self._costs, self._host = plan, costs, host
         self._saving = saving_steps(plan, {name for name, each in costs.items() if each.keeps})
         self._lies: dict[str, set[str]] = {name: {host} for name in plan.graph.inputs}
         """Value -> the devices that have it."""
-        self._places: dict[tuple[str, bool, str | None], ValuePlace] = {}
-        """By device, whether it is an image, and data type."""
+        self._moves: dict[tuple[object, ...], _Moves] = {}
+        """By device, and what decides of a value: few kinds of values cross many borders."""
         self._used: dict[tuple[str, str], list[int]] = {}
         """Value and device -> segments that make or read it there."""
 
-    def steps(self) -> Iterator[BorderStep]:
+    def go(self) -> None:
+        shares = {device: self._shares(device) for device in self._costs}
         for step in self._plan.steps:
-            if self._shares(step.device):
+            if shares[step.device]:
                 for name in step.inputs:
-                    yield from self._to_host(name, step.segment)
+                    self._to_host(name, step.segment)
                 self._lies.update((name, {self._host}) for name in step.outputs)
             else:
-                yield from self._around(step)
+                self._around(step)
         for name in self._plan.graph.outputs:
-            yield from self._to_host(name, None)
+            self._to_host(name, None)
 
     def staying(self) -> Iterator[StayingValue]:
         for (name, device), segments in self._used.items():
             if len(segments) > 1:
-                yield StayingValue(
-                    value=name, device=device, segments=tuple(segments), nbytes=self._plan.graph.value(name).nbytes
-                )
+                nbytes = self._plan.graph.value(name).nbytes
+                yield StayingValue(value=name, device=device, segments=tuple(segments), nbytes=nbytes)
 
     def _shares(self, device: str) -> bool:
         known = self._costs[device]
         declared = known.source is not Source.ASSUMED and not known.profile.host_memory
         return device == self._host or not (known.keeps or declared)
 
-    def _around(self, step: Step) -> Iterator[BorderStep]:
+    def _around(self, step: Step) -> None:
         """To a device and back, where each has memory of its own."""
         stays = step.segment in self._saving
         for name in step.inputs:
-            lies = self._lies.setdefault(name, {self._host})
+            lies, moves = self._lies.setdefault(name, {self._host}), self._moves_of(name, step.device)
             if not (stays and step.device in lies):
-                yield from self._to_host(name, step.segment)
-                yield from self._crossing(name, step.device, step.segment, is_inward=True)
-            yield from self._reordered(name, step.device, step.segment, is_inward=True)
+                self._to_host(name, step.segment)
+                self._take(name, step.segment, moves.nbytes, moves.into)
+            self._take(name, step.segment, moves.nbytes, moves.reordered_into)
             if stays:
                 lies.add(step.device)
                 self._used.setdefault((name, step.device), []).append(step.segment)
         for name in step.outputs:
-            self._lies[name] = {step.device}
-            yield from self._reordered(name, step.device, step.segment, is_inward=False)
+            moves = self._moves_of(name, step.device)
+            self._take(name, step.segment, moves.nbytes, moves.reordered_out)
             if stays:
+                self._lies[name] = {step.device}
                 self._used.setdefault((name, step.device), []).append(step.segment)
             else:
-                yield from self._to_host(name, step.segment)
-                self._lies[name].discard(step.device)
+                self._lies[name] = {self._host}
+                self._take(name, step.segment, moves.nbytes, moves.out)
 
-    def _to_host(self, name: str, segment: int | None) -> Iterator[BorderStep]:
+    def _to_host(self, name: str, segment: int | None) -> None:
         lies = self._lies.setdefault(name, {self._host})
         if self._host not in lies:
-            yield from self._crossing(name, min(lies), segment, is_inward=False)
+            moves = self._moves_of(name, min(lies))
+            self._take(name, segment, moves.nbytes, moves.out)
             lies.add(self._host)
 
-    def _crossing(self, name: str, device: str, segment: int | None, *, is_inward: bool) -> Iterator[BorderStep]:
-        """The cast and the transfer, in the order in which they are done."""
-        value, known = self._plan.graph.value(name), self._costs[device]
-        here, there = self._place(name, self._host), self._place(name, device)
-        source, target = (here, there) if is_inward else (there, here)
-        nbytes = value.nbytes
-        transfer = BorderStep(
-            kind="transfer",
-            value=name,
-            segment=segment,
-            source=source,
-            target=target,
-            nbytes=nbytes,
-            seconds=self._priced(known, nbytes, lambda sizes: transfer_seconds(known.profile, sizes)),
-        )
-        if known.source is Source.ASSUMED or not is_foreign(known.profile, value.dtype):
-            yield transfer
-            return
-        seconds = self._priced(known, nbytes, cast_seconds)
-        cast = replace(transfer, kind="cast", source=here, target=here, seconds=seconds)
-        yield from (cast, transfer) if is_inward else (transfer, cast)
+    def _take(self, name: str, segment: int | None, nbytes: int | None, moves: tuple[Move, ...]) -> None:
+        for kind, source, target, seconds in moves:
+            step = BorderStep(
+                kind=kind, value=name, segment=segment, source=source, target=target, nbytes=nbytes, seconds=seconds
+            )
+            self.steps.append(step)
 
-    def _reordered(self, name: str, device: str, segment: int, *, is_inward: bool) -> Iterator[BorderStep]:
-        value, known = self._plan.graph.value(name), self._costs[device]
-        if not known.profile.channels_last or len(value.shape or ()) != _IMAGE_RANK:
-            return
-        plain = self._place(name, device)
-        last = replace(plain, layout="NHWC")
-        yield BorderStep(
-            kind="layout",
-            value=name,
-            segment=segment,
-            source=plain if is_inward else last,
-            target=last if is_inward else plain,
-            nbytes=value.nbytes,
-            seconds=self._priced(known, value.nbytes, lambda sizes: reorder_seconds(known.profile, sizes)),
-        )
-
-    def _place(self, name: str, device: str) -> ValuePlace:
+    def _moves_of(self, name: str, device: str) -> _Moves:
         value = self._plan.graph.value(name)
-        kind = device, len(value.shape or ()) == _IMAGE_RANK, value.dtype
-        place = self._places.get(kind)
-        if place is None:
-            place = self._places[kind] = _place(*kind)
-        return place
+        key = device, value.dtype, value.shape, value.itemsize
+        moves = self._moves.get(key)
+        if moves is None:
+            moves = self._moves[key] = _moves(value, self._costs[device], device, self._host)
+        return moves
 
-    @staticmethod
-    def _priced(known: DeviceCosts, nbytes: int | None, price: Price) -> float | None:
-        if known.source is Source.ASSUMED or nbytes is None:
-            return None
-        return float(price(np.array([float(nbytes)]))[0])
+
+def _moves(value: Value, known: DeviceCosts, device: str, host: str) -> _Moves:
+    nbytes, is_image = value.nbytes, len(value.shape or ()) == _IMAGE_RANK
+    here, there = (_place(each, is_image, value.dtype) for each in (host, device))
+    seconds = _priced(known, nbytes, lambda sizes: transfer_seconds(known.profile, sizes))
+    into: tuple[Move, ...] = (("transfer", here, there, seconds),)
+    out: tuple[Move, ...] = (("transfer", there, here, seconds),)
+    if known.source is not Source.ASSUMED and is_foreign(known.profile, value.dtype):
+        cast: Move = ("cast", here, here, _priced(known, nbytes, cast_seconds))
+        into, out = (cast, *into), (*out, cast)
+    if not (known.profile.channels_last and is_image):
+        return _Moves(nbytes, into, out, (), ())
+    seconds = _priced(known, nbytes, lambda sizes: reorder_seconds(known.profile, sizes))
+    last = replace(there, layout="NHWC")
+    return _Moves(nbytes, into, out, (("layout", there, last, seconds),), (("layout", last, there, seconds),))
+
+
+def _priced(known: DeviceCosts, nbytes: int | None, price: Price) -> float | None:
+    if known.source is Source.ASSUMED or nbytes is None:
+        return None
+    return float(price(np.array([float(nbytes)]))[0])
 
 
 def _place(device: str, is_image: bool, dtype: str | None) -> ValuePlace:

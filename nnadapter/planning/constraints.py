@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
-from nnadapter.options import Options
-from nnadapter.plan_files.binding import BoundPlan
-from nnadapter.plan_files.reading import read_plan
-from nnadapter.plan_files.values import PlanFile
+from nnadapter.options import Fallback, Options, fallback_at
 from nnadapter.policies import POLICIES, Policy
-from nnadapter.rules.applying import Applied
-from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Rules
+
+if TYPE_CHECKING:
+    from nnadapter.plan_files.binding import BoundPlan
+    from nnadapter.plan_files.values import PlanFile
+    from nnadapter.rules.applying import Applied
 
 Kept = Mapping[int, str]
 """Atom -> the device that it stays on as long as that takes it."""
@@ -25,10 +26,14 @@ class Constraints:
     """What a person demands of every model of a session."""
 
     policy: Policy = POLICIES["priority"]
-    fallback: str = "warn"
+    fallback: Fallback = "warn"
     rules: Rules = field(default_factory=Rules)
     """Pins, bans and limits."""
     plan_file: PlanFile | None = None
+
+    def fallback_at(self, stage: str) -> str:
+        """See `Options.fallback_at`."""
+        return fallback_at(self.fallback, stage)
 
 
 def read_constraints(options: Options) -> Constraints:
@@ -38,8 +43,15 @@ def read_constraints(options: Options) -> Constraints:
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
     """
-    plan_file = None if options.plan is None else read_plan(options.plan)
-    rules = Rules() if options.rules is None else read_rules(options.rules)
+    plan_file, rules = None, Rules()
+    if options.plan is not None:  # most people write neither
+        from nnadapter.plan_files.reading import read_plan
+
+        plan_file = read_plan(options.plan)
+    if options.rules is not None:
+        from nnadapter.rules.reading import read_rules
+
+        rules = read_rules(options.rules)
     return Constraints(POLICIES[options.policy], options.fallback, rules, plan_file)
 
 

@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 
 from nnadapter.offering.model import ShapedModel
 from nnadapter.offering.offers import Answers
-from nnadapter.plan_files.binding import bind_plan
 from nnadapter.planning.constraints import Demands
-from nnadapter.planning.setting import Setting
+from nnadapter.planning.outside import bringing
+from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.support import Support, ask
-from nnadapter.rules.applying import apply_rules
 from partition.verdict import Reason, Unsupported
 
 Atoms = tuple[str, tuple[int, ...]]
@@ -57,12 +56,16 @@ def constrained(judgment: Judgment, setting: Setting) -> Judgment:
     constraints, model, support = setting.constraints, judgment.model, judgment.support
     rules, specialized = constraints.rules, model.specialized
     applied = bound = None
-    if rules.pins or rules.bans:
+    if rules.pins or rules.bans:  # most people have neither these nor a plan file
+        from nnadapter.rules.applying import apply_rules
+
         applied = apply_rules(
             rules, specialized.own, model.graph, specialized.positions, support.devices, support.verdicts
         )
         support = replace(support, verdicts=applied.verdicts)
     if constraints.plan_file is not None:
+        from nnadapter.plan_files.binding import bind_plan
+
         bound = bind_plan(constraints.plan_file, specialized, model.structure, support.devices, support.verdicts)
     return replace(judgment, support=support, demands=Demands(applied, bound))
 
@@ -113,13 +116,25 @@ def homeless(judgment: Judgment, setting: Setting) -> str:
     invalid = next((why for why in refused if why.reason is Reason.INVALID_NODE), None)
     if invalid is not None:
         return f"{description} is no valid ONNX, so no device takes it: {invalid.detail}; export the model again"
-    kernels = "".join(
+    op, host = (node.domain, node.op_type), setting.host
+    brought = bringing([op], setting.accelerators) if node.domain else ""
+    others = "".join(
         f"; {name!r}: {verdicts[name][atom]}"
         for name in verdicts
-        if (node.domain, node.op_type) in setting.by_name[name].kernels.by_op
+        if _may_take(setting.by_name[name], op) or (brought and name in setting.accelerators)
     )
-    host = setting.host
+    package = f"install the package that brings {node.domain}::{node.op_type}, " if node.domain else ""
+    if brought and brought in others:  # its converter is not used, which was just said
+        return (
+            f"{description} is taken by no device, not even by {host.display_name}: {verdicts[host.name][atom]}{others}"
+        )
+    advice = brought or f"{package}give session options with the library that has the operator, or export without it"
     return (
-        f"{description} is taken by no device, not even by {host.display_name}: {verdicts[host.name][atom]}{kernels}; "
-        "give session options with the library that has the operator, or export without it"
+        f"{description} is taken by no device, not even by {host.display_name}: {verdicts[host.name][atom]}{others}; "
+        f"{advice}"
     )
+
+
+def _may_take(device: SessionDevice, op: tuple[str, str]) -> bool:
+    """Whether a device has a kernel for an op (domain and op type) that nobody converts, or declares its domain."""
+    return op in device.kernels.by_op or op[0] in device.capability.domains

@@ -16,6 +16,7 @@ from nnadapter.drivers.capability import OpenSizes
 from nnadapter.drivers.crashes import named_call
 from nnadapter.ir.model import Model
 from nnadapter.ir.size_class import SizeClass
+from nnadapter.offering.calling import calls_among
 from nnadapter.offering.conversion_tracing import OpenConversion
 from nnadapter.offering.expansions import AT_ALL_SHAPES
 from nnadapter.offering.filled_parts import FillablePart
@@ -34,6 +35,10 @@ from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
 
 _AT_ALL_SHAPES = AT_ALL_SHAPES | {Reason.RULE}
+
+
+class RefusedHere(Unsupported):
+    """What was met at these sizes, and may not be met at others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +80,8 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
         if conversion is not None and device.takes_ir:
             segments.append(_ir_segment(device, step, conversion))
             continue
+        if calls_among(device.kernels, step.nodes, model.graph, model.conversion):
+            return _refused(f"custom kernels of {step.device!r} compute nodes of it, and are bound to types")
         part = parts.part(step)
         piece = _admitted(device, step, part)
         if isinstance(piece, Unsupported):
@@ -145,9 +152,9 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
             yield _refused(f"the model does not say how many dimensions input {name!r} has")
     for name in graph.producer:
         if 0 in (graph.value(name).shape or ()):
-            yield _refused(f"{name!r} has no elements at these shapes")
+            yield _refused_here(f"{name!r} has no elements at these shapes")
     for name in sorted(partitioning.judgment.whole_here):
-        yield _refused(f"devices may take the ops of {name!r} at other sizes, having refused one of them at these")
+        yield _refused_here(f"devices may take the ops of {name!r} at other sizes, having refused one of them at these")
     for device in setting.devices:
         if not device.accelerates:
             continue
@@ -161,7 +168,7 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
         for atom, verdict in enumerate(partitioning.judgment.support.verdicts.get(device.name, ())):
             if isinstance(verdict, Unsupported) and verdict.reason not in _AT_ALL_SHAPES:
                 name = graph.nodes[graph.atoms[atom][0]].name
-                yield _refused(f"{device.name} may take {name!r} at other sizes, having refused it for {verdict}")
+                yield _refused_here(f"{device.name} may take {name!r} at other sizes, having refused it for {verdict}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +205,7 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
         beyond = beyond_bounds(part.model, device.capability)
         if beyond:
             detail = f"{device.name} does not take segment {step.segment} at these sizes: {beyond}"
-            return _refused(detail)
+            return _refused_here(detail)
         asked = named_call(device.name, "supported", step.segment)
         verdicts = asked(ask_supported, device.context, part.model, len(part.model.operations))
         refused = next((verdict for verdict in verdicts if isinstance(verdict, Unsupported)), None)
@@ -256,3 +263,7 @@ def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: OpenPar
 
 def _refused(detail: str) -> Unsupported:
     return Unsupported(Reason.DYNAMIC_SHAPE, detail)
+
+
+def _refused_here(detail: str) -> Unsupported:
+    return RefusedHere(Reason.DYNAMIC_SHAPE, detail)

@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nnadapter.costs.cost_model import CostTable, cost_table
-from nnadapter.costs.fusion import Fusion, Merged, fused_groups, merged
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import InvalidModelError
 from nnadapter.planning.alone import with_single_segments
 from nnadapter.planning.constraints import Kept
-from nnadapter.planning.doubting import beyond_doubt
 from nnadapter.planning.judgment import Judgment, homeless
 from nnadapter.planning.setting import Setting
 from partition.graph import Graph
 from partition.placement import place_by_priority
 
 if TYPE_CHECKING:
+    from nnadapter.costs.cost_model import CostTable
+    from nnadapter.costs.fusion import Fusion, Merged
     from partition.by_cost.blocks import Blocks
     from partition.by_cost.latency import Candidate, CheapestPlacement
     from partition.by_cost.pricing import Prices
@@ -85,6 +84,8 @@ def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
 
     Blocks that repeat are placed alike where that costs no more.
     """
+    from nnadapter.costs.cost_model import cost_table  # for policies that weigh costs alone
+
     model, verdicts = judgment.model, judgment.support.verdicts
     graph, conversion = model.graph, model.conversion
     fusions = fusions_of(judgment, setting)
@@ -96,7 +97,7 @@ def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
         others = [row for row, other in enumerate(prices.devices) if other != name]
         if np.isfinite(prices.run[prices.devices.index(name), number_of[atom]]):
             prices.run[others, number_of[atom]] = np.inf
-    if setting.constraints.fallback == "forbid":
+    if setting.constraints.fallback_at("load") == "forbid":
         _leave_only_named(prices, setting)
     from partition.by_cost.latency import place_by_latency  # for policies that weigh costs alone
 
@@ -107,6 +108,8 @@ def _by_costs(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
 
 def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     """The cheapest placement found, or the CPU alone where that saves less than costs are off by."""
+    from nnadapter.planning.doubting import beyond_doubt
+
     placement = _by_costs(judgment, setting, kept)
     assert placement.placed is not None and placement.table is not None and placement.graph is not None, "costs decided"
     placed, note = beyond_doubt(placement.placed, placement.table.prices, setting.costs)
@@ -141,6 +144,8 @@ PLACERS: Mapping[str, Callable[[Judgment, Setting, Kept], Placement]] = {
 
 def fusions_of(judgment: Judgment, setting: Setting) -> dict[str, Fusion]:
     """Return what each device that takes the adapter IR fuses of all that it takes."""
+    from nnadapter.costs.fusion import fused_groups
+
     model, verdicts = judgment.model, judgment.support.verdicts
     return {
         device.name: fused_groups(model.graph, model.conversion, device.context, verdicts[device.name])
@@ -158,6 +163,7 @@ def _leave_only_named(prices: Prices, setting: Setting) -> None:
 
 def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> Merged:
     """The graph with what devices fuse joined, as long as that joins nothing that is kept on different devices."""
+    from nnadapter.costs.fusion import merged
 
     def agrees(atoms: Iterable[int]) -> bool:
         return len({kept[atom] for atom in atoms if atom in kept}) < 2

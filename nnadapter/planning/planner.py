@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 from nnadapter.kernels.deciding import type_rules
 from nnadapter.offering.expansions import Trial, bodies_to_try, refused_for_good, trial_of
-from nnadapter.offering.preparing import prepare
+from nnadapter.offering.preparing import offered_ops, prepare
 from nnadapter.onnx.functions import Bodies
 from nnadapter.onnx.preparation.bodies import expanded
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
+from nnadapter.planning.barring import barred
 from nnadapter.planning.judgment import Atoms, Judgment, answers, banning, constrained
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import AdmittedSegment, Drafts, Partitioning, settle
@@ -37,6 +38,9 @@ _DEEPEST = 4
 _MOST_VARIANTS = 4
 """Variants that are kept beside the model's own; the one used longest ago goes."""
 
+TakenBack = Mapping[str, Mapping[str, Unsupported]]
+ALL = ""
+"""In place of the name of a node."""
 _Key = tuple[Variant, frozenset[str]]
 """A variant, and its nodes that are expanded."""
 
@@ -58,7 +62,8 @@ def prepare_for(model: onnx.ModelProto, setting: Setting) -> Prepared:
     """
     with setting.trace.span(SESSION, PLAN, "prepare the model") as facts:
         facts["nodes"] = len(model.graph.node)
-        return prepare(model, type_rules([device.kernels for device in setting.devices]))
+        offered = offered_ops(model, setting.domains) if setting.domains else ()
+        return prepare(model, type_rules([device.kernels for device in setting.devices], offered))
 
 
 @dataclass(eq=False)
@@ -68,6 +73,8 @@ class Planner:
     prepared: Prepared
     setting: Setting
     refused_by_host: Refused = field(default_factory=dict)
+    taken_back: TakenBack = field(default_factory=dict)
+    """By device, the nodes that it is not to have any more, and why; ALL stands for every node."""
     _own: Variant = field(init=False)
     _variants: Cache[_Key, _Expanded] = field(default_factory=lambda: Cache("variants of a model", _MOST_VARIANTS))
     _hopeless: set[str] = field(default_factory=set)
@@ -94,7 +101,7 @@ class Planner:
         shown = {name: list(shape) for name, shape in shapes.items()}
         # What one set of shapes teaches saves work for the next.
         with self.setting.trace.span(SESSION, PLAN, "judge", shapes=shown), self._lock:
-            return constrained(self._judged(shapes), self.setting)
+            return self._left_over(barred(constrained(self._judged(shapes), self.setting), self.setting))
 
     def settle(self, judgment: Judgment, known: dict[Atoms, AdmittedSegment] | None = None) -> Partitioning:
         """Place and cut until every segment is admitted by its device; see `settling.settle`."""
@@ -115,6 +122,17 @@ class Planner:
             self.refused_by_host.update((own.nodes[positions[node]].name, why) for node, why in nodes.items())
         bans: dict[Atoms, Unsupported] = {(step.device, (graph.atom_of[node],)): why for node, why in nodes.items()}
         return banning(judgment, self.setting, bans)
+
+    def _left_over(self, judgment: Judgment) -> Judgment:
+        """The judgment without what was taken back."""
+        bans: dict[Atoms, Unsupported] = {}
+        graph, verdicts = judgment.model.graph, judgment.support.verdicts
+        for device, nodes in list(self.taken_back.items()):
+            for index, node in enumerate(graph.nodes):
+                why, atom = nodes.get(node.name, nodes.get(ALL)), graph.atom_of[index]
+                if why is not None and verdicts[device][atom]:
+                    bans[device, (atom,)] = why
+        return banning(judgment, self.setting, bans) if bans else judgment
 
     def _judged(self, shapes: Shapes) -> Judgment:
         variant, judged = self._own, None

@@ -15,6 +15,8 @@ def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
         plan: the plan.
         owning: devices that have memory of their own.
     """
+    if not owning:
+        return frozenset()
     made_on = {name: step.device for step in plan.steps for name in step.outputs}
     steps = [step for step in plan.steps if step.device in owning]
     reads = Counter((step.device, name) for step in steps for name in set(step.inputs))
@@ -22,6 +24,7 @@ def saving_steps(plan: Plan, owning: Set[str]) -> frozenset[int]:
     return frozenset(
         step.segment
         for step in steps
-        if any(name in returning or reads[step.device, name] > 1 for name in step.inputs)
-        or any(name in returning for name in step.outputs)
+        if not returning.isdisjoint(step.inputs)
+        or not returning.isdisjoint(step.outputs)
+        or any(reads[step.device, name] > 1 for name in step.inputs)
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnadapter.costs.device_costs import DeviceCosts, Source, device_costs
-from nnadapter.drivers.border import open_context
+from nnadapter.drivers.border import has_of, open_context
 from nnadapter.drivers.capability import Capability, DeviceRole, ModelForm, OptionValues
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
@@ -19,7 +19,9 @@ from nnadapter.errors import InvalidOptionError
 from nnadapter.kernels.choosing import KernelTable
 from nnadapter.kernels.context import with_kernels
 from nnadapter.options import Options
+from nnadapter.planning.absent import Absent, Absents
 from nnadapter.planning.constraints import Constraints, read_constraints
+from nnadapter.planning.session_bans import SessionBans
 from nnadapter.process.closing import close_all
 from nnadapter.process.extras import require_extra
 from nnadapter.traces.asking import trace_for
@@ -30,9 +32,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.caching.context import CachedContext
-
-_TRUSTED = frozenset((Source.CALIBRATED, Source.SIMULATED))
-"""Where costs of a named device come from, where a policy promises; and the host's, where any was calibrated."""
+    from nnadapter.costs.device_costs import DeviceCosts
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,8 +52,14 @@ class SessionDevice:
     """It has memory of its own, where values stay."""
     has_streams: bool = False
     """It works while the host goes on."""
+    has_raw_inputs: bool = False
+    """Its own code gets the addresses of inputs."""
+    is_isolated: bool = False
+    """It has a process of its own."""
     cache: CachedContext | None = None
     """The context, where it looks into a cache; None where the session has none."""
+    bans: SessionBans | None = None
+    """What it is not given any more; None for one that does not accelerate."""
 
     @property
     def accelerates(self) -> bool:
@@ -93,6 +99,8 @@ class Setting:
     constraints: Constraints = field(default_factory=Constraints)
     trace: Trace = SILENT
     """Takes what happens in the session."""
+    absent: tuple[Absent, ...] = ()
+    """Devices that the person named and that failed when they were opened."""
 
     @cached_property
     def by_name(self) -> Mapping[str, SessionDevice]:
@@ -115,6 +123,11 @@ class Setting:
         return frozenset(device.name for device in self.devices if device.accelerates)
 
     @cached_property
+    def domains(self) -> frozenset[str]:
+        """ONNX domains of which some device is offered nodes as they are."""
+        return frozenset(domain for device in self.devices if device.takes_ir for domain in device.capability.domains)
+
+    @cached_property
     def owning(self) -> frozenset[str]:
         """Names of the devices that have memory of their own, where values stay."""
         return frozenset(device.name for device in self.devices if device.has_memory)
@@ -131,6 +144,8 @@ class Setting:
     @cached_property
     def costs(self) -> Mapping[str, DeviceCosts]:
         """What every device costs, worked out when somebody asks: calibrations are read for it."""
+        from nnadapter.costs.device_costs import device_costs  # most sessions ask for none
+
         return {
             device.name: replace(
                 device_costs(device.name, device.capability, device.context, device.options), keeps=device.has_memory
@@ -147,8 +162,8 @@ class Setting:
 
 
 @contextmanager
-def closed_on_failure(devices: Sequence[SessionDevice]) -> Iterator[None]:
-    """Close the contexts of `devices` if the block raises."""
+def closed_on_failure(devices: Sequence[SessionDevice | Context]) -> Iterator[None]:
+    """Close devices or contexts if the block raises."""
     try:
         yield
     except BaseException:
@@ -163,26 +178,31 @@ def open_setting(
 ) -> Setting:
     """Open every requested device and create a context on it, and read what a person demands.
 
+    A device that fails in that is left out, where the policy of stage `load` allows it.
+
     Raises:
+        DeviceOpeningError, DriverError, OutOfMemoryError: a device failed, and may not.
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
         InvalidOptionError: an option does not exist or does not fit; policy `latency`, and what a device costs was
             not measured, or that of the host beside it; a trace cannot be written.
         RulesError: the rules contradict themselves, or their file cannot be read.
         PlanFileError: the plan file cannot be read.
-        StoredFileError: a calibration cannot be used.
         MissingExtraError: the policy weighs costs, a device accelerates, and scipy is not installed.
     """
     opened: list[SessionDevice] = []
+    absents = Absents(options.fallback_at("load"))
     trace = trace_for(options.trace, session_options)
     with closed_on_failure(opened):
         with trace.span(SESSION, PLAN, "find devices"):
-            chosen = select(requests)
+            chosen = absents.select(requests, partial(select, isolate=options.isolated))
         for selected in chosen:
-            opened.append(_cached(_open(selected, session_options, trace), options))
+            device = absents.opened(selected.name, partial(_open, selected, session_options, trace))
+            if device is not None:
+                opened.append(_banning(_cached(device, options), options))
         if all(device.name != REFERENCE for device in opened):
             last_resort = Selected(REFERENCE, check_options(REFERENCE, {}), named=False)
             opened.append(_open(last_resort, session_options, SILENT))
-        setting = Setting(tuple(opened), read_constraints(options), trace)
+        setting = Setting(tuple(opened), read_constraints(options), trace, tuple(absents))
         if setting.constraints.policy.weighs and setting.accelerators:
             require_extra("latency", f"policy {options.policy!r}")
         if setting.constraints.policy.promises:
@@ -193,19 +213,22 @@ def open_setting(
 def _open(selected: Selected, session_options: onnxruntime.SessionOptions | None, trace: Trace) -> SessionDevice:
     with trace.span(selected.name, PLAN, "open"):
         device, context = open_context(selected, trace)
-    if session_options is not None:
-        context = context.with_session_options(session_options)
-    context, kernels = with_kernels(selected.name, device.capability, context)
-    return SessionDevice(
-        selected.name,
-        device.capability,
-        context,
-        selected.named,
-        selected.options,
-        kernels,
-        has_memory=bool(named_call(selected.name, "has_memory")(getattr, device, "has_memory")),
-        has_streams=bool(named_call(selected.name, "has_streams")(getattr, device, "has_streams")),
-    )
+    with closed_on_failure([context]):
+        if session_options is not None:
+            context = context.with_session_options(session_options)
+        context, kernels = with_kernels(selected.name, device.capability, context)
+        return SessionDevice(
+            selected.name,
+            device.capability,
+            context,
+            selected.named,
+            selected.options,
+            kernels,
+            has_memory=has_of(selected.name, device, "has_memory"),
+            has_streams=has_of(selected.name, device, "has_streams"),
+            has_raw_inputs=has_of(selected.name, device, "has_raw_inputs"),
+            is_isolated=selected.limits is not None,
+        )
 
 
 def _cached(device: SessionDevice, options: Options) -> SessionDevice:
@@ -218,12 +241,30 @@ def _cached(device: SessionDevice, options: Options) -> SessionDevice:
     return replace(device, context=context, cache=context)
 
 
+def _banning(device: SessionDevice, options: Options) -> SessionDevice:
+    """The device with its bans: those in the session's cache, if there is one."""
+    if not device.accelerates:
+        return device
+    return replace(device, bans=SessionBans(device.name, device.options, _folder(options)))
+
+
+def _folder(options: Options) -> Path | None:
+    if options.cache_dir in (None, False):
+        return None
+    from nnadapter.caching.usual import folder_of
+
+    return folder_of(options).path
+
+
 def _check_costs(setting: Setting) -> None:
     """Raise InvalidOptionError for devices whose costs nobody measured, with why no calibration of theirs is used."""
+    from nnadapter.costs.device_costs import Source
+
+    trusted = (Source.CALIBRATED, Source.SIMULATED)
     costs = {device.name: setting.costs[device.name] for device in setting.devices if device.accelerates}
     if any(each.source is Source.CALIBRATED for each in costs.values()):
         costs[setting.host.name] = setting.costs[setting.host.name]  # what was measured is not weighed against a guess
-    unknown = {name: each for name, each in costs.items() if each.source not in _TRUSTED}
+    unknown = {name: each for name, each in costs.items() if each.source not in trusted}
     if not unknown:
         return
     what = ", ".join(f"{name!r} ({each.source.value})" for name, each in unknown.items())

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from nnadapter.drivers.border import ask_admission
 from nnadapter.drivers.crashes import named_call
@@ -21,7 +22,6 @@ from nnadapter.offering.part import Part
 from nnadapter.offering.segments import part_of
 from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as
 from nnadapter.planning.placing import Placement, place
-from nnadapter.planning.pricing import PlanPrice, costs_of, cpu_table, holds_together, price_plan
 from nnadapter.planning.setting import Setting
 from nnadapter.process.collecting import paused_collection
 from nnadapter.rules.applying import RuleEffect
@@ -31,6 +31,9 @@ from nnadapter.traces.event import PLAN
 from partition.plan import Plan, Step, make_plan
 from partition.segments import Segment, cut, halve
 from partition.verdict import Reason, Unsupported
+
+if TYPE_CHECKING:
+    from nnadapter.planning.pricing import PlanPrice
 
 _ROUNDING = 1 + 1e-9
 """What the price of a plan may be above that of its placement, being summed in another order."""
@@ -76,6 +79,8 @@ class Partitioning:
     @cached_property
     def price(self) -> PlanPrice:
         """What the plan costs: by the prices that it was placed by, where costs decided and still tell of it."""
+        from nnadapter.planning.pricing import costs_of, cpu_table, holds_together, price_plan  # reports ask for it
+
         placement, model, costs = self.placement, self.model, self.setting.costs
         if placement.table is not None and placement.graph is not None and holds_together(self.plan, placement.graph):
             table, graph = placement.table, placement.graph
@@ -201,8 +206,11 @@ def _plan(judgment: Judgment, placement: Placement, segments: Sequence[Segment],
 
 def _ask(step: Step, model: ShapedModel, setting: Setting) -> AdmittedSegment:
     device = setting.by_name[step.device]
-    part = part_of(device.capability, step, model.conversion, model.parts)
+    part = part_of(device.capability, device.kernels, step, model.conversion, model.parts)
     call = named_call(step.device, "admit", step.segment, [model.graph.nodes[node].name for node in step.nodes])
+    ban = device.bans.find(part.model) if device.bans else None
+    if ban is not None and ban.is_size:
+        return AdmittedSegment(part, Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, ban.text)))
     with setting.trace.span(step.device, PLAN, f"admit segment {step.segment}"):
         return AdmittedSegment(part, call(ask_admission, device.context, part.model))
 

@@ -9,6 +9,9 @@ from nnadapter.drivers.border import ask_supported
 from nnadapter.drivers.capability import DeviceRole, ModelForm
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import SegmentModel
+from nnadapter.ir.model import Operation
+from nnadapter.ir.operations.custom import CUSTOM
+from nnadapter.offering.calling import calls_among, why_no_call, with_calls
 from nnadapter.offering.model import ShapedModel
 from nnadapter.onnx.references import inlined
 from nnadapter.planning.setting import SessionDevice
@@ -77,6 +80,8 @@ def refusals(device: SessionDevice, model: ShapedModel) -> tuple[tuple[Unsupport
 def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
     conversion = model.conversion
     asked = _ask(device, conversion.model, len(conversion.model.operations))
+    if CUSTOM in conversion.model.operation_types and not device.kernels.kernels:
+        asked = [_of_domains(device, *each) for each in zip(asked, conversion.model.operations, strict=True)]
     if all(asked) and all(conversion.verdicts):
         return [SUPPORTED] * len(conversion.verdicts)
     return [
@@ -85,11 +90,28 @@ def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Ve
     ]
 
 
+def _of_domains(device: SessionDevice, verdict: Verdict, operation: Operation) -> Verdict:
+    """The verdict, or a refusal of a node as it is, of a domain that the device does not declare."""
+    domain = operation.attributes["domain"] if operation.type == CUSTOM else ""
+    if operation.type != CUSTOM or domain in device.capability.domains:
+        return verdict
+    return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"{device.display_name} does not declare the domain {domain!r}")
+
+
 def _ask_of_nodes(device: SessionDevice, model: ShapedModel) -> Sequence[Verdict]:
     # What accelerates nothing judges operators by their names, so that the weights need not be copied for it.
+    graph, kernels = model.graph, device.kernels
+    nodes = range(len(graph.nodes))
     offered = model.parts.whole() if device.accelerates else model.parts.without_constants()
-    offered = offered if device.capability.takes_references else inlined(offered)
-    return _ask(device, offered, len(model.graph.nodes))
+    offered = with_calls(offered, nodes, graph, calls_among(kernels, nodes, graph, model.conversion))
+    verdicts = _ask(device, offered if device.capability.takes_references else inlined(offered), len(nodes))
+    if not kernels.kernels:
+        return verdicts
+    whys = [
+        None if verdict else why_no_call(kernels, node, graph, model.conversion)
+        for node, verdict in enumerate(verdicts)
+    ]
+    return [verdict if why is None else why for verdict, why in zip(verdicts, whys, strict=True)]
 
 
 def _ask(device: SessionDevice, model: SegmentModel, expected: int) -> Sequence[Verdict]:

@@ -48,7 +48,8 @@ class Variant:
         """Index the model once."""
         self.index = OnnxIndex.of(self.prepared.model)
         tables = [device.kernels for device in self.setting.devices]
-        self._calls = calls_of(tables, {entry.domain: entry.version for entry in self.prepared.model.opset_import})
+        opsets = {entry.domain: entry.version for entry in self.prepared.model.opset_import}
+        self._calls = calls_of(tables, opsets, self.setting.domains)
         self.conversions = Conversions(self.prepared, self._calls)
 
     def clear(self) -> None:

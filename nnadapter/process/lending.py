@@ -27,6 +27,9 @@ class Lending(Generic[Thing]):
     def take(self, user: object) -> Thing:
         """Lend what nobody has, else a new one."""
         with self._lock:
+            if not self.users and self.all:  # nearly always
+                self.users[user] = self.all[0]
+                return self.all[0]
             # A list first: others pop without the lock, and the collector, if a map were made here, may let them.
             lent = set(map(id, list(self.users.values())))
             loan = next((thing for thing in self.all if id(thing) not in lent), None)

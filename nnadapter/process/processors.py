@@ -31,11 +31,11 @@ def usable() -> int:
 @remembered(1)
 def machine_name() -> str:
     """Return what tells this machine from others, as far as speed goes: its architecture and the processor's name."""
-    name = platform.processor()
+    name = ""
     with suppress(OSError):
         lines = _CPUINFO.read_text(errors="replace").splitlines()
         name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    return f"{platform.machine()} {name}".strip()
+    return f"{platform.machine()} {name or platform.processor()}".strip()  # which may start a process to know
 
 
 @dataclass(frozen=True, slots=True)

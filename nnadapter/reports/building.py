@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from operator import eq
 
 from nnadapter.costs.weights import weight_bytes
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
+from nnadapter.options import fallback_text
 from nnadapter.plan_files.values import LostEntry
 from nnadapter.planning.pricing import PlanPrice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
@@ -27,6 +28,7 @@ from nnadapter.reports.facts import (
     SegmentFacts,
     TensorFacts,
 )
+from nnadapter.reports.incident_facts import incident_facts
 from nnadapter.reports.place_facts import border_facts
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.switching import refusal_costs
@@ -38,6 +40,19 @@ from partition.verdict import Unsupported
 
 _SEARCHED = 3
 """Devices from which on the fewest segments have to be searched for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _NodesTold:
+    """What is told of nodes beside what stands at them, found for all at once."""
+
+    runs_as: Mapping[int, str]
+    """By node, as `seconds`."""
+    refusals: Mapping[int, tuple[RefusalFacts, ...]]
+    """By atom."""
+    sizes: Mapping[str, int]
+    """Bytes by value."""
+    seconds: Mapping[int, float]
 
 
 @paused_collection
@@ -70,9 +85,10 @@ def report_of(observed: Observed) -> PartitionReport:
         cost_note=unknown if not observed.timed else "",
         rules=_rules(partitioning),
         plan_file=_plan_file(partitioning),
+        isolated=tuple(name for name in partitioning.plan.devices if devices[name].is_isolated),
         search=_search(partitioning.plan),
         model=observed.model,
-        fallback=constraints.fallback,
+        fallback=fallback_text(constraints.fallback),
         device_options={
             name: {option: _option(value) for option, value in devices[name].options.items()}
             for name in partitioning.judgment.support.devices
@@ -82,6 +98,7 @@ def report_of(observed: Observed) -> PartitionReport:
         versions=versions_of(partitioning.plan.devices),
         borders=border_facts(partitioning),
         transfers=transfer_facts(observed.transfers),
+        **incident_facts(observed.incidents),
         machine=machine(),
     )
 
@@ -92,9 +109,14 @@ def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[No
     seconds = price.of_nodes(partitioning.plan, partitioning.model.conversion.flops) if price is not None else {}
     folded = frozenset(specialized.folded)
     step_of = {node: step for step in partitioning.plan.steps for node in step.nodes}
-    runs_as, sizes = _runs_as(partitioning), _sizes(partitioning.plan.graph)
+    told = _NodesTold(
+        runs_as=_runs_as(partitioning),
+        refusals=_refusals(partitioning.plan),
+        sizes=_sizes(partitioning.plan.graph),
+        seconds=seconds,
+    )
     return tuple(
-        _running(partitioning, running[position], step_of[running[position]], runs_as, sizes, seconds)
+        _running(partitioning, running[position], step_of[running[position]], told)
         if position in running
         else NodeFacts(
             name=node.name,
@@ -119,16 +141,9 @@ def _sizes(graph: Graph) -> Mapping[str, int]:
     return sizes_by_name
 
 
-def _running(
-    partitioning: Partitioning,
-    index: int,
-    step: Step,
-    runs_as: Mapping[int, str],
-    sizes: Mapping[str, int],
-    seconds: Mapping[int, float],
-) -> NodeFacts:
-    plan, model = partitioning.plan, partitioning.model
-    node = plan.graph.nodes[index]
+def _running(partitioning: Partitioning, index: int, step: Step, told: _NodesTold) -> NodeFacts:
+    graph, model = partitioning.plan.graph, partitioning.model
+    node, bodies = graph.nodes[index], model.specialized.nodes[index].bodies
     return NodeFacts(
         name=node.name,
         op_type=node.op_type,
@@ -136,46 +151,46 @@ def _running(
         state="runs",
         device=step.device,
         segment=step.segment,
-        runs_as=runs_as.get(index, ""),
+        runs_as=told.runs_as.get(index, ""),
         flops=model.conversion.flops[index],
-        nbytes=sum(map(sizes.__getitem__, {*node.reads, *node.outputs})),
-        predicted_seconds=seconds.get(index),
-        refusals=tuple(_refusals(plan, index)),
-        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in model.specialized.nodes[index].bodies),
+        nbytes=sum(map(told.sizes.__getitem__, {*node.reads, *node.outputs})),
+        predicted_seconds=told.seconds.get(index),
+        refusals=told.refusals.get(graph.atom_of[index], ()),
+        bodies=tuple(BodyFacts(name=name, op_types=types) for name, types in bodies) if bodies else (),
     )
 
 
-def _refusals(plan: Plan, index: int) -> Iterator[RefusalFacts]:
-    atom = plan.graph.atom_of[index]
+def _refusals(plan: Plan) -> Mapping[int, tuple[RefusalFacts, ...]]:
+    """Why devices refused atoms, in the order of the devices; most atoms nobody refused."""
+    refusals: dict[int, tuple[RefusalFacts, ...]] = {}
     for name in plan.devices:
-        verdict = plan.verdicts[name][atom]
-        if isinstance(verdict, Unsupported):
-            yield RefusalFacts(device=name, reason=verdict.reason.value, detail=verdict.detail)
+        for atom, verdict in enumerate(plan.verdicts[name]):
+            if isinstance(verdict, Unsupported):
+                refusal = RefusalFacts(device=name, reason=verdict.reason.value, detail=verdict.detail)
+                refusals[atom] = (*refusals.get(atom, ()), refusal)
+    return refusals
 
 
-def _runs_as(partitioning: Partitioning) -> dict[int, str]:
+def _runs_as(partitioning: Partitioning) -> Mapping[int, str]:
     """What the devices say each node runs as, in the words of the operations it became."""
-    descriptions: dict[int, str] = {}
-    operations_of = partitioning.model.conversion.operations
+    texts_of: dict[int, dict[str, None]] = defaultdict(dict)
+    graph, operations_of = partitioning.plan.graph, partitioning.model.conversion.operations
     for step, piece in zip(partitioning.plan.steps, partitioning.pieces, strict=True):
         if piece is None or not piece.admission.runs_as:
             continue
+        owners: Iterable[tuple[int, ...]] = ((node,) for node in step.nodes)
         if piece.is_ir:
-            operations = sorted((part, node) for node in step.nodes for part in operations_of[node])
-            owners = [partitioning.plan.graph.atoms[partitioning.plan.graph.atom_of[node]] for _, node in operations]
-        else:
-            owners = [(node,) for node in step.nodes]
-        words: dict[int, dict[str, None]] = {}
+            operations = sorted([(part, node) for node in step.nodes for part in operations_of[node]])
+            owners = [graph.atoms[graph.atom_of[node]] for _, node in operations]
         for nodes, text in zip(owners, piece.admission.runs_as, strict=False):
             for node in nodes:
-                words.setdefault(node, {})[text] = None
-        descriptions.update((node, ", ".join(_telling(texts))) for node, texts in words.items())
-    return descriptions
+                texts_of[node][text] = None
+    return {node: ", ".join(_telling(texts)) for node, texts in texts_of.items()}
 
 
 def _telling(texts: Collection[str]) -> Collection[str]:
     """What says something, if anything does."""
-    return [text for text in texts if text != NO_OPERATION] or texts
+    return texts if len(texts) == 1 else [text for text in texts if text != NO_OPERATION] or texts
 
 
 def _segment_facts(

@@ -125,7 +125,7 @@ def _bound_of(partitioning: Partitioning) -> str:
     said = {
         "the plan file": bound is not None and bound.placement,
         "the rules": applied is not None and any(effect.nodes for effect in applied.effects),
-        "fallback 'forbid'": partitioning.setting.constraints.fallback == "forbid",
+        "fallback 'forbid'": partitioning.setting.constraints.fallback_at("load") == "forbid",
     }
     allowing = [words for words, holds in said.items() if holds]
     return f"any placement that keeps to {_listed(allowing)}" if allowing else "any placement"

@@ -14,6 +14,7 @@ from nnadapter.planning.border_steps import Borders
 from nnadapter.process.cache import CacheCounts
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RefusalCost, RuleFacts, WeightFacts
 from nnadapter.reports.plain import plain
+from nnadapter.running.incidents import Incident
 from nnadapter.running.plans import PlanCounts
 
 SCHEMA_VERSION = 1
@@ -183,6 +184,8 @@ class ReportFacts:
     """The option of that name."""
     device_options: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Device -> option -> value as text, defaults filled in."""
+    isolated: tuple[str, ...] = ()
+    """Devices that have a process of their own."""
     search: str = ""
     """How the segments were found, in words: exactly, by a beam, or cut in two for a device's memory."""
     refusal_costs: tuple[RefusalCost, ...] = ()
@@ -195,6 +198,10 @@ class ReportFacts:
     """What happens to values at borders of segments: transfers, casts, changes of layout, and what stays."""
     transfers: TransferFacts | None = None
     """What the last run copied; None where there was none, or where no device has memory of its own."""
+    incidents: tuple[Incident, ...] = ()
+    """What devices failed to do in the session, the newest 64 in the order in which it happened."""
+    incident_counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """How often in all: device -> class of the error -> number."""
 
     @property
     def guesses(self) -> frozenset[str]:
@@ -213,7 +220,8 @@ class ReportFacts:
         Keys, which stay:
 
         - `schema_version`: of this form.
-        - `devices`: names, in order of preference; `policy`; `input_shapes`: input name -> dimensions.
+        - `devices`: names, in order of preference; `isolated`: those in a process of their own; `policy`;
+          `input_shapes`: input name -> dimensions.
         - `coverage`: `nodes`, `flops`, `bytes`, each from 0 to 1, on other devices than `cpu` and `reference`.
         - `segments`, in the order they run: `index`, `device`, `nodes` (names), `inputs` and `outputs` (each `name`,
           `dtype`, `shape`, `nbytes`), `flops`, `weight_bytes`, `facts` (what the device says of it), `seconds` (of the
@@ -254,6 +262,9 @@ class ReportFacts:
           `before` (the segment that waits, null for the end of the run).
         - `transfers` of the last run to and from such memory, else null: `into` and `out` (how many), `bytes_into`,
           `bytes_out`, `seconds`, `returned` (brought to a device that had made them).
+        - `incidents` of a session, the newest in the order in which they happened: each `stage` (`load`, `compile`,
+          `run`, `accuracy`), `device`, `segment` (null where it did not get that far), `nodes` (names), `kind` (the
+          error's class), `message`, `instead` (what was done); `incident_counts` of all: device -> kind -> number.
         - `versions`: `nnadapter`, `onnx`, `onnxruntime`, and of the driver of each device by its name; `machine`.
 
         Keys may be added without a new `schema_version`.

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 
+from nnadapter.reports.facts import CacheFacts, SegmentFacts
+from nnadapter.reports.incident_facts import incident_facts
 from nnadapter.reports.reading import report_from
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.transfer_facts import transfer_facts
@@ -20,6 +23,10 @@ def report_told(observed: Observed | KeptReport) -> PartitionReport:
     return report_of(observed)
 
 
+_CACHED = "the plan was kept in the cache by an earlier session"
+_COMPILED = CacheFacts(hit=False, why="it was compiled from what was kept: its driver writes no program of it")
+
+
 def _kept(observed: KeptReport) -> PartitionReport:
     report = report_from(json.loads(observed.contents))
     segments = tuple(
@@ -27,13 +34,22 @@ def _kept(observed: KeptReport) -> PartitionReport:
             segment,
             seconds=observed.seconds.get(segment.index),
             failures=observed.failures.get(segment.index, ()),
+            cache=_cache(segment, observed.cached or {}),
         )
         for segment in report.segments
     )
     return replace(
         report,
         segments=segments,
-        notes=(*report.notes, *observed.notes),
+        notes=(*((_CACHED,) if observed.cached is not None else ()), *report.notes, *observed.notes),
         plans=observed.plans,
         transfers=transfer_facts(observed.transfers),
+        **incident_facts(observed.incidents),
     )
+
+
+def _cache(segment: SegmentFacts, cached: Mapping[int, bool]) -> CacheFacts | None:
+    """What the session's cache did for a segment of a plan that was kept in it; else what the report says."""
+    if segment.cache is None or segment.index not in cached:
+        return segment.cache
+    return CacheFacts(hit=True, why="") if cached[segment.index] else _COMPILED

@@ -7,6 +7,7 @@ import tomllib
 
 from msgspec import Struct
 
+from nnadapter import limits
 from nnadapter.drivers.registry import sources
 from nnadapter.errors import RulesError, close_names
 from nnadapter.files.strict import FileKind
@@ -29,11 +30,12 @@ def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
             names a device that no driver offers, or contradicts itself. It names file, rule and key.
     """
     rules = source if isinstance(source, Rules) else _read(source)
+    known = sources()
     for rule in rules:
-        if rule.device.partition(":")[0] not in sources():
+        if rule.device.partition(":")[0] not in known:
             raise RulesError(
                 f"{rules.place(rule)}: no driver offers a device named {rule.device!r}; "
-                f"{close_names(rule.device, sources())}",
+                f"{close_names(rule.device, known)}",
                 file=rules.source,
                 entry=rules.entry(rule),
                 key="device",
@@ -49,12 +51,24 @@ class _Document(Struct, frozen=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
 
 
+def _parse(text: str) -> object:
+    """What TOML says; a ValueError where it would take long to find out."""
+    longest = max(map(len, text.splitlines()), default=0)
+    if len(text) > limits.RULES_BYTES or longest > limits.RULES_LINE:
+        raise ValueError(
+            f"{len(text):,} characters, {longest:,} of them in a line, expected at most {limits.RULES_BYTES:,} and "
+            f"{limits.RULES_LINE:,}"
+        )
+    return tomllib.loads(text)
+
+
 _FILE = FileKind(
     name="rules file",
     contents=_Document,
     error=RulesError,
     advice="change the file",
-    parse=tomllib.loads,
+    parse=_parse,
+    most_bytes=limits.RULES_BYTES,
     hints={
         "pin": "write [[pin]], with two brackets",
         "ban": "write [[ban]], with two brackets",

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
 
+from nnadapter.drivers.border import OutputCheck
+from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.operand import Array
@@ -19,7 +21,10 @@ from nnadapter.running.borders import borders_of
 from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.flights import Flights
+from nnadapter.running.incidents import Incident
+from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import residences
+from nnadapter.running.resting import WELL
 from nnadapter.running.site import Site
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
 from nnadapter.running.traced_programs import transfers_of
@@ -44,6 +49,10 @@ class Bindable:
     """Names of the model's nodes in a step."""
     run_failed: Callable[[Mapping[str, int], Step, BaseException], Substitute]
     """Makes what runs a step that failed, or raises; it gets the slots by name."""
+    say: Callable[[Step, BaseException, str], Incident]
+    """Says that a step failed, and what is done instead, as the policy wants it said."""
+    reference: Callable[[Mapping[str, int], Step], Substitute]
+    """Makes what a step is compared with, or raises; it gets the slots by name."""
     whole: Callable[[NNAdapterError], Whole] | None = None
     """Makes what runs the model as it was, or raises; None where that is not at hand."""
 
@@ -64,7 +73,10 @@ class Binder:
         self._stay = residences(self._plan, site.owning, self._slots, bindable.reads, partial(expected_outputs, graph))
         self._borders = borders_of(self._plan, bindable.reads, arenas)
         self._on_failure = partial(bindable.run_failed, self._slots)
+        self._on_check = partial(bindable.reference, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
+        self._same: dict[int, Mapping[str, Any]] = {}
+        """By position, what is the same in a step with any program."""
         known = bindable.constants
         self._constants = {slot: known[name] for name, slot in self._outputs.items() if name in known}
 
@@ -73,7 +85,15 @@ class Binder:
         """Of the plan."""
         return self._plan.steps
 
-    def step(self, position: int, program: Program, inputs: Sequence[str], *, is_told_sizes: bool = False) -> BoundStep:
+    def step(
+        self,
+        position: int,
+        program: Program,
+        inputs: Sequence[str],
+        *,
+        is_told_sizes: bool = False,
+        expected: OutputCheck | None = None,
+    ) -> BoundStep:
         """The step at a position of the plan.
 
         Args:
@@ -81,24 +101,42 @@ class Binder:
             program: of its segment.
             inputs: names of values in the order of the program's inputs.
             is_told_sizes: the program leaves sizes open, and is adapter IR.
+            expected: what it makes, where more is known of that than the plan says.
         """
-        step, graph, slots = self._plan.steps[position], self._plan.graph, self._slots
-        accelerates = step.device in self._site.accelerators
-        return BoundStep(
-            step=step,
-            position=position,
-            pool=self._site.pool(step.device, program, step.segment, self._bindable.nodes_of(step)),
-            inputs=tuple(slots[name] for name in inputs),
-            outputs=tuple(slots[name] for name in step.outputs),
-            released=tuple(slots[name] for name in step.released),
-            expected=expected_outputs(graph, step.outputs) if accelerates else (),
-            names=tuple(inputs),
-            residence=self._stay.get(step.segment),
-            guarded=accelerates,
-            planned=tuple(planned_values(graph, slots, inputs)),
-            is_told_sizes=is_told_sizes,
-            on_failure=self._on_failure,
-        )
+        step, names = self._plan.steps[position], tuple(inputs)
+        same = self._same.get(position)
+        if same is None or same["names"] != names:
+            same = self._same[position] = self._same_of(position, step, names)
+        if expected is None:
+            expected = expected_outputs(self._plan.graph, step.outputs) if same["guarded"] else ()
+        pool = self._pools[position](program)
+        return BoundStep(pool=pool, expected=expected, is_told_sizes=is_told_sizes, **same)
+
+    @cached_property
+    def _pools(self) -> list[Callable[[Program], ExecutionPool]]:
+        """By position, what makes executions of a program of the step."""
+        nodes_of = self._bindable.nodes_of
+        calls = [NamedCalls(step.device, step.segment, nodes_of(step)) for step in self._plan.steps]
+        return list(map(self._site.pools, calls))
+
+    def _same_of(self, position: int, step: Step, names: tuple[str, ...]) -> Mapping[str, Any]:
+        slots = self._slots
+        return {
+            "step": step,
+            "position": position,
+            "inputs": tuple(slots[name] for name in names),
+            "outputs": tuple(slots[name] for name in step.outputs),
+            "released": tuple(slots[name] for name in step.released),
+            "names": names,
+            "residence": self._stay.get(step.segment),
+            "guarded": step.device in self._site.accelerators,
+            "planned": tuple(planned_values(self._plan.graph, slots, names)),
+            "on_failure": self._on_failure,
+            "say": self._bindable.say,
+            "health": self._site.health(step.device) if step.device in self._site.accelerators else WELL,
+            "copies_inputs": step.device in self._site.raw,
+            "on_check": self._on_check,
+        }
 
     def plan(self, steps: Sequence[BoundStep], sizes: SizeClass | None = None) -> CompiledPlan:
         """The plan of all its steps; for many sizes where its programs are told them."""

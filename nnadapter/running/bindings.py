@@ -76,6 +76,8 @@ class PlannedBinding:
     def bind_input(self, name: str, value: Any) -> None:
         """See `Binding.bind_input`."""
         self._inputs[name] = value
+        if isinstance(value, DeviceValue):
+            self._know(value.device)
 
     def bind_output(self, name: str, target: Target) -> None:
         """See `Binding.bind_output`.
@@ -95,6 +97,9 @@ class PlannedBinding:
                 name=name,
             )
         self._targets[name] = target
+        self._know(device)
+
+    def _know(self, device: str) -> None:
         if device not in self._places:
             self._places[device] = device if device != CPU and has_memory(device) else ""
 
@@ -110,6 +115,8 @@ class PlannedBinding:
         """See `Binding.run`."""
         targets = self._targets or dict.fromkeys(self._all_outputs, CPU)
         kept = {name: self._places[device] for name, target in targets.items() if (device := _device_of(target)) != CPU}
+        values = {name: value for name, value in self._inputs.items() if isinstance(value, DeviceValue)}
+        kept |= {name: self._places[value.device] for name, value in values.items() if name not in targets}
         feed = {name: _fed(value) for name, value in self._inputs.items()}
         results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
         self.results = [_delivered(result, target) for result, target in zip(results, targets.values(), strict=True)]

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nnadapter.drivers.border import OutputCheck
+from nnadapter.running.incidents import Incident
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import Residence
+from nnadapter.running.resting import WELL, Health
 from nnadapter.running.slots import Planned
 from partition.plan import Step
 
@@ -42,8 +44,16 @@ class BoundStep:
     """What inputs that other steps make have to be, if they were planned to be something."""
     on_failure: Callable[[Step, BaseException], Substitute]
     """Makes what runs the step instead, or raises."""
+    say: Callable[[Step, BaseException, str], Incident]
+    """Says what the device failed to do and what is done instead, as the policy wants it said."""
+    on_check: Callable[[Step], Substitute]
+    """Makes what the step is compared with, or raises."""
     names: tuple[str, ...]
     """Of the inputs."""
+    health: Health = WELL
+    """Of its device."""
+    copies_inputs: bool = False
+    """The device gets copies of inputs, as nothing else keeps it from writing to them."""
     position: int = 0
     """Among the steps of the plan."""
     is_told_sizes: bool = False
@@ -56,10 +66,13 @@ class BoundStep:
     """Why it did not deliver: the first few different reasons."""
     substitute: Substitute | None = None
     """What runs the step instead, from its first failure on."""
+    reference: Substitute | None = None
+    """What the step is compared with, from its first comparison on."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while `substitute` is made and `failures` grows."""
+    """Held while `substitute` or `reference` is made and `failures` grows."""
 
     @property
     def pools(self) -> list[ExecutionPool]:
-        """Its program, and what runs instead."""
-        return [self.pool, *([self.substitute.pool] if self.substitute is not None else [])]
+        """Its program, what runs instead, and what it is compared with."""
+        others = (each.pool for each in (self.substitute, self.reference) if each is not None)
+        return [self.pool, *others]

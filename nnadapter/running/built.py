@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
 
+from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
+from nnadapter.ir.filled_model import likeness_of as likeness_of_model
 from nnadapter.ir.model import Model
-from nnadapter.ir.structure import numbers
 from nnadapter.offering.part import Part
 from nnadapter.planning.judgment import Atoms
 from nnadapter.planning.settling import Partitioning
@@ -18,8 +19,6 @@ from partition.plan import Plan, Step
 
 _TRIES = 4
 """Programs that a segment is tried to be bound to."""
-About = tuple[()] | tuple[int, Sequence[str]]
-"""Segment and its nodes, as `named_call` takes them."""
 Likeness = Hashable
 """What segments have in common that may share a program, each with its own constants."""
 
@@ -36,7 +35,7 @@ class Built:
     """What it has in common with models that may be bound to its program; None where it is never asked."""
     is_told_sizes: bool = False
     """Its model is adapter IR that leaves sizes open."""
-    twin: Atoms | None = None
+    twin: Hashable = None
     """The segment whose program it was bound to; None if it was compiled."""
 
 
@@ -44,37 +43,37 @@ def likeness_of(device: str, part: Part) -> Likeness | None:
     """Equal for segments of a device that differ in names and in what constants hold; None where that is not known."""
     if not isinstance(part.model, Model) or part.model.is_open:
         return None
-    return device, part.model.structure, repr(numbers(part.model))
+    return device, likeness_of_model(part.model)
 
 
 class Programs:
     """The programs of a plan in the making, by segment. What is no longer in the plan is kept until `keep_only`."""
 
     def __init__(self) -> None:
-        self._built: dict[Atoms, Built] = {}
-        self._compiled: dict[Likeness, list[Atoms]] = {}
+        self._built: dict[Hashable, Built] = {}
+        self._compiled: dict[Likeness, list[Hashable]] = {}
 
-    def __contains__(self, key: Atoms) -> bool:
+    def __contains__(self, key: Hashable) -> bool:
         """Whether that segment was built."""
         return key in self._built
 
-    def __getitem__(self, key: Atoms) -> Built:
+    def __getitem__(self, key: Hashable) -> Built:
         """What was built for a segment."""
         return self._built[key]
 
-    def add(self, key: Atoms, built: Built) -> None:
+    def add(self, key: Hashable, built: Built) -> None:
         """Keep what was built for a segment."""
         self._built[key] = built
         if built.likeness is not None and built.twin is None:
             self._compiled.setdefault(built.likeness, []).append(key)
 
-    def alike(self, likeness: Likeness | None) -> list[Atoms]:
+    def alike(self, likeness: Likeness) -> list[Hashable]:
         """Segments with that likeness that were compiled, the newest first, as many as are worth a try."""
         return self._compiled.get(likeness, [])[: -_TRIES - 1 : -1]
 
     def twins(self, plan: Plan) -> dict[int, int]:
         """Segment -> the one whose program it was bound to."""
-        segments = {atoms_of(plan, step): step.segment for step in plan.steps}
+        segments: dict[Hashable, int] = {atoms_of(plan, step): step.segment for step in plan.steps}
         twin_atoms = {number: self._built[key].twin for key, number in segments.items()}
         return {number: segments[twin] for number, twin in twin_atoms.items() if twin in segments}
 
@@ -88,9 +87,9 @@ class Programs:
         close_all(built.program for built in self._built.values())
 
 
-def about_step(partitioning: Partitioning, step: Step) -> About:
-    """How a crash calls the step."""
-    return step.segment, nodes_of(partitioning, step)
+def calls_about(partitioning: Partitioning, step: Step) -> NamedCalls:
+    """The calls of a step's device about it."""
+    return NamedCalls(step.device, step.segment, nodes_of(partitioning, step))
 
 
 def nodes_of(partitioning: Partitioning, step: Step) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nnadapter.drivers.kept_memory import TENSORS
@@ -12,12 +13,14 @@ from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_opti
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg
 from nnadapter.running.bindings import Binding, PlannedBinding
+from nnadapter.running.checks import Checks
 from nnadapter.running.compiled import RunnablePlan
 from nnadapter.running.control import RunControl
 from nnadapter.running.deadlines import Deadlines
+from nnadapter.running.incidents import Incident
 from nnadapter.running.outputs import Kept
 from nnadapter.running.plans import Lease, PlanCache
-from nnadapter.running.provenance import Provenance
+from nnadapter.running.provenance import Provenance, with_incidents
 from nnadapter.running.repeating import Repeat
 
 if TYPE_CHECKING:
@@ -57,6 +60,8 @@ class PlansEngine(ABC, Generic[Held]):
         self._devices, self._plans, self._session_options = tuple(devices), plans, session_options
         self._all_outputs = list(signature.output_names)
         self._deadlines = Deadlines(deadline_s) if deadline_s is not None else None
+        self.checks: Checks | None = None
+        """What holds runs to the CPU; None where nobody does."""
         self._latest: Repeat | None = None
         self._last: InputShapes | None = None
         """The shapes of the last run of a plan that leaves sizes open."""
@@ -74,7 +79,9 @@ class PlansEngine(ABC, Generic[Held]):
         kept: Kept | None = None,
     ) -> tuple[list[Any], Provenance]:
         """See `Engine.run`; for `kept`, `CompiledPlan.run`."""
-        latest = self._latest
+        checks = self.checks
+        is_due = checks is not None and checks.is_due()
+        latest = None if is_due else self._latest
         if control is None and (options is not None or self._deadlines is not None):
             control = RunControl()
         if (
@@ -99,6 +106,8 @@ class PlansEngine(ABC, Generic[Held]):
             is_open = compiled.is_open
             if is_open:
                 self._last = shapes
+            if checks is not None and (is_due or not checks.is_checked(compiled)):
+                return self._run_checked(checks, use, shapes, (values, wanted, kept), options, control)
             if not self.defaults and (latest is None or latest.lease is not lease or is_open):
                 self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes)
             if control is None:
@@ -106,17 +115,51 @@ class PlansEngine(ABC, Generic[Held]):
                 if compiled.watch is not None and compiled.watch.is_broken_by(done[1].seconds, time.perf_counter()):
                     self._contradicted(lease)
                 return done
-            before = run_options.get()
-            try:
-                run_options.set(control.begin(options, self._deadlines))
+            with self._controlled(control, options):
                 return compiled.plan.run(values, wanted, control, kept, sizes)
-            finally:
-                control.end()
-                run_options.set(before)
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
             TENSORS.free_gone()
+
+    @contextmanager
+    def _controlled(self, control: RunControl | None, options: Any) -> Iterator[None]:
+        """A run that somebody may stop."""
+        if control is None:
+            yield
+            return
+        before = run_options.get()
+        try:
+            run_options.set(control.begin(options, self._deadlines))
+            yield
+        finally:
+            control.end()
+            run_options.set(before)
+
+    def _run_checked(
+        self,
+        checks: Checks,
+        use: object,
+        shapes: InputShapes,
+        work: tuple[Mapping[str, Any], Sequence[str], Kept | None],
+        options: Any,
+        control: RunControl | None,
+    ) -> tuple[list[Any], Provenance]:
+        """Run, and compare every step; again where something was wrong, by another plan.
+
+        What is compared, made and repeated is no time of the run: nobody stops it, and a deadline does not count it.
+        """
+        (values, wanted, kept), found = work, tuple[Incident, ...]()
+        while True:
+            _, compiled, sizes = self._take(use, shapes, values)
+            with nullcontext() if checks.is_checked(compiled) else checks.first:
+                with self._controlled(control, options):
+                    results, provenance, held = compiled.plan.run_held(values, wanted, control, kept, sizes)
+                wrong = checks.after(compiled, provenance, held)
+            found += wrong
+            if not wrong:
+                return results, with_incidents(provenance, found)
+            control = None
 
     def binding(self) -> Binding:
         """See `Engine.binding`."""

@@ -7,25 +7,38 @@ CPU and the last resort. That costs only those models time.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.onnx.files import load_model
 from nnadapter.options import Options
+from nnadapter.planning.outside import bringing
 from nnadapter.planning.setting import Setting
 from nnadapter.running.engine import Engine
-from nnadapter.running.host import HostEngine
 from nnadapter.running.planned import PlannedEngine
 from nnadapter.running.traced_engine import TracedEngine
 from nnadapter.traces.event import PLAN, SESSION
 from nnadapter.traces.recorder import Recorder
+from nnadapter.traces.trace import Trace
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
+
+    from nnadapter.onnx.beginning import BegunModel
+
+    _Given = tuple[
+        str | os.PathLike[str] | bytes | onnx.ModelProto,
+        Callable[[], Setting],
+        onnxruntime.SessionOptions | None,
+        Mapping[str, Any],
+        Mapping[str, Any],
+        float | None,
+    ]
+    """What a `HostEngine` is made of, in its order."""
 
 
 def make_engine(
@@ -35,6 +48,8 @@ def make_engine(
     session_options: onnxruntime.SessionOptions | None,
     providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
     arguments: Mapping[str, Any],
+    make: Callable[..., PlannedEngine] | None = None,
+    begun: BegunModel | None = None,
 ) -> Engine:
     """Return what runs the model in `setting`.
 
@@ -45,51 +60,56 @@ def make_engine(
         session_options: ONNX Runtime's own.
         providers: what a client gave as `providers` and `provider_options`.
         arguments: what ONNX Runtime's session takes beside.
+        make: an engine of plans, in place of one that keeps none.
+        begun: the model of `source`, if somebody has begun to read it.
 
     Raises:
         InvalidModelError, ModelFileError: the model cannot be read, or no device takes a node of it.
         NotDelegatedError, CompilationError: fallback is forbidden and would be needed.
     """
+    failed = None
     try:
-        refused: Mapping[int, Unsupported] = {}
         if setting.devices[0].is_host:
             try:
-                return _host_engine(source, setting, options, session_options, providers, arguments)
+                from nnadapter.drivers.providers import options_of_cpu
+
+                of_cpu = options_of_cpu(*providers)
+                given = source, lambda: setting, session_options, of_cpu, arguments, options.deadline_s
+                return _host_engine(given, setting.trace)
             except ModelFileError:
                 raise
-            except InvalidModelError:
-                refused = _refused(load_model(source), setting, session_options)
-                if not refused:
-                    raise
+            except InvalidModelError as error:
+                failed = error
+        with setting.trace.span(SESSION, PLAN, "load the model"):
+            model, held = begun.finish() if begun else (load_model(source), [])
+        refused = _refused(model, setting, session_options) if failed else {}
+        if failed and not refused:
+            raise _told(failed, model)
         setting.trace.check()
-        planned = PlannedEngine(_loaded(source, setting), setting, options, session_options, refused)
+        planned = (make or PlannedEngine)(model, setting, options, session_options, refused)
+        del held  # until what prepares the model holds its weights
         return TracedEngine(planned, setting.trace) if isinstance(setting.trace, Recorder) else planned
     except BaseException:
         setting.close()
         raise
+    finally:
+        failed = None  # its traceback holds this frame, and so the model
 
 
-def _host_engine(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    setting: Setting,
-    options: Options,
-    session_options: onnxruntime.SessionOptions | None,
-    providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
-    arguments: Mapping[str, Any],
-) -> Engine:
-    from nnadapter.drivers.providers import options_of_cpu
+def _host_engine(given: _Given, trace: Trace) -> Engine:
+    from nnadapter.running.host import HostEngine
 
-    of_cpu, trace = options_of_cpu(*providers), setting.trace
     if not isinstance(trace, Recorder) or trace.of_session_options:  # ONNX Runtime writes what its own options ask for
-        return HostEngine(source, lambda: setting, session_options, of_cpu, arguments, options.deadline_s)
+        return HostEngine(*given)
     from nnadapter.running.traced_host import traced_host
 
-    return traced_host(source, lambda: setting, session_options, of_cpu, arguments, options.deadline_s, trace)
+    return traced_host(*given, trace)
 
 
-def _loaded(source: str | os.PathLike[str] | bytes | onnx.ModelProto, setting: Setting) -> onnx.ModelProto:
-    with setting.trace.span(SESSION, PLAN, "load the model"):
-        return load_model(source)
+def _told(failed: InvalidModelError, model: onnx.ModelProto) -> InvalidModelError:
+    """What ONNX Runtime said, and who brings an op that it does not know."""
+    brought = bringing(dict.fromkeys((node.domain, node.op_type) for node in model.graph.node if node.domain))
+    return InvalidModelError(f"{failed}; {brought}") if brought else failed
 
 
 def _refused(

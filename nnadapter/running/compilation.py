@@ -7,28 +7,20 @@ again, and the fact is kept for the report. Programs that were compiled already 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
 
-from nnadapter.drivers.border import bind, blamed_nodes, checked_program
-from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.border import bind, checked_program
+from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
-from nnadapter.errors import (
-    FAILURES,
-    CompilationError,
-    DriverError,
-    ExecutionError,
-    NNAdapterError,
-    describe,
-)
+from nnadapter.errors import FAILURES, CompilationError, ExecutionError, NNAdapterError, TransientError, describe
 from nnadapter.ir.model import Model
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.memory.arenas import Arenas
-from nnadapter.offering.filled_parts import FillablePart
 from nnadapter.offering.part import Part
+from nnadapter.planning.absent import INSTEAD
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.judgment import Atoms, Judgment, banning
 from nnadapter.planning.opening import Opened
@@ -38,28 +30,30 @@ from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.running.binder import Bindable, Binder
 from nnadapter.running.bound_step import Substitute
 from nnadapter.running.built import (
-    About,
     Built,
     Likeness,
     Programs,
-    about_step,
     atoms_of,
     bound_by,
+    calls_about,
     likeness_of,
     nodes_of,
 )
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import CompiledPlan
-from nnadapter.running.failing import fall_back
-from nnadapter.running.fallback import named, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.failing import REPEATED, fall_back
+from nnadapter.running.fallback import named, note_unanswered, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.filled import Filled, FilledClass
-from nnadapter.running.filling import Build, Filling, admission_of
+from nnadapter.running.filling import Filling, Wanted, check_admitted
+from nnadapter.running.incidents import Incident, Incidents
+from nnadapter.running.repair import Repair, blamed, delegated, host_of, run_failure
 from nnadapter.running.site import Site
 from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.traced_programs import making
 from nnadapter.running.whole import Whole
-from partition.plan import Plan, Step
-from partition.verdict import Reason, Unsupported
+from partition.plan import Step
+
+_NEXT = "these nodes go to the next device"
 
 
 @dataclass(eq=False)
@@ -67,8 +61,17 @@ class Compiler:
     """Compiles what was partitioned in one setting."""
 
     setting: Setting
-    arenas: Arenas = field(default_factory=Arenas)
-    """Memory for values between steps, which all plans share."""
+    arenas: Arenas = field(init=False)
+    """Memory for values between steps, which all plans share; devices in processes of their own map it."""
+
+    def __post_init__(self) -> None:
+        """Begin with the incidents of opening devices, and with memory that all devices know."""
+        self.arenas = Arenas(shared=any(device.is_isolated for device in self.setting.devices))
+        self.incidents = Incidents(self.setting.constraints.fallback, self.setting.trace)
+        """Of the session."""
+        for device, kind, message in self.setting.absent:
+            self.incidents.add(Incident("load", device, None, (), kind, message, INSTEAD))
+        self._repair = Repair(self.setting)
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Settle, compile, and settle again without what failed, until everything is compiled.
@@ -120,6 +123,11 @@ class Compiler:
             programs.close()
             raise
 
+    @property
+    def resting(self) -> tuple[str, ...]:
+        """What is said of devices that rest now."""
+        return self._site.resting
+
     def _compile(self, planner: Planner, judgment: Judgment, programs: Programs) -> Compiled:
         notes: list[str] = []
         known: dict[Atoms, AdmittedSegment] = {}
@@ -131,6 +139,7 @@ class Compiler:
             failed = self._compile_all(partitioning, programs)
             if not failed:
                 programs.keep_only(partitioning.plan)
+                note_unanswered(partitioning, self.incidents)
                 warn_of_last_resort(partitioning)
                 taken = {
                     step.segment: programs[atoms_of(partitioning.plan, step)].seconds
@@ -139,17 +148,16 @@ class Compiler:
                 plan = self._bind(partitioning, programs)
                 return Compiled(partitioning, plan, tuple(notes), taken, programs.twins(partitioning.plan))
             for step, error in failed:
-                blamed = _blamed(partitioning, step, error)
-                if not (blamed and step.device == host):
+                accused = blamed(partitioning, step, error)
+                if not (accused and step.device == host):
                     notes.append(self._compile_failed(partitioning, step, error))
-                if blamed:
-                    judgment = planner.blame(judgment, step, blamed)
-                    continue
-                if step.device == host:
-                    judgment = banning(judgment, self.setting, self._delegated(partitioning.plan, step))
+                if accused:
+                    judgment = planner.blame(judgment, step, accused)
+                elif step.device == host:
+                    judgment = banning(judgment, self.setting, delegated(self.setting, partitioning.plan, step))
                     break
-                why = Unsupported(Reason.COMPILE_FAILED, describe(error))
-                judgment = banning(judgment, self.setting, {atoms_of(partitioning.plan, step): why})
+                else:
+                    judgment = self._repair.without(judgment, partitioning, step, error, known)
             partitioning = planner.settle(judgment, known)
 
     def _compile_all(
@@ -165,67 +173,79 @@ class Compiler:
             if failed and step.device == host:
                 continue  # the cut will change: what is left for the CPU is compiled when it is final
             try:
-                programs.add(key, self._program(partitioning, step, piece, programs))
+                programs.add(key, self._program_or_again(partitioning, step, piece, programs))
             except FAILURES as error:  # a driver may raise anything; this is its border
                 if (
                     step.device == host
-                    and not _blamed(partitioning, step, error)
-                    and not self._delegated(partitioning.plan, step)
+                    and not blamed(partitioning, step, error)
+                    and not delegated(self.setting, partitioning.plan, step)
                 ):
                     raise
                 failed.append((step, error))
         return failed
 
+    def _program_or_again(
+        self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
+    ) -> Built:
+        """A segment compiled; once more where its driver says that this may help."""
+        try:
+            return self._program(partitioning, step, piece, programs)
+        except TransientError as error:
+            built = self._program(partitioning, step, piece, programs)
+            self._compile_failed(partitioning, step, error, REPEATED)
+            return built
+
     def _program(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
     ) -> Built:
-        alone, about = len(partitioning.plan.steps) == 1, about_step(partitioning, step)
-        if piece is not None and alone:
-            return self._built(step.device, piece.part, about, alone=True)
+        alone, calls = len(partitioning.plan.steps) == 1, calls_about(partitioning, step)
         if piece is not None:
-            likeness = likeness_of(step.device, piece.part)
-            bound = self._bound(step.device, piece.part, about, likeness, programs)
-            return bound or replace(self._built(step.device, piece.part, about), likeness=likeness)
+            return self._built_of(piece.part, calls, programs, alone=alone)
         parts = partitioning.model.parts
         whole = parts.cpu_part(step)
         try:
-            return self._built(step.device, whole, about, alone=alone)
+            return self._built(whole, calls, alone=alone)
         except CompilationError:
             # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
-            return self._built(step.device, parts.part(step), about)
+            return self._built(parts.part(step), calls)
 
-    def _built(self, device: str, part: Part, about: About = (), *, alone: bool = False) -> Built:
+    def _built_of(self, part: Part, calls: NamedCalls, programs: Programs, *, alone: bool) -> Built:
+        """A part that its device admitted: by a program of one that is like it, or compiled."""
+        likeness = None if alone else likeness_of(calls.device, part)
+        bound = self._bound(part, calls, likeness, programs) if likeness is not None else None
+        return bound or self._built(part, calls, likeness, alone=alone)
+
+    def _built(self, part: Part, calls: NamedCalls, likeness: Likeness | None = None, *, alone: bool = False) -> Built:
         started = time.perf_counter()
-        context = self.setting.by_name[device].context
+        context = self.setting.by_name[calls.device].context
         call = "compile_whole" if alone else "compile"
-        with making(self.setting.trace, device, "compile", *about):
-            program = checked_program(named_call(device, call, *about)(getattr(context, call), part.model))
+        with making(self.setting.trace, calls.device, "compile", *calls.about):
+            program = checked_program(calls[call](getattr(context, call), part.model))
         is_told_sizes = isinstance(part.model, Model) and part.model.is_open
-        return Built(program, part.inputs, time.perf_counter() - started, is_told_sizes=is_told_sizes)
+        return Built(program, part.inputs, time.perf_counter() - started, likeness, is_told_sizes)
 
-    def _bound(
-        self, device: str, part: Part, about: About, likeness: Likeness | None, programs: Programs
-    ) -> Built | None:
+    def _bound(self, part: Part, calls: NamedCalls, likeness: Likeness, programs: Programs) -> Built | None:
         """The part by a program of one that is like it; None where it has to be compiled."""
         started = time.perf_counter()
         for twin in programs.alike(likeness):
-            context = self.setting.by_name[device].context
-            with making(self.setting.trace, device, "bind", *about):
-                bound = named_call(device, "bind", *about)(bind, context, programs[twin].program, part.model)
+            context = self.setting.by_name[calls.device].context
+            with making(self.setting.trace, calls.device, "bind", *calls.about):
+                bound = calls["bind"](bind, context, programs[twin].program, part.model)
             if bound is not None:
                 return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin=twin)
         return None
 
-    def _compile_failed(self, partitioning: Partitioning, step: Step, error: BaseException) -> str:
+    def _compile_failed(
+        self, partitioning: Partitioning, step: Step, error: BaseException, instead: str = _NEXT
+    ) -> str:
         nodes = [partitioning.plan.graph.nodes[node].name for node in step.nodes]
         message = (
             f"device {step.device!r} took segment {step.segment} ({named(nodes)}) and failed to compile it: "
             f"{describe(error)}"
         )
-        instead = "these nodes go to the next device"
-        if self.setting.by_name[step.device].is_host:
+        if instead == _NEXT and self.setting.by_name[step.device].is_host:
             instead = "so nothing is cut out of the model, and it runs there as a whole"
-        self._fall_back(CompilationError, step, nodes, message, instead, error)
+        fall_back("compile", step, nodes, message, instead, error, self.incidents)
         return message
 
     def _bind(self, partitioning: Partitioning, programs: Programs, sizes: SizeClass | None = None) -> CompiledPlan:
@@ -242,6 +262,8 @@ class Compiler:
             constants=partitioning.model.specialized.constants,
             nodes_of=partial(nodes_of, partitioning),
             run_failed=partial(self._run_failed, partitioning),
+            say=partial(self._say_run_failed, partitioning),
+            reference=partial(self._reference, partitioning),
             whole=partial(self._whole, partitioning),
         )
         return Binder(self._site, self.arenas, bindable)
@@ -250,7 +272,14 @@ class Compiler:
     def _site(self) -> Site:
         setting = self.setting
         threading = {device.name: device.capability.threading for device in setting.devices}
-        return Site(accelerators=setting.accelerators, owning=setting.owning, threading=threading, trace=setting.trace)
+        return Site(
+            accelerators=setting.accelerators,
+            owning=setting.owning,
+            threading=threading,
+            trace=setting.trace,
+            raw=frozenset(device.name for device in setting.devices if device.has_raw_inputs),
+            rests=setting.constraints.fallback_at("run") != "forbid",
+        )
 
     def _filling(self, partitioning: Partitioning, opening: Opened, programs: Programs) -> Compiled:
         """The class of a plan some of whose segments are compiled for each set of sizes."""
@@ -266,16 +295,18 @@ class Compiler:
         binder = self._binder(opened, reads)
         shared = {position: (bound_by(binder, position, each), each.seconds) for position, each in built.items()}
 
-        def building() -> Build:
+        calls = {step.segment: calls_about(opened, step) for step in opened.plan.steps}
+        contexts = {device.name: device.context for device in self.setting.devices}
+        alone = len(opened.plan.steps) == 1
+
+        def build(wanted: Sequence[Wanted]) -> Iterator[tuple[Program, float]]:
             made = Programs()
-
-            def build(step: Step, _: FillablePart, part: Part, __: tuple[Any, ...]) -> tuple[Program, float]:
-                admitted = AdmittedSegment(part, admission_of(self.setting.by_name[step.device].context, step, part))
-                built = self._program(opened, step, admitted, made)
-                made.add(atoms_of(opened.plan, step), built)
-                return built.program, built.seconds
-
-            return build
+            for step, part, _ in wanted:  # one thing for all after the other: half the time of all things for each
+                check_admitted(contexts[step.device], calls[step.segment], part)
+            for step, part, _ in wanted:
+                built = self._built_of(part, calls[step.segment], made, alone=alone)
+                yield built.program, built.seconds  # first: nobody has it before, and an interrupt may come any time
+                made.add(step.segment, built)
 
         def wrap(plan: CompiledPlan, seconds: Mapping[int, float], of: Filling[Filled]) -> Filled:
             return Filled(partitioning, plan, (), seconds, opening=opening, of=of)
@@ -285,106 +316,81 @@ class Compiler:
             for position, step in enumerate(opened.plan.steps)
             if step.segment in opening.fillable
         }
-        filling = Filling(opened.plan.steps, fillable, opening.sizes, binder, shared, building, wrap)
+        filling = Filling(opened.plan.steps, fillable, opening.sizes, binder, shared, build, wrap)
         return FilledClass(partitioning, binder.plan([]), (), {}, opening=opening, filling=filling)
 
     def _whole(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
         """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""
-        forbidden = self.setting.constraints.fallback == "forbid"
+        forbidden = self.setting.constraints.fallback_at("run") == "forbid"
         if forbidden and isinstance(error, OtherShapeError):
             self._given_up(partitioning, error)
         host, outputs = self.setting.host, partitioning.plan.graph.outputs
         try:
-            built = None if forbidden else self._built(host.name, partitioning.model.parts.as_it_was(outputs))
+            whole = None if forbidden else partitioning.model.parts.as_it_was(outputs)
+            built = None if whole is None else self._built(whole, NamedCalls(host.name))
         except NNAdapterError:
             built = None
         if built is None:
             raise error
-        pool = self._site.pool(host.name, built.program)
+        pool = self._site.pools(NamedCalls(host.name))(built.program)
         return Whole(host.name, pool, built.inputs, outputs, partial(self._given_up, partitioning))
 
-    def _given_up(self, partitioning: Partitioning, error: NNAdapterError) -> None:
+    def _given_up(self, partitioning: Partitioning, error: NNAdapterError) -> Incident:
         plan = partitioning.plan
         nodes = [node.name for node in plan.graph.nodes]
         message = f"a run cannot go on as it was planned: {describe(error)}"
         instead = f"{self.setting.host.display_name} runs the model as it was"
-        self._fall_back(ExecutionError, plan.steps[0], nodes, message, instead, error)
+        return fall_back("run", plan.steps[0], nodes, message, instead, error, self.incidents)
 
     def _run_failed(
         self, partitioning: Partitioning, slots: Mapping[str, int], step: Step, error: BaseException
     ) -> Substitute:
         """What runs a failed step instead: the host, or the last resort. Raises where the policy says so."""
-        nodes = [partitioning.plan.graph.nodes[node].name for node in step.nodes]
-        message = (
-            f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
+        if self.incidents.policy("run") == "forbid":
+            self._say_run_failed(partitioning, step, error, "")
+        return self._instead(partitioning, slots, step, run_failure(partitioning, step, error)[1], error)
+
+    def _reference(self, partitioning: Partitioning, slots: Mapping[str, int], step: Step) -> Substitute:
+        """What a step is compared with: the host, or the last resort."""
+        message = f"segment {step.segment} of device {step.device!r} is to be compared with the CPU"
+        return self._instead(partitioning, slots, step, message, None)
+
+    def _instead(
+        self,
+        partitioning: Partitioning,
+        slots: Mapping[str, int],
+        step: Step,
+        message: str,
+        error: BaseException | None,
+    ) -> Substitute:
+        device, built = self._built_instead(
+            host_of(self.setting, partitioning.plan, step), partitioning, message, step, error
         )
-        device = self._host_of(partitioning.plan, step)
-        fall_back = partial(self._fall_back, ExecutionError, step, nodes, message, error=error)
-        if self.setting.constraints.fallback == "forbid":
-            fall_back(instead="")
-        device, built = self._built_instead(device, partitioning, message, step, error)
         if not slots.keys() >= set(built.inputs):  # of what stays inside of another segment it may ask for the size
-            raise ExecutionError(message, device=step.device, segment=step.segment) from error
-        fall_back(instead=f"it runs on {device.display_name} instead")
-        return Substitute(
-            device.name,
-            device.display_name,
-            self._site.pool(device.name, built.program, *about_step(partitioning, step)),
-            tuple(slots[name] for name in built.inputs),
-        )
+            raise ExecutionError(message, device=step.device, segment=step.segment, phase="run") from error
+        pools = self._site.pools(NamedCalls(device.name, *calls_about(partitioning, step).about))
+        inputs = tuple(slots[name] for name in built.inputs)
+        return Substitute(device.name, device.display_name, pools(built.program), inputs)
+
+    def _say_run_failed(self, partitioning: Partitioning, step: Step, error: BaseException, instead: str) -> Incident:
+        nodes, message = run_failure(partitioning, step, error)
+        return fall_back("run", step, nodes, message, instead, error, self.incidents)
 
     def _built_instead(
-        self, device: SessionDevice, partitioning: Partitioning, message: str, step: Step, error: BaseException
+        self, device: SessionDevice, partitioning: Partitioning, message: str, step: Step, error: BaseException | None
     ) -> tuple[SessionDevice, Built]:
-        """A failed step compiled for `device`, or for the last resort."""
+        """A step compiled for `device`, or for the last resort."""
         part, last_resort = partitioning.model.parts.part(step), self.setting.last_resort
+        about = calls_about(partitioning, step).about
         try:
-            return device, self._built(device.name, part, about_step(partitioning, step))
+            return device, self._built(part, NamedCalls(device.name, *about))
         except CompilationError as failure:
-            if device is not last_resort and not _blamed(partitioning, step, failure):
+            if device is not last_resort and not blamed(partitioning, step, failure):
                 raise
             last = failure
         if device is not last_resort:
             with suppress(CompilationError):
-                return last_resort, self._built(last_resort.name, part, about_step(partitioning, step))
+                return last_resort, self._built(part, NamedCalls(last_resort.name, *about))
         raise ExecutionError(
             f"{message}; nothing else runs it: {last}", device=step.device, segment=step.segment
         ) from error
-
-    def _host_of(self, plan: Plan, step: Step) -> SessionDevice:
-        """The host, if it takes every node of a step as far as is known, else the last resort."""
-        taken = plan.verdicts[self.setting.host.name]
-        takes = all(taken[plan.graph.atom_of[node]] for node in step.nodes)
-        return self.setting.host if takes else self.setting.last_resort
-
-    def _delegated(self, plan: Plan, left: Step) -> dict[Atoms, Unsupported]:
-        """Every segment on a device that accelerates, refused for what cutting it out left behind.
-
-        ONNX Runtime loads whole models that contradict themselves, and not always the parts, of which more is known.
-        """
-        detail = f"ONNX Runtime does not load segment {left.segment}, which is left then"
-        why = Unsupported(Reason.COMPILE_FAILED, detail)
-        return {atoms_of(plan, step): why for step in plan.steps if step.device in self.setting.accelerators}
-
-    def _fall_back(
-        self,
-        kind: type[DriverError],
-        step: Step,
-        nodes: Sequence[str],
-        message: str,
-        instead: str,
-        error: BaseException,
-    ) -> None:
-        """Say what a device failed to do as the policy wants it said: an error, a warning, or nothing."""
-        fall_back(kind, step, nodes, message, instead, error, self.setting.constraints.fallback, self.setting.trace)
-
-
-def _blamed(partitioning: Partitioning, step: Step, error: BaseException) -> Mapping[int, Unsupported]:
-    """The nodes (positions in `step`) that a device is to blame for not loading; what is no valid ONNX is not."""
-    refused = blamed_nodes(error, len(step.nodes))
-    return {position: why for position, why in refused.items() if not _is_invalid(partitioning, step.nodes[position])}
-
-
-def _is_invalid(partitioning: Partitioning, node: int) -> bool:
-    verdict = partitioning.model.conversion.verdicts[node]
-    return isinstance(verdict, Unsupported) and verdict.reason is Reason.INVALID_NODE

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from nnadapter.drivers.border import has_of
 from nnadapter.drivers.copies import Copies
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, canonical
@@ -53,7 +54,7 @@ class DeviceValue:
         if not isinstance(array, np.ndarray):
             raise InputTypeError(f"a value on a device is made of a numpy array, got {type(array).__name__}")
         name = canonical(device)
-        if not open_device(name).has_memory:
+        if not has_of(name, open_device(name), "has_memory"):
             return cls(array, name)
         if not array.size:  # as a cache at its start, which lies nowhere
             return cls(Copies(array.copy()), name)

@@ -1,7 +1,11 @@
 """Runs a compiled plan: the steps in order, every value in a numbered slot, nothing looked up by name on the way.
 
 A step that fails on its device runs again on the CPU with the same inputs, and the run's provenance says so; where the
-policy forbids that, the failure is raised as a typed error that names device, segment and nodes.
+policy forbids that, the failure is raised as a typed error that names device, segment and nodes. What a driver says may
+go well the next time (`TransientError`) is repeated once before. A device that keeps failing rests (`resting.py`).
+
+The same inputs are the same bytes: numpy refuses to write to what a driver in Python gets, and devices whose own code
+gets addresses, or that failed and did not go well since, work on copies.
 """
 
 from __future__ import annotations
@@ -12,14 +16,24 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nnadapter.drivers.border import check_results, read_only
+from nnadapter.drivers.border import check_results, copied, read_only
 from nnadapter.drivers.copies import Transfer, on_host
-from nnadapter.errors import FAILURES, CancelledError, ExecutionError, InvalidInputError, NNAdapterError, describe
+from nnadapter.errors import (
+    FAILURES,
+    CancelledError,
+    ExecutionError,
+    InvalidInputError,
+    NNAdapterError,
+    TransientError,
+    describe,
+)
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.running.borders import Borders, Given, Into
-from nnadapter.running.bound_step import BoundStep
+from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.control import RunControl
+from nnadapter.running.failing import REPEATED
+from nnadapter.running.incidents import Incident
 from nnadapter.running.one_run import OneRun
 from nnadapter.running.outputs import NOTHING_KEPT, Kept, output_of, own_value
 from nnadapter.running.plan_memory import Holding
@@ -95,15 +109,18 @@ class CompiledPlan:
             self._blank[slot] = array
 
     def alone(self, outputs: Sequence[str]) -> tuple[BoundStep, tuple[str, ...], tuple[int, ...]] | None:
-        """The step that is all of the plan, if that is one on the CPU that reads inputs and makes all `outputs`.
+        """The step that is all of the plan, if that reads inputs alone, as arrays, and makes all `outputs`.
 
         Returns:
             The step, the names of the inputs that it reads, and where among its results the outputs are; or None.
         """
-        if len(self.steps) != 1 or self.steps[0].guarded or not set(outputs) <= set(self.steps[0].step.outputs):
+        if len(self.steps) != 1 or not set(outputs) <= set(self.steps[0].step.outputs):
             return None
         (bound,) = self.steps
         if any(self._blank[slot] is not None for slot in bound.inputs):
+            return None
+        more = self._borders or self._ahead or self._size_class or self._stays or bound.planned
+        if bound.guarded and more:
             return None
         names = {slot: name for name, slot in self._slots.items()}
         order = tuple(bound.step.outputs.index(name) for name in outputs)
@@ -116,6 +133,7 @@ class CompiledPlan:
         control: RunControl | None = None,
         kept: Kept | None = None,
         sizes: Sequence[Any] | None = None,
+        failed: BaseException | None = None,
     ) -> tuple[list[Any], Provenance]:
         """Run every step.
 
@@ -126,6 +144,7 @@ class CompiledPlan:
             kept: outputs that stay, with the devices where they shall lie (empty for where they do): they come as
                 `Copies`. None where none stay and no feed is `Copies`.
             sizes: every number of its class of sizes now, if its programs are told them.
+            failed: why the only step did not deliver, if that was tried already.
 
         Raises:
             CancelledError: `control` said so.
@@ -137,13 +156,36 @@ class CompiledPlan:
             # What is under way when somebody stops the run would go on in memory that is given back.
             may_leave_work = control is not None and self._ahead is not None
             if self._borders is None or may_leave_work or sizes is not None:
-                return self._run_steps(feeds, wanted, control, kept, sizes)
+                return self._run_steps(feeds, wanted, control, kept, sizes, failed=failed)
             with self._borders.lent() as given:
                 return self._run_steps(feeds, wanted, control, kept, sizes, given)
         except NNAdapterError as error:
             if isinstance(error, CancelledError) or self._make_whole is None:
                 raise
             return self._run_whole(error, feeds, wanted, kept, control)
+
+    def run_held(
+        self,
+        feeds: Mapping[str, Any],
+        wanted: Sequence[str],
+        control: RunControl | None = None,
+        kept: Kept | None = None,
+        sizes: Sequence[Any] | None = None,
+    ) -> tuple[list[Any], Provenance, list[Any]]:
+        """As `run`, and hold what every step reads and makes.
+
+        Returns:
+            Also the values by slot, arrays or `Copies`; none where the model ran as it was.
+        """
+        held: list[Any] = []
+        try:
+            if self.note and self._whole is not None:
+                return *self.run(feeds, wanted, control, kept, sizes), []
+            return *self._run_steps(feeds, wanted, control, kept, sizes, held=held), held
+        except NNAdapterError as error:
+            if isinstance(error, CancelledError) or self._make_whole is None:
+                raise
+            return *self._run_whole(error, feeds, wanted, kept, control), []
 
     def _run_whole(
         self,
@@ -162,15 +204,15 @@ class CompiledPlan:
                 self._whole = self._make_whole(error) if self._make_whole else None
         assert self._whole is not None, "somebody made it, or raised"
         try:
-            outcome = self._whole.run(feeds, wanted, describe(error), kept, control)
+            outputs, provenance = self._whole.run(feeds, wanted, describe(error), kept, control)
         except CancelledError:
             raise
         except NNAdapterError:
             raise error from None
-        self._whole.say(error)
+        run = provenance.steps[0]._replace(incidents=(self._whole.say(error),))
         if isinstance(error, OtherShapeError):
             self.note = describe(error)
-        return outcome
+        return outputs, provenance._replace(steps=(run,))
 
     def _run_steps(
         self,
@@ -180,8 +222,12 @@ class CompiledPlan:
         kept: Kept | None,
         sizes: Sequence[Any] | None,
         given: Given | None = None,
+        failed: BaseException | None = None,
+        held: list[Any] | None = None,
     ) -> tuple[list[Any], Provenance]:
-        values = self._blank.copy()
+        values = self._blank.copy() if held is None else held
+        if held is not None:
+            held.extend(self._blank)
         if self._size_class is not None and sizes is not None:
             feeds = {**feeds, **self._size_class.given(sizes)}
         for name, array in feeds.items():
@@ -190,21 +236,31 @@ class CompiledPlan:
                 values[slot] = array
         made = self._new_transfers() if self._stays or kept is not None else None
         if self._ahead is not None:
-            runs = self._ahead.run(self.steps, OneRun(values, made, kept or NOTHING_KEPT, control, sizes, given))
+            one = OneRun(values, made, kept or NOTHING_KEPT, control, sizes, given, held is not None)
+            runs = self._ahead.run(self.steps, one)
         else:
             runs = []
             for bound in self.steps:
                 if control is not None:
                     ask_before(control, bound, shared=self._shares)
                 told = sizes if bound.is_told_sizes else None
-                runs.append(run_step(bound, values, made, kept or NOTHING_KEPT, control, told, given))
-                for slot in bound.released:
+                runs.append(
+                    run_step(bound, values, made, kept or NOTHING_KEPT, control, told, given)
+                    if failed is None
+                    else after_failure(bound, failed, values, control, told, given, time.perf_counter())
+                )
+                for slot in () if held is not None else bound.released:
                     values[slot] = None
         if made is None:
             return [own_value(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
         outputs = [output_of(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
         self.transfers = tuple(made)
         return outputs, Provenance(tuple(runs), self.transfers)
+
+    @property
+    def slots(self) -> Mapping[str, int]:
+        """Of every value, by name."""
+        return self._slots
 
     @property
     def holding(self) -> Holding:
@@ -255,7 +311,9 @@ def run_step(
     given: Given | None,
 ) -> StepRun:
     """Run one step, and note what it made; where values may stay on devices, `made` gets the transfers."""
-    started = time.perf_counter()
+    started, health = time.perf_counter(), bound.health
+    if health.is_troubled and not health.may_try(bound.step.outputs):
+        return _without_trying(bound, values, control, given, started)
     try:
         for each in bound.planned:
             each.check(values)
@@ -264,11 +322,10 @@ def run_step(
         else:
             results = _staying(bound, values, made, kept, control, sizes, given)
     except FAILURES as error:
-        return after_failure(bound, error, values, control, given, started)
-    for slot, result in zip(bound.outputs, results, strict=True):
-        values[slot] = result
-    bound.seconds = time.perf_counter() - started
-    return StepRun(bound.step.segment, bound.step.device, bound.seconds, "")
+        return after_failure(bound, error, values, control, sizes, given, started)
+    if health.is_troubled:
+        health.succeeded(bound.step.outputs)
+    return _noted(bound, bound.step.device, results, values, started)
 
 
 def after_failure(
@@ -276,23 +333,59 @@ def after_failure(
     error: BaseException,
     values: list[Any],
     control: RunControl | None,
+    sizes: Sequence[Any] | None,
     given: Given | None,
     started: float,
 ) -> StepRun:
-    """Run a step that failed on its device elsewhere, and note what it made; or raise."""
+    """Run a step that failed on its device once more, or elsewhere, and note what it made; or raise."""
     device = bound.step.device
     if control is not None and control.is_over:
         raise _stopped(control, bound, device, "was under way") from error
     if not bound.guarded or isinstance(error, OtherShapeError):
         raise error  # the host's own errors are typed, and nobody comes after it
+    if isinstance(error, TransientError):
+        try:
+            results = _computed(bound, _on_host(bound, values), control, sizes, given)
+        except FAILURES as second:
+            if control is not None and control.is_over:
+                raise _stopped(control, bound, device, "was under way") from second
+            error = second
+        else:
+            return _noted(bound, device, results, values, started, "", (bound.say(bound.step, error, REPEATED),))
+    bound.health.failed(bound.step.outputs, error)
     failure = describe(error)
-    device, results = _instead(bound, error, failure, values, control)
-    if given is not None:
-        results = given.kept_apart(results)
+    substitute = _substitute(bound, error)
+    with bound.lock:
+        if failure not in bound.failures and len(bound.failures) < _MOST_FAILURES:
+            bound.failures.append(failure)
+    results = _results_of(substitute, bound, failure, values, control, given)
+    incident = bound.say(bound.step, error, f"it runs on {substitute.display_name} instead")
+    return _noted(bound, substitute.device, results, values, started, failure, (incident,))
+
+
+def _without_trying(
+    bound: BoundStep, values: list[Any], control: RunControl | None, given: Given | None, started: float
+) -> StepRun:
+    """Run a step elsewhere whose device rests, and note what it made."""
+    failure = bound.health.text(bound.step.outputs) or f"device {bound.step.device!r} rested"
+    substitute = _substitute(bound, ExecutionError(failure, device=bound.step.device, phase="run"))
+    results = _results_of(substitute, bound, failure, values, control, given)
+    return _noted(bound, substitute.device, results, values, started, failure)
+
+
+def _noted(
+    bound: BoundStep,
+    device: str,
+    results: Sequence[Any],
+    values: list[Any],
+    started: float,
+    failure: str = "",
+    incidents: tuple[Incident, ...] = (),
+) -> StepRun:
     for slot, result in zip(bound.outputs, results, strict=True):
         values[slot] = result
     bound.seconds = time.perf_counter() - started
-    return StepRun(bound.step.segment, device, bound.seconds, failure)
+    return StepRun(bound.step.segment, device, bound.seconds, failure, incidents)
 
 
 def _staying(
@@ -310,8 +403,12 @@ def _staying(
         stayed = bound.residence.compute(compute, values, made, kept)
         if stayed is not None:
             return stayed
-    inputs = [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, bound.names, strict=True)]
-    return _computed(bound, inputs, control, sizes, given)
+    return _computed(bound, _on_host(bound, values, made), control, sizes, given)
+
+
+def _on_host(bound: BoundStep, values: Sequence[Any], made: list[Transfer] | None = None) -> list[Any]:
+    made = [] if made is None else made
+    return [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, bound.names, strict=True)]
 
 
 def _computed(
@@ -340,20 +437,25 @@ def _of_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None
         return bound.pool.compute(inputs, control)
 
 
-def _instead(
-    bound: BoundStep, error: BaseException, failure: str, values: Sequence[Any], control: RunControl | None
-) -> tuple[str, Sequence[Any]]:
-    """What takes the place of a device that failed, and its results."""
+def _substitute(bound: BoundStep, error: BaseException) -> Substitute:
+    """What takes the place of a device that failed; made once. Raises where nothing may, or can."""
     with bound.lock:
         if bound.substitute is None:
             bound.substitute = bound.on_failure(bound.step, error)
-        if failure not in bound.failures and len(bound.failures) < _MOST_FAILURES:
-            bound.failures.append(failure)
-    substitute = bound.substitute
+        return bound.substitute
+
+
+def _results_of(
+    substitute: Substitute,
+    bound: BoundStep,
+    failure: str,
+    values: Sequence[Any],
+    control: RunControl | None,
+    given: Given | None,
+) -> Sequence[Any]:
+    """What a substitute makes of the inputs of a step."""
     try:
-        return substitute.device, substitute.pool.compute(
-            [on_host(values[slot]) for slot in substitute.inputs], control
-        )
+        results = substitute.pool.compute([on_host(values[slot]) for slot in substitute.inputs], control)
     except NNAdapterError as second:
         if control is not None and control.is_over:
             raise _stopped(control, bound, substitute.device, "was under way") from second
@@ -362,7 +464,8 @@ def _instead(
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"
         if isinstance(second, InvalidInputError):
             raise InvalidInputError(message) from second
-        raise ExecutionError(message, device=substitute.device, segment=segment) from second
+        raise ExecutionError(message, device=substitute.device, segment=segment, phase="run") from second
+    return results if given is None else given.kept_apart(results)
 
 
 def _guarded(
@@ -372,6 +475,7 @@ def _guarded(
     sizes: Sequence[Any] | None,
     into: Into,
 ) -> Sequence[Array]:
-    handed = [read_only(array) for array in inputs]
+    hand = copied if bound.copies_inputs or bound.health.is_troubled else read_only
+    handed = [hand(array) for array in inputs]
     results = bound.pool.compute_into(handed, into) if into else bound.pool.compute(handed, control, sizes)
     return check_results(results, bound.step.outputs, bound.expected)

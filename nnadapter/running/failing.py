@@ -3,43 +3,91 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from nnadapter.errors import DriverError, FallbackWarning
+from nnadapter.errors import (
+    AccuracyError,
+    CompilationError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    DriverError,
+    DriverWarning,
+    ExecutionError,
+    FallbackWarning,
+    OutOfMemoryError,
+    TransientError,
+)
+from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.traced_programs import fell_back
-from nnadapter.traces.trace import Trace
 from partition.plan import Step
+
+_TELLING: tuple[type[DriverError | OutOfMemoryError], ...] = (
+    DeviceTimeoutError,
+    DeviceLostError,
+    TransientError,
+    OutOfMemoryError,
+)
+"""What drivers raise that says more than that they failed; the most specific first."""
+
+
+REPEATED = "it was repeated, and went well"
+"""What is done about what may go well the next time: nothing falls back."""
 
 
 def fall_back(
-    kind: type[DriverError],
+    stage: str,
     step: Step,
     nodes: Sequence[str],
     message: str,
     instead: str,
     error: BaseException,
-    policy: str,
-    trace: Trace,
-) -> None:
+    incidents: Incidents,
+) -> Incident:
     """Say what a device failed to do as the policy wants it said: an error, a warning, or nothing.
 
+    This is the one place where a session says so. A cause (stage, device and kind of error) is warned of once. What was
+    `REPEATED` is no fallback, and allowed where that is forbidden.
+
     Args:
-        kind: of the error.
+        stage: one of `STAGES`.
         step: that it failed to do.
         nodes: names of its nodes.
         message: what happened.
         instead: what is done now.
         error: what the driver raised.
-        policy: `warn`, `allow` or `forbid`.
-        trace: hears of it.
+        incidents: of the session.
+
+    Returns:
+        What is remembered of it.
     """
-    fell_back(trace, step, message, instead)
-    if policy == "forbid":
-        raise kind(
+    fell_back(incidents.trace, step, message, instead)
+    policy = incidents.policy(stage)
+    falls_back = instead != REPEATED
+    done = "an error was raised" if policy == "forbid" and falls_back else instead
+    incident = Incident(stage, step.device, step.segment, tuple(nodes), type(error).__name__, message, done)
+    is_new = incidents.add(incident)
+    if policy == "forbid" and falls_back:
+        kind, phase = _RAISED[stage]
+        telling = next((each for each in _TELLING if isinstance(error, each)), kind)
+        raised = telling(
             f"{message}; fallback is forbidden, so allow it or report this to the vendor",
             device=step.device,
             segment=step.segment,
             nodes=nodes,
-        ) from error
-    if policy == "warn":
-        warnings.warn(f"{message}; {instead}", FallbackWarning, stacklevel=3)
+            phase=getattr(error, "phase", None) or phase,
+        )
+        if isinstance(raised, AccuracyError) and isinstance(error, AccuracyError):
+            raised.deviation = error.deviation
+        raise raised from error
+    if policy == "warn" and is_new:
+        warnings.warn(f"{message}; {instead}", FallbackWarning if falls_back else DriverWarning, stacklevel=3)
+    return incident
+
+
+_RAISED: Mapping[str, tuple[type[DriverError], str]] = {
+    "load": (DriverError, "admit"),
+    "compile": (CompilationError, "compile"),
+    "run": (ExecutionError, "run"),
+    "accuracy": (AccuracyError, "run"),
+}
+"""Per stage, what is raised, and what the device was asked for, where its error does not say more."""

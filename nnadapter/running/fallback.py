@@ -7,8 +7,9 @@ from collections.abc import Sequence, Set
 
 from nnadapter.errors import FallbackWarning, NotDelegatedError
 from nnadapter.planning.settling import Partitioning
+from nnadapter.running.incidents import Incident, Incidents
 from partition.plan import Plan
-from partition.verdict import Unsupported
+from partition.verdict import Reason, Unsupported
 
 
 def refuse_fallback(partitioning: Partitioning) -> None:
@@ -16,8 +17,14 @@ def refuse_fallback(partitioning: Partitioning) -> None:
     plan, setting = partitioning.plan, partitioning.setting
     unnamed = {device.name for device in setting.devices if not device.named}
     spare = [step for step in plan.steps if step.device in unnamed]
-    left = [node for step in spare for node in step.nodes]
-    if not left or setting.constraints.fallback != "forbid":
+    constraints = setting.constraints
+    left = [
+        node
+        for step in spare
+        for node in step.nodes
+        if constraints.fallback_at("compile" if _failed_to_compile(plan, node) else "load") == "forbid"
+    ]
+    if not left:
         return
     names = [plan.graph.nodes[node].name for node in left]
     first = setting.devices[0].name
@@ -27,7 +34,38 @@ def refuse_fallback(partitioning: Partitioning) -> None:
         f"allow fallback, or name {spare[0].device!r} as a device",
         device=first,
         nodes=names,
+        phase="compile" if _failed_to_compile(plan, left[0]) else "judge",
     )
+
+
+def note_unanswered(partitioning: Partitioning, incidents: Incidents) -> None:
+    """Remember of each device that accelerates that its driver failed when it was asked, if it did."""
+    plan = partitioning.plan
+    for device in partitioning.setting.accelerators & plan.verdicts.keys():
+        failed = {
+            atom: verdict.detail
+            for atom, verdict in enumerate(plan.verdicts[device])
+            if isinstance(verdict, Unsupported) and verdict.reason is Reason.DRIVER_ERROR
+        }
+        if failed:
+            nodes = tuple(plan.graph.nodes[node].name for atom in failed for node in plan.graph.atoms[atom])
+            message = f"device {device!r} failed when it was asked ({named(nodes)}): {next(iter(failed.values()))}"
+            incidents.add(Incident("load", device, None, nodes, "DriverError", message, "these nodes go elsewhere"))
+
+
+def _failed_to_compile(plan: Plan, node: int) -> bool:
+    atom = plan.graph.atom_of[node]
+    said = (verdicts[atom] for verdicts in plan.verdicts.values())
+    return any(isinstance(verdict, Unsupported) and verdict.reason in _COMPILING for verdict in said)
+
+
+_COMPILING = (Reason.COMPILE_FAILED, Reason.BANNED)
+
+
+def _is_known_wrong(plan: Plan, device: str, node: int) -> bool:
+    """Whether a node was taken from a device for what it computed, which was said then."""
+    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
+    return isinstance(verdict, Unsupported) and verdict.reason is Reason.WRONG_RESULT
 
 
 def _why_left(plan: Plan, device: str, node: int) -> str:
@@ -44,7 +82,7 @@ def warn_of_idle(partitioning: Partitioning) -> None:
     """
     plan, setting = partitioning.plan, partitioning.setting
     used = {step.device for step in plan.steps}
-    if setting.constraints.fallback != "warn":
+    if setting.constraints.fallback_at("load") != "warn":
         return
     for position, device in enumerate(setting.devices):
         if not device.accelerates or device.name in used:
@@ -52,7 +90,7 @@ def warn_of_idle(partitioning: Partitioning) -> None:
         if setting.constraints.policy.weighs and any(plan.verdicts[device.name]):
             continue  # it was weighed, and something else is cheaper
         left = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
-        if left:
+        if left and not _is_known_wrong(plan, device.name, left[0]):
             warnings.warn(
                 f"device {device.name!r} took none of the {len(plan.graph.nodes)} nodes; the first was refused because "
                 f"of {_refusal(plan, device.name, left[0])}; see the report for the others",
@@ -66,7 +104,7 @@ def warn_of_last_resort(partitioning: Partitioning) -> None:
     plan, setting = partitioning.plan, partitioning.setting
     spare = [device.name for device in setting.devices if device.is_spare]
     left = [node for step in plan.steps if step.device in spare for node in step.nodes]
-    if left and setting.constraints.fallback == "warn":
+    if left and setting.constraints.fallback_at("load") == "warn":
         names = named([plan.graph.nodes[node].name for node in left])
         warnings.warn(
             f"{len(left)} of {len(plan.graph.nodes)} nodes run on onnx's reference evaluator, which is slow ({names}); "

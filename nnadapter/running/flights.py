@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from nnadapter.drivers.interface import DeviceTensor, Execution
+from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import FAILURES
@@ -66,6 +67,8 @@ class Flight:
         """In the order in which they were enqueued."""
         self.values: list[Any] = []
         """Of the run that has work under way."""
+        self.made: list[Sequence[DeviceTensor]] = []
+        """What its enqueued steps make, whoever has got hold of it."""
         self.lanes: dict[str, Lane] = {}
         """By device."""
         self._pools = [bound.pool for bound in steps]
@@ -88,7 +91,7 @@ class Flight:
             with suppress(*FAILURES):
                 self.streams[device].synchronize()
         self.pending.clear()
-        self.values = []
+        self.values, self.made = [], []
 
     def close(self) -> None:
         """Wait, free streams and events, and give the executions back."""
@@ -129,7 +132,7 @@ class Flights:
                 if isinstance(error, FAILURES):
                     flight.settle()
                 raise
-            flight.values = []
+            flight.values, flight.made = [], []
             return runs
         finally:
             self._flights.users.pop(user, None)
@@ -144,7 +147,7 @@ class _Run:
 
     def __init__(self, flight: Flight, overlap: Overlap, trace: Trace, run: OneRun) -> None:
         self._flight, self._overlap, self._trace = flight, overlap, trace
-        self._values, self._made, self._kept, self._control, self._sizes, self._given = run
+        self._values, self._made, self._kept, self._control, self._sizes, self._given, self._holds = run
         self._runs: dict[int, StepRun] = {}
         self._jobs: dict[int, Job] = {}
         """By segment, what threads have to run, in its order."""
@@ -178,7 +181,7 @@ class _Run:
             lane = self._flight.lanes[bound.step.device]
             job = self._jobs[segment] = lane.job(partial(self._run_of, bound))  # first: an interrupt may come any time
             lane.submit(job)
-        elif segment not in self._overlap.enqueued or not self._is_enqueued(bound):
+        elif segment not in self._overlap.enqueued or bound.health.is_troubled or not self._is_enqueued(bound):
             self._run_now(bound)
 
     def _run_now(self, bound: BoundStep) -> None:
@@ -208,11 +211,17 @@ class _Run:
         except FAILURES as error:
             self._flight.pending.remove(entry)
             self._wait_for_all()
-            self._runs[segment] = after_failure(bound, error, self._values, self._control, self._given, entry.started)
+            with suppress(*FAILURES):
+                self._flight.streams[bound.step.device].synchronize()  # where what it made is not what was expected
+            self._runs[segment] = self._after_failure(bound, error, entry.started)
             return True
         self._flight.pending.remove(entry)
         self._wait_for_all()
         return False
+
+    def _after_failure(self, bound: BoundStep, error: BaseException, started: float) -> StepRun:
+        told = self._sizes if bound.is_told_sizes else None
+        return after_failure(bound, error, self._values, self._control, told, self._given, started)
 
     def _enqueue(self, bound: BoundStep, tensors: Sequence[DeviceTensor]) -> Sequence[DeviceTensor] | None:
         if bound.residence is not None and not bound.residence.enqueues:
@@ -220,7 +229,10 @@ class _Run:
         told = self._sizes if bound.is_told_sizes else None
         execution = self._flight.executions[bound.step.segment]
         stream = self._flight.streams[bound.step.device]
-        return bound.pool.enqueue(execution, tensors, stream, self._control, told)
+        made = bound.pool.enqueue(execution, tensors, stream, self._control, told)
+        if made is not None:
+            self._flight.made.append(made)
+        return made
 
     def _wait_for(self, segment: int) -> None:
         """Wait for one step, and with it for those before it in its stream or thread."""
@@ -291,9 +303,7 @@ class _Run:
         for entry in entries[failed:]:
             self._flight.pending.remove(entry)
         first = entries[failed].bound
-        self._runs[first.step.segment] = after_failure(
-            first, error, self._values, self._control, self._given, entries[failed].started
-        )
+        self._runs[first.step.segment] = self._after_failure(first, error, entries[failed].started)
         for entry in entries[failed + 1 :]:
             self._run_now(entry.bound)
         self._let_go()
@@ -302,9 +312,10 @@ class _Run:
         """Let go of what nobody reads any more."""
         if self._flight.pending or self._jobs:
             return
-        for slot in self._released:
+        for slot in () if self._holds else self._released:
             self._values[slot] = None
         self._released.clear()
+        self._flight.made.clear()
 
 
 def _first_failure(entries: Sequence[Pending], error: BaseException) -> tuple[int, BaseException]:

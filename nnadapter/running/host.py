@@ -17,8 +17,9 @@ from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_f
 from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, ModelFileError
 from nnadapter.onnx.mentions import mentions
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
+from nnadapter.onnx.walking import check_size
 from nnadapter.process.real_onnxruntime import onnxruntime
-from nnadapter.running.provenance import Provenance, StepRun
+from nnadapter.running.provenance import Provenance, of_one
 
 if TYPE_CHECKING:
     import onnx
@@ -114,7 +115,7 @@ class HostEngine:
             raise
         except Exception as error:  # noqa: BLE001  it is raised again where it is not mended
             results = self._by_memory(names, feed, options, error)
-        return results, Provenance((StepRun(0, CPU, time.perf_counter() - started),))
+        return results, of_one(0, CPU, time.perf_counter() - started)
 
     def binding(self) -> Binding:
         """See `Engine.binding`."""
@@ -185,7 +186,7 @@ class HostEngine:
         started = time.perf_counter()
         with translated("ONNX Runtime failed to run the model", "check what is bound"):
             self._run_binding(binding, options)
-        return Provenance((StepRun(0, CPU, time.perf_counter() - started),))
+        return of_one(0, CPU, time.perf_counter() - started)
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""
@@ -254,6 +255,7 @@ def _load(
     arguments: Mapping[str, Any],
 ) -> onnxruntime.InferenceSession:
     path_or_bytes = source if isinstance(source, (str, bytes, os.PathLike)) else _written(source)
+    _check_size(path_or_bytes)
     if mentions(path_or_bytes, b"Einsum"):
         from nnadapter.onnx.equations import check_equations_in
 
@@ -270,6 +272,17 @@ def _load(
                 raise error
             contents = contents_of(lowered)
             return onnxruntime.InferenceSession(contents, session_options, providers=[provider], **arguments)
+
+
+def _check_size(source: str | os.PathLike[str] | bytes) -> None:
+    try:
+        has_functions = check_size(source, "the model" if isinstance(source, bytes) else f"model {os.fspath(source)!r}")
+    except IndexError:
+        return  # no message: perhaps ONNX Runtime knows what it is
+    if has_functions:
+        from nnadapter.onnx.function_calls import check_calls_in
+
+        check_calls_in(source)
 
 
 def _written(model: onnx.ModelProto) -> bytes:

@@ -163,7 +163,7 @@ class Measurer:
         """
         setting = self._compiler.setting
         candidates = place(judgment, setting).candidates()
-        if setting.constraints.fallback == "forbid":
+        if setting.constraints.fallback_at("load") == "forbid":
             named = {device.name for device in setting.devices if device.named}
             candidates = tuple(each for each in candidates if named.issuperset(each.placement)) or candidates
         return sorted(candidates, key=_rank)[:_MOST]

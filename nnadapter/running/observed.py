@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.copies import Transfer
+from nnadapter.running.incidents import Incidents
 from nnadapter.running.plans import PlanCounts
 from nnadapter.running.traced_programs import driver_program
 
@@ -39,6 +40,8 @@ class Observed:
     """Of the last run in which values could stay on devices; None where there was none."""
     chosen: str = ""
     """Where and with what they were timed."""
+    incidents: Incidents | None = None
+    """Of the session; None where there is none."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,10 +57,22 @@ class KeptReport:
     """Beside those of the report."""
     plans: PlanCounts | None = None
     transfers: tuple[Transfer, ...] | None = None
+    cached: Mapping[int, bool] | None = None
+    """Where the plan was kept in the session's cache: per segment, whether its program was."""
+    incidents: Incidents | None = None
 
 
-def observed_of(compiled: Compiled, plans: PlanCounts) -> Observed:
-    """Return what was seen of a compiled plan."""
+def observed_of(
+    compiled: Compiled, plans: PlanCounts, incidents: Incidents | None = None, resting: Sequence[str] = ()
+) -> Observed:
+    """Return what was seen of a compiled plan.
+
+    Args:
+        compiled: the plan.
+        plans: how those of the session were used.
+        incidents: of the session.
+        resting: what is said of devices that rest now.
+    """
     steps = compiled.plan.steps
     return Observed(
         partitioning=compiled.partitioning,
@@ -69,12 +84,14 @@ def observed_of(compiled: Compiled, plans: PlanCounts) -> Observed:
         notes=(
             *compiled.notes,
             *(_fell_back(compiled.partitioning, bound) for bound in steps if bound.failures),
+            *resting,
             *((f"the model runs as it was, not as planned: {compiled.plan.note}",) if compiled.plan.note else ()),
         ),
         plans=plans,
         timed=compiled.timed,
         chosen=compiled.chosen,
         transfers=compiled.plan.transfers,
+        incidents=incidents,
     )
 
 

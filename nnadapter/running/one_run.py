@@ -30,3 +30,5 @@ class OneRun(NamedTuple):
     """Every number of the plan's class of sizes now; None where no program is told them."""
     given: Given | None
     """Memory for values that pass between steps; None where all of them are new."""
+    holds: bool = False
+    """No value is let go before the end of the run."""

@@ -24,7 +24,7 @@ from nnadapter.running.by_plans import InputShapes, Taken
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.filled import Filled, FilledClass
 from nnadapter.running.filling import NotFilledError
-from nnadapter.running.plans import PlanCache
+from nnadapter.running.plans import PLAN_FOR_EACH, PlanCache
 from nnadapter.traces.event import SESSION, WAIT
 
 _MOST_LOOKED_AT = 256
@@ -36,6 +36,11 @@ _MOST_IN_VAIN = 4
 
 class FixedSizesError(NNAdapterError):
     """There is no plan that leaves sizes open. Nobody outside of this room sees it."""
+
+    def __init__(self, detail: str, *, is_for_all: bool = True) -> None:
+        """Take why, and whether that holds for whatever sizes come."""
+        super().__init__(detail)
+        self.is_for_all = is_for_all
 
 
 @dataclass(eq=False)
@@ -55,6 +60,8 @@ class OpenPlan:
         self.key, self.at = key, at
         self.opening: Opened | None = None
         self._looked: _Looked | None = None
+        self.widened = 0
+        """How often its bounds were widened."""
         self._widening = Lock()
         self._beyond: Cache[object, bool] = Cache("shapes beyond bounds", _MOST_LOOKED_AT)
 
@@ -102,6 +109,7 @@ class OpenPlan:
             known = (shapes, *looked.bounds.ends)
             if all(end in known or is_full(looked.prepared, looked.nodes, end) for end in wider.ends):
                 looked.bounds = wider
+                self.widened += 1
 
 
 class OpenPlans:
@@ -135,17 +143,26 @@ class OpenPlans:
         """Why each plan after the first was made."""
         self._in_vain = 0
         self._refusal = ""
+        """Why there was none, the last time that one was asked for."""
+        self._gives_up = False
+        """Nor will there be one."""
         self._making, self._ordering = Lock(), Lock()
         self._growing: Mapping[str, int] | None = None
         self._classes: PlanCache[Compiled] = PlanCache(limit, sys.maxsize)
         """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
         self._unfilled: Cache[object, bool] = Cache("shapes that are not filled", _MOST_LOOKED_AT)
+        """Those that have plans of their own."""
 
     @property
     def _wants_more(self) -> bool:
         """Whether other shapes may have one more: what is looked through alone says nothing of classes."""
         opening = self._made[0].opening if self._made else None
         return opening is None or opening.sizes is not None
+
+    @property
+    def widened(self) -> int:
+        """How often the bounds of plans were widened."""
+        return sum(plan.widened for plan in self._made)
 
     def text(self, but_for: str) -> str:
         """Which shapes they serve, or why there is none, in words; empty as long as nobody asked.
@@ -154,7 +171,7 @@ class OpenPlans:
             but_for: which shapes have a plan of their own, in words.
         """
         if self._refusal:
-            return f"a plan for every set of input shapes: {self._refusal}"
+            return f"{PLAN_FOR_EACH}: {self._refusal}"
         if not self._made:
             return ""
         fixed = next((plan.opening.why_fixed for plan in self._made if plan.opening is not None), "")
@@ -171,10 +188,10 @@ class OpenPlans:
 
         See `PlanCache.take`.
         """
-        if self._refusal:
+        if self._gives_up:
             return None
         if None in shapes:
-            self._refusal = "an input is no tensor"
+            self._refusal, self._gives_up = "an input is no tensor", True
             return None
         known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
         if not self._may_hold(known):
@@ -198,7 +215,7 @@ class OpenPlans:
 
     def try_again(self) -> None:
         """Forget why there was none: sizes may be empty at the shapes that came first, and not at others."""
-        self._refusal = ""
+        self._refusal, self._gives_up = "", False
 
     def _take_known(self, use: object, known: Shapes) -> Taken[Compiled] | None:
         for plan in self._made:
@@ -283,13 +300,18 @@ class OpenPlans:
         """Drop the classes; their plans are dropped with the others."""
         self._classes.close()
 
+    def drop_all(self) -> None:
+        """Drop the classes, to be made again; their plans are dropped with the others."""
+        self._classes.drop_all()
+        self._classes.close_unused()
+
     def _take_new(self, use: object, known: Shapes) -> Taken[Compiled] | None:
         asked = self._trace.now()
         with self._making:
             taken = self._take_known(use, known)
             if taken is not None:
                 self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})
-            if taken is not None or self._refusal or not self._wants_more:
+            if taken is not None or self._gives_up or not self._wants_more:
                 return taken
             if self._unfilled.get(tuple(known.values())):
                 return None
@@ -300,11 +322,15 @@ class OpenPlans:
                 made = self._make(plan.at)
             except FixedSizesError as refusal:
                 self._in_vain += 1
-                self._refusal = "" if self._made else str(refusal)  # those that there are hold for others
+                self._unfilled.keep(tuple(known.values()), True)
+                if not self._made:  # those that there are hold for others
+                    self._refusal = str(refusal)
+                    self._gives_up = refusal.is_for_all or self._in_vain >= _MOST_IN_VAIN
                 return None
             if self._made:
                 self._reasons = [*self._reasons, self._made[0].broken(known)][: _MOST_REASONS + 1]
             plan.made(made)
+            self._refusal = ""
             lease, compiled = self._kept_in(made.opening).take(use, plan.key, lambda: made)
             self._in_vain += 1
             self._count += 1

@@ -12,7 +12,7 @@ from nnadapter.drivers.copies import Copies, Transfer
 from nnadapter.running.residence import delivered
 
 Kept = Mapping[str, str]
-"""Outputs that stay, and the devices where they shall lie; empty for where they do."""
+"""Inputs and outputs that stay, and the devices where they shall lie; empty for where they do."""
 NOTHING_KEPT: Kept = MappingProxyType({})
 
 

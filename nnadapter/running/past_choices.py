@@ -21,6 +21,7 @@ from nnadapter.costs.remembered import (
     remember,
 )
 from nnadapter.errors import StoredFileError
+from nnadapter.options import fallback_text
 from nnadapter.planning.judgment import Judgment, placed_as
 from nnadapter.planning.setting import Setting
 from nnadapter.process.own_version import own_version
@@ -96,7 +97,7 @@ class PastChoices:
         ]
         constraints = self._setting.constraints
         named = [device.name for device in self._setting.devices if device.named]
-        said = f"{constraints.rules!r} {constraints.plan_file!r} {constraints.fallback} {named}"
+        said = f"{constraints.rules!r} {constraints.plan_file!r} {fallback_text(constraints.fallback)} {named}"
         machine = f"{machine_name()}, {usable()} processors, threads {self._threads()}"
         return choice_key(judgment.model.prepared.digest, devices, judgment.model.shapes, own_version(), said, machine)
 

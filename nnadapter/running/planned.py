@@ -22,7 +22,7 @@ from nnadapter.onnx.signature import Shapes, read_signature
 from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.judgment import Judgment
-from nnadapter.planning.opening import opened
+from nnadapter.planning.opening import RefusedHere, opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
@@ -31,6 +31,7 @@ from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.filled import FilledClass
+from nnadapter.running.incidents import Incidents
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.open_plans import FixedSizesError, OpenPlans
 from nnadapter.running.plans import Lease, PlanCache, PlanCounts
@@ -74,7 +75,8 @@ class PlannedEngine(PlansEngine[Compiled]):
             session_options,
         )
         self._setting = setting
-        self._planner = Planner(prepared, setting, refused)
+        self._taken_back: dict[str, dict[str, Unsupported]] = {}
+        self._planner = Planner(prepared, setting, refused, self._taken_back)
         self._switching = Lock()
         self._compiler = Compiler(setting)
         self._may_leave_open = may_leave_open
@@ -127,7 +129,35 @@ class PlannedEngine(PlansEngine[Compiled]):
             at_last = planner.settle(planner.judge(shapes))
             if _nodes_of(at_last) == _nodes_of(compiled.partitioning):  # as it is, but perhaps where something is empty
                 compiled = replace(compiled, partitioning=at_last)
-        return observed_of(compiled, self.counts)
+        seen = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
+        return seen if self.checks is None else replace(seen, notes=(*seen.notes, *self.checks.notes))
+
+    def take_back(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
+        """Take nodes from a device, for the rest of the session; plans are made anew.
+
+        Args:
+            device: its name.
+            nodes: why, by name; see `Planner.taken_back`.
+        """
+        # Another mapping each time: a thread may be judging by the one before.
+        self._taken_back[device] = {**self._taken_back.get(device, {}), **nodes}
+        self.forget_plans()
+
+    def forget_plans(self) -> None:
+        """Drop every plan: who runs next makes another one."""
+        self._latest = None
+        self._plans.drop_all()
+        self._open.drop_all()
+
+    @property
+    def setting(self) -> Setting:
+        """The devices."""
+        return self._setting
+
+    @property
+    def incidents(self) -> Incidents:
+        """What went wrong in the session."""
+        return self._compiler.incidents
 
     @property
     def plans_kept(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
@@ -228,7 +258,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
             plan = opened(partitioning)
         if isinstance(plan, Unsupported):
-            raise FixedSizesError(plan.detail)
+            raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, RefusedHere))
         refuse_fallback(partitioning)
         try:
             return self._compiler.compile_open(partitioning, plan)
@@ -258,7 +288,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         with self._switching:
             if self._planner is failed:
                 assert failed.prepared.original is not None, "there is a model with its branches"
-                self._planner = Planner(failed.prepared.original, self._setting)
+                self._planner = Planner(failed.prepared.original, self._setting, {}, self._taken_back)
             return self._planner
 
     def _compiled(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any] | None) -> Compiled:

@@ -16,12 +16,18 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from nnadapter.errors import ClosedError
 from nnadapter.process.closing import Closable, close_all
-from nnadapter.running.plan_memory import Holding, most_kept, total_bytes
+from nnadapter.running.plan_memory import Holding, PlanMemory
 from nnadapter.traces.event import PLAN, SESSION, WAIT
 from nnadapter.traces.trace import SILENT, Trace
 
+PLAN_FOR_EACH = "a plan for every set of input shapes"
+"""What is said where sizes cannot be left open, with the reason behind it."""
 _GONE = 4
 """Keys that are remembered after their plans were dropped, times the plans that are kept."""
+
+
+_IN_USE = -1
+"""What plans hold may change while they are used."""
 
 
 class HeldPlan(Closable, Protocol):
@@ -52,13 +58,15 @@ class PlanCounts:
 class Lease(Generic[Kept]):
     """A plan, made or to be made; it is not closed while it is in use."""
 
-    __slots__ = ("again", "came_back", "dropped", "made", "plan")
+    __slots__ = ("again", "came_back", "dropped", "made", "plan", "told")
 
     def __init__(self, *, came_back: bool = False) -> None:
         self.came_back = came_back
         """It was dropped a while ago, and is made again."""
         self.again = 0
         """Uses after the first; many threads at once may count too few."""
+        self.told = _IN_USE
+        """`again` when the plan told what it holds, while nobody used it."""
         self.plan: Kept | None = None
         self.dropped = False
         self.made = threading.Lock()
@@ -77,6 +85,8 @@ class PlanCache(Generic[Kept]):
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
+        self._memory = PlanMemory()
+        """What is kept holds."""
         self._lock = threading.Lock()
         self.users: dict[object, Lease[Kept]] = {}
         """Who uses which plan now."""
@@ -93,9 +103,16 @@ class PlanCache(Generic[Kept]):
     def counts(self) -> PlanCounts:
         """How the plans were used so far."""
         with self._lock:
-            held = total_bytes(lease.plan.holding for lease in self._leases.values() if lease.plan is not None)
+            for lease in self._leases.values():
+                lease.told = _IN_USE
+            self._ask()
             used_again = self._used_again + sum(lease.again for lease in self._leases.values())
-            return PlanCounts(len(self._leases), self._made, used_again, self._dropped, held)
+            return PlanCounts(len(self._leases), self._made, used_again, self._dropped, self._memory.total_bytes)
+
+    @property
+    def made(self) -> int:
+        """How many were made so far."""
+        return self._made
 
     @property
     def newest(self) -> Kept | None:
@@ -157,6 +174,13 @@ class PlanCache(Generic[Kept]):
                     self._dropped += 1
                     self._drop(key)
 
+    def drop_all(self) -> None:
+        """Drop every plan that is kept: who asks next makes another one. `close_unused` closes them."""
+        with self._lock:
+            for key in list(self._leases):
+                self._dropped += 1
+                self._drop(key)
+
     def close_unused(self) -> None:
         """Close what was dropped and nobody uses any more."""
         if self._is_tidy:
@@ -180,6 +204,7 @@ class PlanCache(Generic[Kept]):
         with self._lock:
             if self._at_end is None:
                 self._at_end = at_end
+            self._is_tidy = False  # also where there never was a plan
             for key in list(self._leases):
                 self._drop(key)
         self.close_unused()
@@ -203,29 +228,42 @@ class PlanCache(Generic[Kept]):
 
     def _trim(self) -> None:
         """Drop what is too much: first what was used once, the one used longest ago first; the one used last never."""
-        kept = [(key, lease, lease.plan.holding) for key, lease in self._leases.items() if lease.plan is not None]
+        kept = [(key, lease) for key, lease in self._leases.items() if lease.plan is not None]
         if not kept:
             return  # closed while the plan was made
+        self._ask()
         in_the_making = len(self._leases) - len(kept)
-        ordered = [*sorted(kept[:-1], key=_recurs), kept[-1]]
-        stay = most_kept([holding for _, _, holding in ordered], self._limit - in_the_making, self._limit_bytes)
-        for key, _, _ in ordered[:-stay]:
+        last, may_go = kept[-1][1], sorted(kept[:-1], key=_recurs)
+        most = self._limit - in_the_making - 1
+        for left, (key, _) in zip(range(len(may_go), 0, -1), may_go, strict=True):
+            if left <= most and self._memory.freed_bytes(last) <= self._limit_bytes:
+                break
             self._dropped += 1
             self._drop(key)
             self._gone[key] = None
         while len(self._gone) > _GONE * self._limit:
             self._gone.popitem(last=False)
 
+    def _ask(self) -> None:
+        """Ask the plans that were used since they were asked what they hold."""
+        for lease in self._leases.values():
+            again, plan = lease.again, lease.plan
+            if plan is not None and lease.told != again:
+                is_used = lease in list(self.users.values())
+                self._memory.tell(lease, plan.holding)
+                lease.told = _IN_USE if is_used else again
+
     def _drop(self, key: Hashable) -> None:
         """Take a lease out, to be closed when nobody uses it."""
         lease = self._leases[key]
         lease.dropped, self._is_tidy = True, False
+        self._memory.forget(lease)
         self._used_again += lease.again
         del self._leases[key]
         self._left.append(lease)
 
 
-def _recurs(kept: tuple[Hashable, Lease[Any], Holding]) -> bool:
+def _recurs(kept: tuple[Hashable, Lease[Any]]) -> bool:
     """Whether a plan was used more than once."""
-    _, lease, _ = kept
+    _, lease = kept
     return bool(lease.again) or lease.came_back

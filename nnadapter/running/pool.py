@@ -10,8 +10,9 @@ from typing import Any
 from nnadapter.drivers.border import create_execution
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.control import UNLIMITED
-from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import DeviceTensor, Execution, Program
+from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.registry import device_lock
 from nnadapter.drivers.streams import Stream
 from nnadapter.errors import FAILURES
@@ -21,28 +22,34 @@ from nnadapter.process.lending import Lending
 from nnadapter.running.control import RunControl
 from nnadapter.running.plan_memory import Holding
 
+_NOTHING = Holding(0, {})
+
 
 class ExecutionPool:
     """Executions of one program, made as they are needed and used again; keeps to the device's threading."""
 
-    def __init__(self, program: Program, threading_: Threading, device: str, *step: Any) -> None:
-        """Take a program of `device`; what it is a program of are further arguments of `named_call`."""
+    def __init__(self, program: Program, threading_: Threading, calls: NamedCalls) -> None:
+        """Take a program of the device whose calls are named."""
         self.program = program
-        self._call = named_call(device, "compute", *step)
-        self._close = named_call(device, "close", *step)
-        self._held = partial(named_call(device, "memory_bytes", *step), _held, program)
-        self._holding: Holding = self._held(1)
+        self._calls, self._call = calls, calls["compute"]
+        self._holding: Holding | None = None
+        self._is_closed = False
         self._reentrant = threading_ is Threading.REENTRANT
-        self._device_lock = device_lock(device) if threading_ is Threading.SERIAL else None
+        self._device_lock = device_lock(calls.device) if threading_ is Threading.SERIAL else None
         self._shared: Execution | None = None
-        self._executions = Lending(partial(named_call(device, "create_execution", *step), create_execution, program))
+        self._executions = Lending(partial(calls["create_execution"], create_execution, program))
 
     @property
     def holding(self) -> Holding:
         """The memory of the program with its executions, of which there will be one at least; the last that it told."""
         with suppress(*FAILURES):
-            self._holding = self._held(max(len(self._executions.all), 1))
-        return self._holding
+            self._holding = self._calls["memory_bytes"](_held, self.program, max(len(self._executions.all), 1))
+        return self._holding or _NOTHING
+
+    @property
+    def told(self) -> Holding:
+        """What `holding` was when somebody asked last; asked now if nobody did."""
+        return self._holding or self.holding
 
     @property
     def shared(self) -> Execution | None:
@@ -59,12 +66,27 @@ class ExecutionPool:
             control: what may stop it; None where nobody may.
             sizes: see `Execution.at`; None for a program that is told none.
         """
-        if control is None and sizes is None and (shared := self._shared) is not None:
-            outputs: Sequence[Any] = self._call(shared.compute, inputs)
-            return outputs
+        if control is None and sizes is None:
+            return self._plainly(inputs)
         within = () if control is None else (control.for_driver(),)
         results: Sequence[Any] = self._alone(sizes, "compute_within" if within else "compute", inputs, *within)
         return results
+
+    def _plainly(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """As `_alone`, without what only other ways of running need: nearly every run comes here."""
+        outputs: Sequence[Any]
+        if (shared := self._shared) is not None:
+            outputs = self._call(shared.compute, inputs)
+            return outputs
+        if self._reentrant or self._device_lock is not None:
+            outputs = self._alone(None, "compute", inputs)
+            return outputs
+        user = object()
+        try:
+            outputs = self._call(self._executions.take(user).compute, inputs)
+        finally:
+            self._executions.users.pop(user, None)
+        return outputs
 
     def compute_into(self, inputs: Sequence[Any], outputs: Sequence[Array]) -> Sequence[Any]:
         """As `compute`, into these arrays; see `Execution.compute_into`."""
@@ -118,9 +140,11 @@ class ExecutionPool:
             self._executions.users.pop(user, None)
 
     def close(self) -> None:
-        """Close every execution, then the program."""
-        self._shared = None
-        self._close(close_all, [*self._executions.clear(), self.program])
+        """Close every execution, then the program; nothing happens the second time."""
+        if self._is_closed:
+            return
+        self._is_closed, self._shared = True, None
+        self._calls["close"](close_all, [*self._executions.clear(), self.program])
 
 
 def _held(program: Program, executions: int) -> Holding:

@@ -2,7 +2,8 @@
 
 A feed with the data types and shapes of the run before needs no other plan, and its arrays are what the model declares.
 That is told by looking at each array once; everything else is left out. Where all of the plan is one step on the CPU,
-nothing is left but to call ONNX Runtime, with the person's own feed.
+nothing is left but to call ONNX Runtime, with the person's own feed; where it is one on a device, to call that
+(`single.py`).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import RunnablePlan
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.pool import ExecutionPool
-from nnadapter.running.provenance import Provenance, StepRun
+from nnadapter.running.provenance import Provenance, of_one
+from nnadapter.running.single import SingleStep
 
 Done = tuple[list[Any], Provenance]
-_NEW = tuple.__new__
 _Run = Callable[[Sequence[str], Mapping[str, Any]], list[Any]]
 
 
@@ -41,7 +42,7 @@ class Repeat:
     """
 
     __slots__ = (
-        "_alone", "_direct", "_expected", "_outputs", "_plan", "_plans", "_sizes", "_watch", "is_broken", "lease",
+        "_alone", "_direct", "_expected", "_outputs", "_plans", "_run_plan", "_watch", "is_broken", "lease",
     )  # fmt: skip
 
     def __init__(
@@ -53,13 +54,18 @@ class Repeat:
         feed: Mapping[str, Any],
         sizes: Sequence[Any] | None = None,
     ) -> None:
-        self.lease, self._sizes = lease, sizes
-        self._plans, self._plan = plans, compiled.plan
+        self.lease, self._plans = lease, plans
         self._watch = compiled.watch
         self.is_broken = False
         """Runs have contradicted what was measured, see `Compiled.watch`."""
         self._outputs = signature.output_names
-        self._alone = compiled.plan.alone(self._outputs)
+        alone = compiled.plan.alone(self._outputs)
+        self._alone = alone if alone is not None and not alone[0].guarded else None
+        self._run_plan: Callable[[Mapping[str, Any]], Done] = (
+            SingleStep(compiled.plan, self._outputs, *alone).run
+            if alone is not None and sizes is None
+            else partial(compiled.plan.run, wanted=self._outputs, sizes=sizes)
+        )
         dtypes = signature.dtypes
         expected = tuple(
             [
@@ -94,7 +100,7 @@ class Repeat:
         try:
             if not self._plans.take_again(use, self.lease):
                 return None
-            done = self._plan.run(feed, self._outputs, sizes=self._sizes)
+            done = self._run_plan(feed)
             if self._watch is not None:
                 self.is_broken = self._watch.is_broken_by(done[1].seconds, time.perf_counter())
             return done
@@ -124,9 +130,7 @@ class Repeat:
         seconds = bound.seconds = ended - started
         if self._watch is not None:
             self.is_broken = self._watch.is_broken_by(seconds, ended)
-        # As the classes themselves do it, without their two calls: a tenth of what is left beside ONNX Runtime's run.
-        run_of_step = _NEW(StepRun, (bound.step.segment, bound.step.device, seconds, ""))
-        return results, _NEW(Provenance, ((run_of_step,), ()))
+        return results, of_one(bound.step.segment, bound.step.device, seconds)
 
     def _named_alike(self, execution: SessionExecution, input_names: Sequence[str], order: Sequence[int]) -> bool:
         """Whether ONNX Runtime's session takes the feed and gives the outputs by their names in the model."""

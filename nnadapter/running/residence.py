@@ -6,7 +6,7 @@ A device with memory of its own would get every input of a segment from the host
 2. What several segments of a device read is brought to it once.
 3. Only steps do so for which it saves a copy: what they make is read by a later step of their device, or what they read
    was made by an earlier one, or is read by another one. And those that are given a value that lies on their device,
-   or make an output that shall stay on one.
+   or shall stay there, or make an output that shall stay on one.
 
 A driver that cannot, or that has no room, computes from arrays and into arrays.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 from nnadapter.drivers.border import OutputCheck, check_tensors
 from nnadapter.drivers.copies import Copies, Transfer, can_lie_on_devices
-from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.kept_memory import TENSORS, kept
 from nnadapter.errors import OutOfMemoryError
 from nnadapter.planning.saving import saving_steps
@@ -61,7 +61,7 @@ class Residence:
             compute: runs its program.
             values: of the run, by slot; what is brought to the device is noted there, for the steps that come.
             made: gets the transfers.
-            stays: outputs of the model that shall stay on devices, and on which.
+            stays: inputs and outputs of the model that shall stay on devices, and on which.
             is_work_of_stream: `compute` enqueues it.
 
         Returns:
@@ -71,7 +71,7 @@ class Residence:
         if not self.able or not (
             self.saves
             or any(type(each) is Copies and each.is_on(self.device) for each in inputs)
-            or any(stays.get(name) == self.device for name in self.outputs)
+            or any(stays.get(name) == self.device for name in (*self.inputs, *self.outputs))
         ):
             return None
         if not all(map(can_lie_on_devices, inputs)):
@@ -117,9 +117,10 @@ def delivered(copies: Copies, name: str, device: str, made: list[Transfer]) -> C
 
 def has_memory(device: str) -> bool:
     """Whether a device has memory of its own."""
+    from nnadapter.drivers.border import has_of  # drivers are known where a device is named
     from nnadapter.drivers.registry import open_device
 
-    return open_device(device).has_memory
+    return has_of(device, open_device(device), "has_memory")
 
 
 def residences(

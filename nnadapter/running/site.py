@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from nnadapter.drivers.capability import Threading
+from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.running.pool import ExecutionPool
-from nnadapter.running.traced_programs import pool_of
+from nnadapter.running.resting import Health
+from nnadapter.running.traced_programs import pools_of
 from nnadapter.traces.trace import Trace
 
 
@@ -25,7 +26,21 @@ class Site:
     """Of every device, by name."""
     trace: Trace
     """Takes what happens."""
+    raw: frozenset[str] = frozenset()
+    """Names of the devices whose own code gets the addresses of inputs, see `Device.has_raw_inputs`."""
+    rests: bool = True
+    """Devices that keep failing rest: the policy lets something else take their place."""
+    _healths: dict[str, Health] = field(default_factory=dict)
 
-    def pool(self, device: str, program: Program, *about: Any) -> ExecutionPool:
-        """Return executions of a program of a device, as its threading says."""
-        return pool_of(self.trace, program, self.threading[device], device, *about)
+    def health(self, device: str) -> Health:
+        """Return how a device does, which all plans share."""
+        return self._healths.setdefault(device, Health(device, rests=self.rests))
+
+    @property
+    def resting(self) -> tuple[str, ...]:
+        """What is said of the devices that rest now."""
+        return tuple(text for health in list(self._healths.values()) if (text := health.text()))
+
+    def pools(self, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
+        """Return what makes executions of a program of a device, as its threading says."""
+        return pools_of(self.trace, self.threading[calls.device], calls)

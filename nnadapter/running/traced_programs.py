@@ -17,7 +17,9 @@ from nnadapter.drivers.border import create_execution
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.copies import Transfer
-from nnadapter.drivers.interface import DeviceTensor, Execution, Program
+from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.registry import device_lock, open_device
 from nnadapter.drivers.streams import Stream
 from nnadapter.errors import describe
@@ -55,17 +57,18 @@ def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | N
     return traced
 
 
-def pool_of(trace: Trace, program: Program, threading: Threading, device: str, *about: Any) -> ExecutionPool:
-    """Return a pool of a program; if there is a trace, its computations are events.
+def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
+    """Return what makes pools of programs of one segment; if there is a trace, their computations are events.
 
     For the lock of a device that does one thing at a time they then wait themselves, which is an event, too.
     """
     if not trace.is_kept:
-        return ExecutionPool(program, threading, device, *about)
+        return lambda program: ExecutionPool(program, threading, calls)
+    device = calls.device
     lock = device_lock(device) if threading is Threading.SERIAL else None
-    steps = _Steps(trace, device, _segment_name(*about), _segment_facts(*about))
-    traced = _TracedProgram(program, steps, lock)
-    return ExecutionPool(traced, Threading.EXCLUSIVE if lock is not None else threading, device, *about)
+    steps = _Steps(trace, device, _segment_name(*calls.about), _segment_facts(*calls.about))
+    traced_threading = Threading.EXCLUSIVE if lock is not None else threading
+    return lambda program: ExecutionPool(_TracedProgram(program, steps, lock), traced_threading, calls)
 
 
 def driver_program(program: Program) -> Program:
@@ -80,6 +83,8 @@ def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
 
 def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContextManager[object]:
     """Return a block in which a device makes a program of a segment."""
+    if not trace.is_kept:  # a new shape makes many, and what would be told of them takes longer than the rest
+        return trace.span(device, COMPILE, call)
     return trace.span(device, COMPILE, f"{call} {_segment_name(*about)}", **_segment_facts(*about))
 
 

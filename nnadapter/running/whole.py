@@ -10,6 +10,7 @@ from typing import Any
 from nnadapter.drivers.copies import Transfer, on_host
 from nnadapter.errors import FAILURES, NNAdapterError
 from nnadapter.running.control import RunControl
+from nnadapter.running.incidents import Incident
 from nnadapter.running.outputs import Kept, output_of
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
@@ -23,7 +24,7 @@ class Whole:
     pool: ExecutionPool
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    say: Callable[[NNAdapterError], None]
+    say: Callable[[NNAdapterError], Incident]
     """Says that it took the place of a plan that failed, as the policy wants it said."""
 
     def run(

@@ -7,11 +7,12 @@ from types import MappingProxyType
 from typing import Any
 
 from nnadapter.drivers.border import open_context
-from nnadapter.drivers.capability import ModelForm, OptionValue
+from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.selection import select_one
 from nnadapter.errors import InvalidOptionError
 from nnadapter.kernels.around import calling_kernels
 from nnadapter.runtime.device import Device
+from nnadapter.runtime.exporting import taking_ir
 from nnadapter.runtime.handle import Handle
 
 
@@ -21,11 +22,11 @@ class Context(Handle):
     Source: NNAdapterContext_create, _destroy; options are typed and checked, not text.
 
     Args:
-        device: an open device that takes the adapter IR.
+        device: an open device; for one that takes ONNX, models are written as that.
         **options: options of the device by name; `device.capability.options` lists them.
 
     Raises:
-        InvalidOptionError: an option does not exist or does not fit, or the device does not take the adapter IR.
+        InvalidOptionError: an option does not exist or does not fit, or `device` is none.
         DeviceUnavailableError: the driver gave no context.
         ClosedError: the device was closed.
     """
@@ -34,15 +35,11 @@ class Context(Handle):
         if not isinstance(device, Device):
             raise InvalidOptionError(f"a context is made on a nnadapter.Device, got {device!r}; use Device.acquire")
         device.check_open()
-        if device.capability.form is not ModelForm.IR:
-            raise InvalidOptionError(
-                f"device {device.name!r} takes ONNX alone, no model built by hand; choose another device, or run an "
-                "ONNX model with nnadapter.InferenceSession"
-            )
-        selected = select_one(device.name, options)
+        selected = select_one(device.name, options, device.is_isolated)
         self._device = device
         self._options = MappingProxyType(dict(selected.options))
-        self.driver_context = calling_kernels(device.name, device.capability, open_context(selected)[1])
+        capability, context = taking_ir(device.capability, open_context(selected)[1])
+        self.driver_context = calling_kernels(device.name, capability, context)
         """The driver's own context, with the device's custom kernels around it where there are any."""
         super().__init__(device, self.driver_context)
 

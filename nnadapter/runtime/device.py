@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from nnadapter.drivers.capability import Capability, MemoryStatistics
-from nnadapter.drivers.registry import open_device
+from nnadapter.drivers.registry import open_device, open_isolated
 from nnadapter.drivers.selection import canonical
 from nnadapter.errors import FAILURES, DriverError, NNAdapterError, describe
 from nnadapter.runtime.handle import Handle
@@ -17,14 +17,20 @@ class Device(Handle):
     Source: NNAdapterDevice_acquire, _release, _getName.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = canonical(name)
-        self._capability = open_device(self._name).capability
+    def __init__(self, name: str, isolate: bool = False) -> None:
+        self._name, self.is_isolated = canonical(name), isolate
+        """`is_isolated`: it has a process of its own."""
+        self._device = open_isolated(self._name) if isolate else open_device(self._name)
+        self._capability = self._device.capability
         super().__init__(None)
 
     @classmethod
-    def acquire(cls, name: str) -> Self:
+    def acquire(cls, name: str, *, isolate: bool = False) -> Self:
         """Return the device called `name`: `fake_npu`, or `fake_npu:1` where a driver has several.
+
+        Args:
+            name: of the device.
+            isolate: it has a process of its own, so that a crash of its driver is an error (docs/isolation.md).
 
         `nnadapter.devices()` lists them all, with the reason where one cannot be used.
 
@@ -32,7 +38,7 @@ class Device(Handle):
             DeviceNotFoundError, DeviceUnavailableError: it does not exist or cannot be used here.
             InvalidOptionError: `name` is no name.
         """
-        return cls(name)
+        return cls(name, isolate)
 
     @property
     def name(self) -> str:
@@ -51,7 +57,7 @@ class Device(Handle):
             DriverError: the driver failed.
         """
         try:
-            return open_device(self._name).memory_statistics()
+            return self._device.memory_statistics()
         except NNAdapterError:
             raise
         except FAILURES as error:

@@ -11,7 +11,7 @@ import numpy as np
 from nnadapter.drivers.border import check_results, check_tensors, create_execution, read_only
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import named_call
-from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.interface import Execution as DriverExecution
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import (
@@ -25,6 +25,7 @@ from nnadapter.errors import (
     MissingInputError,
     NNAdapterError,
     OutOfMemoryError,
+    TransientError,
     close_names,
     describe,
 )
@@ -182,7 +183,7 @@ class Execution(Handle):
         return ExecutionError(f"device {self._device!r} {what}: {describe(error)}", device=self._device)
 
 
-_TELLING = (CancelledError, DeviceLostError, OutOfMemoryError)
+_TELLING = (CancelledError, DeviceLostError, OutOfMemoryError, TransientError)
 """Errors of drivers that say more than that the run failed."""
 
 

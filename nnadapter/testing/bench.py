@@ -11,8 +11,9 @@ from typing import Any
 
 from nnadapter.drivers.capability import Capability
 from nnadapter.drivers.interface import Admission, Context, Execution, Program, SegmentModel
-from nnadapter.drivers.isolated import TIME_LIMIT_S, IsolatedContext, IsolatedDevice
+from nnadapter.drivers.isolated import TIME_LIMIT_S, IsolatedDevice
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
+from nnadapter.runtime.exporting import taking_ir
 from nnadapter.testing.outcomes import Evidence, Failed, Outcome, OutcomeKind, Passed, Skipped
 from nnadapter.testing.subjects import Subject
 from nnadapter.testing.tolerances import Precision
@@ -54,7 +55,7 @@ class Bench:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._device: IsolatedDevice | None = None
-        self._context: IsolatedContext | None = None
+        self._context: Context | None = None
         self.capability: Capability = self.device.capability
         """What the device says of itself."""
         self.notes: dict[str, Any] = {}
@@ -67,22 +68,25 @@ class Bench:
             self.close()
             self._device = IsolatedDevice(self.settings.device, time_limit_s=self.settings.time_limit_s)
             try:
-                self._context = self._device.create_context(self.settings.options)
+                self._context = self._taking_ir(self._device.create_context(self.settings.options))
             except NNAdapterError:
                 self.close()
                 raise
         return self._device
 
     @property
-    def context(self) -> IsolatedContext:
-        """A context that cases share."""
+    def context(self) -> Context:
+        """A context that cases share; it takes adapter IR, whatever its device does."""
         _ = self.device
         assert self._context is not None
         return self._context
 
-    def new_context(self) -> IsolatedContext:
-        """A context of its own."""
-        return self.device.create_context(self.settings.options)
+    def new_context(self) -> Context:
+        """A context of its own, which takes adapter IR as well."""
+        return self._taking_ir(self.device.create_context(self.settings.options))
+
+    def _taking_ir(self, context: Context) -> Context:
+        return taking_ir(self._device.capability, context)[1] if self._device is not None else context
 
     def takes(self, model: SegmentModel) -> bool:
         """Whether the device says that it takes every operation of a model."""

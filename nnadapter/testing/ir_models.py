@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
+from nnadapter.drivers.capability import ModelForm, OperationSupport
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import DataType, Lifetime
-from nnadapter.ir.operations import SCHEMAS
+from nnadapter.ir.operations import BROUGHT, SCHEMAS
 from nnadapter.testing.bench import Bench
 from nnadapter.testing.random_models.maker import Maker, RandomCase
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES, UNREACHED
@@ -43,9 +44,13 @@ BOUNDARIES: Mapping[str, OperandShapes] = MappingProxyType(
 
 
 def operation_types(bench: Bench) -> Sequence[str]:
-    """Operations of the schema table that the device may take: those of its own table, or all if it has none."""
-    listed = {row.type for row in bench.capability.operations}
-    return [type_ for type_ in SCHEMAS if type_ not in UNREACHED and (not listed or type_ in listed)]
+    """Operations that the device may take: those of its own table, or all of the schema table if it has none of them.
+
+    The table of a device that takes ONNX names ops, and says nothing of operations.
+    """
+    listed = {row.type for row in _rows(bench)}
+    brought = sorted(type_ for type_ in listed if type_ not in SCHEMAS and BROUGHT.get(type_))
+    return [*(type_ for type_ in SCHEMAS if type_ not in UNREACHED and (not listed or type_ in listed)), *brought]
 
 
 def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes = USUAL) -> RandomCase | None:
@@ -103,8 +108,12 @@ def _maker(bench: Bench, random: Random, types: Sequence[str], shapes: OperandSh
 
 def _dtypes(bench: Bench, random: Random, types: Sequence[str]) -> list[DataType]:
     """Three data types that the device lists for these operations, float32 more often."""
-    listed = {dtype for row in bench.capability.operations if row.type in types for dtype in row.dtypes}
+    listed = {dtype for row in _rows(bench) if row.type in types for dtype in row.dtypes}
     return random.sample([dtype for dtype in _USUAL if not listed or dtype in listed] * 3, 3)
+
+
+def _rows(bench: Bench) -> Sequence[OperationSupport]:
+    return bench.capability.operations if bench.capability.form is ModelForm.IR else ()
 
 
 def _has(maker: Maker, shapes: OperandShapes) -> bool:

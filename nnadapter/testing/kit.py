@@ -32,6 +32,7 @@ GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
         ),
         ModelForm.ONNX: MappingProxyType(
             {
+                "operations": ir_cases.operations,
                 "onnx": operator_tests,
                 "boundary": onnx_cases.boundaries,
                 "graphs": onnx_cases.graphs,

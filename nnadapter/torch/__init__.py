@@ -16,7 +16,7 @@ from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
     from nnadapter.torch.compiled_report import TorchReport
-    from nnadapter.torch.entry import nnadapter, report
+    from nnadapter.torch.entry import nnadapter, report, to_device
     from nnadapter.torch.facts import GraphFacts, StayedFacts
 
 _HOMES = {
@@ -25,9 +25,10 @@ _HOMES = {
     "TorchReport": "nnadapter.torch.compiled_report",
     "nnadapter": "nnadapter.torch.entry",
     "report": "nnadapter.torch.entry",
+    "to_device": "nnadapter.torch.entry",
 }
 """Where each public name lives."""
 
-__all__ = ["GraphFacts", "StayedFacts", "TorchReport", "nnadapter", "report"]
+__all__ = ["GraphFacts", "StayedFacts", "TorchReport", "nnadapter", "report", "to_device"]
 
 __getattr__ = lazily(__name__, _HOMES)

@@ -1,18 +1,23 @@
 """A graph in ATen cut in two: regions for sessions, and the rest, which calls them.
 
 1. Nodes that nothing refuses are grouped into regions, by PyTorch's partitioner: as large as they can be without one
-   waiting for itself. A region in which nothing is computed stays where it is.
-2. Views of results that nobody but the caller reads stay as well: there they share memory, as they do in PyTorch.
+   waiting for itself. A region in which nothing is computed, or only what is the same in every run, stays where it is.
+2. Views that only the caller and operators that stay read, stay as well (`views.py`): there they share memory, as they
+   do in PyTorch. But where a device has memory of its own, those that only a backward graph gets are computed there
+   (`uses.py`).
 3. Sizes are no part of regions, and no region waits for them. Where a region reads a size, it takes it from one of its
    tensors that has it, computes it again of such sizes, or else gets it as an input.
 4. A region becomes a graph of its own, and a call stands in its place.
+5. Random numbers come in the order of the source: none waits for a region that needs later ones.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,7 +25,8 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 
-from nnadapter.torch.operators import computes, is_size
+from nnadapter.torch.operators import computes, is_random, is_size
+from nnadapter.torch.views import last_views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,33 +41,43 @@ class Region:
     """What others read of it, there."""
     nodes: tuple[fx.Node, ...]
     """Its nodes, there."""
-
-    @property
-    def computing(self) -> int:
-        """How many of its nodes do work."""
-        return sum(map(computes, self.nodes))
+    working: tuple[fx.Node, ...]
+    """Those of them that do work."""
 
 
-def regions_of(graph_module: fx.GraphModule, refused: Collection[fx.Node]) -> list[Region]:
-    """Return the regions of a graph, made of nodes that are not in `refused`; the graph is left as it is."""
-    views = last_views(graph_module)
+def working(graph_module: fx.GraphModule) -> set[fx.Node]:
+    """Return the nodes of a graph that do work: they compute, and of something that may differ from run to run."""
+    varying: set[fx.Node] = set()
+    for node in graph_module.graph.nodes:
+        if node.op != "call_function" or is_random(node) or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
+    return {node for node in varying if computes(node)}
+
+
+def regions_of(
+    graph_module: fx.GraphModule, refused: Collection[fx.Node], computed: Collection[fx.Node] = ()
+) -> list[Region]:
+    """Return the regions of a graph, made of nodes that are not in `refused`; the graph is left as it is.
+
+    Results in `computed` are in regions even if they are views.
+    """
+    views = last_views(graph_module, computed, readers(refused))
     nodes = [node for node in graph_module.graph.nodes if node.op == "call_function"]
     taken = {node for node in nodes if node not in refused and node not in views}
     support = create_op_support(lambda modules, node: node in taken)
-    proposed = CapabilityBasedPartitioner(graph_module, support, allows_single_node_partition=True).propose_partitions()
+    with _random_in_turn(graph_module.graph):
+        partitioner = CapabilityBasedPartitioner(graph_module, support, allows_single_node_partition=True)
+        proposed = partitioner.propose_partitions()
     places = {node: place for place, node in enumerate(graph_module.graph.nodes)}
     found = [sorted(partition.nodes, key=places.__getitem__) for partition in proposed]
-    worth = [nodes for nodes in found if any(map(computes, nodes))]
-    return [_region(nodes) for nodes in sorted(worth, key=lambda nodes: places[nodes[0]])]
+    work = working(graph_module)
+    worth = [nodes for nodes in found if not work.isdisjoint(nodes)]
+    return [region_of(nodes, work) for nodes in sorted(worth, key=lambda nodes: places[nodes[0]])]
 
 
-def last_views(graph_module: fx.GraphModule) -> set[fx.Node]:
-    """Return the views that are read by the graph's results and by other such views alone."""
-    found: set[fx.Node] = set()
-    for node in reversed(graph_module.graph.nodes):
-        if getattr(node.target, "is_view", False) and all(user.op == "output" or user in found for user in node.users):
-            found.add(node)
-    return found
+def readers(refused: Collection[fx.Node]) -> frozenset[fx.Node]:
+    """Return those of these nodes that may look at how tensors lie in memory; who asks for a size does not."""
+    return frozenset(node for node in refused if not is_size(node))
 
 
 def call_regions(
@@ -71,12 +87,27 @@ def call_regions(
     replaced: dict[fx.Node, fx.Node] = {}
     for region, function in zip(regions, functions, strict=True):
         _call(graph_module.graph, region, function, replaced)
-    _put_in_order(graph_module.graph)
+    with _random_in_turn(graph_module.graph):
+        _put_in_order(graph_module.graph)
     graph_module.recompile()
 
 
+@contextmanager
+def _random_in_turn(graph: fx.Graph) -> Iterator[None]:
+    """Let each node that takes random numbers read the one before it, so that they stay in order."""
+    nodes = [node for node in graph.nodes if is_random(node)]
+    was = [node.kwargs for node in nodes]
+    for before, node in pairwise(nodes):
+        node.kwargs = {**node.kwargs, "after": before}
+    try:
+        yield
+    finally:
+        for node, kwargs in zip(nodes, was, strict=True):
+            node.kwargs = kwargs
+
+
 def _put_in_order(graph: fx.Graph) -> None:
-    """Move what a node reads before it, and leave the rest in order: random numbers come in the order of the source."""
+    """Move what a node reads before it, and leave the rest in order."""
     placed: dict[fx.Node, None] = {}
     for node in list(graph.nodes):
         waiting = [node]
@@ -105,7 +136,8 @@ def _call(graph: fx.Graph, region: Region, function: Callable[..., Any], replace
         graph.erase_node(node)
 
 
-def _region(nodes: Sequence[fx.Node]) -> Region:
+def region_of(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> Region:
+    """Return a region of these nodes, which are in order; none waits for one outside that waits for another of them."""
     inside = set(nodes)
     read = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
     tensors = [node for node in read if not is_size(node)]
@@ -120,7 +152,13 @@ def _region(nodes: Sequence[fx.Node]) -> Region:
         copies[node] = graph.node_copy(node, copies.__getitem__)
     outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
     graph.output(tuple(copies[node] for node in outputs))
-    return Region(module=fx.GraphModule({}, graph), inputs=inputs, outputs=outputs, nodes=tuple(nodes))
+    return Region(
+        module=fx.GraphModule({}, graph),
+        inputs=inputs,
+        outputs=outputs,
+        nodes=tuple(nodes),
+        working=tuple(node for node in nodes if node in work),
+    )
 
 
 def _placeholder(graph: fx.Graph, node: fx.Node) -> fx.Node:

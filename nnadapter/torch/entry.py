@@ -6,8 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.errors import NNAdapterError
-from nnadapter.torch.requirements import require_torch
+from nnadapter.errors import InvalidOptionError, NNAdapterError
+from nnadapter.torch.requirements import other_torch, require_torch
 
 if TYPE_CHECKING:
     from nnadapter.torch.compiled_report import TorchReport
@@ -28,11 +28,41 @@ def nnadapter(graph_module: Any, example_inputs: Any, **given: Any) -> Callable[
     """
     try:
         require_torch("torch.compile(backend='nnadapter')")
-        from nnadapter.torch.backend import compile_captured
-
+        try:
+            from nnadapter.torch.backend import compile_captured
+        except ImportError as error:
+            raise other_torch("torch.compile(backend='nnadapter')", error) from error
         return compile_captured(graph_module, example_inputs, **given)
     except NNAdapterError as error:
         return partial(_raise, error)
+
+
+def to_device(module: Any, device: str) -> Any:
+    """Make the parameters and buffers of a module live on a device, and return the module.
+
+    As `module.to(...)` for PyTorch's own devices: it comes before the optimizer is made, and gradients and the state of
+    optimizers are there as well. What reads one of them gets it from the device. On devices that compute in the host's
+    memory, and for tensors that cannot lie elsewhere (complex, sparse, not in rows, without elements), nothing changes.
+
+    Args:
+        module: a `torch.nn.Module`; it is changed.
+        device: as `InferenceSession` takes it.
+
+    Raises:
+        MissingExtraError: PyTorch is missing or too old.
+        InvalidOptionError: it is no module.
+        DeviceNotFoundError, DeviceUnavailableError: the device does not exist or cannot be used.
+        OutOfMemoryError: the device has no room.
+    """
+    require_torch("a module on a device")
+    import torch
+
+    from nnadapter.torch.living import move
+
+    if not isinstance(module, torch.nn.Module):
+        raise InvalidOptionError(f"what lives on a device is a torch.nn.Module, got {type(module).__name__}")
+    move(module, device)
+    return module
 
 
 def report(compiled: Any) -> TorchReport:

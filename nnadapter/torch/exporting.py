@@ -40,14 +40,15 @@ if TYPE_CHECKING:
 _BLAMED = re.compile(r"target=torch\.ops\.([\w.]+)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class NotExported(Exception):  # noqa: N818  a value that says why, caught at one place
+class NotExported(Exception):  # noqa: N818  it says why, and is always caught
     """The exporter failed at an operator."""
 
-    target: str
-    """The operator as `aten.NAME.OVERLOAD`; empty where the exporter does not say which."""
-    detail: str
-    """What it said."""
+    def __init__(self, target: str, detail: str) -> None:
+        super().__init__(detail)
+        self.target = target
+        """The operator as `aten.NAME.OVERLOAD`; empty where the exporter does not say which."""
+        self.detail = detail
+        """What it said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +61,17 @@ class Origin:
     """`FILE:LINE`; empty where it is not known."""
 
 
-def export(module: fx.GraphModule, names: Sequence[str]) -> onnx.ModelProto:
-    """Return the ONNX model of a region, with inputs called `names`, outputs `output_0` on, and nodes named for lines.
+def export(module: fx.GraphModule) -> onnx.ModelProto:
+    """Return the ONNX model of a region, with inputs `given.NAME`, outputs `output_0` on, and nodes named for lines.
 
-    No name may be one that the exporter gives to what it makes: those are names of Python.
+    The exporter gives names of Python to what it makes, which have no dots.
 
     Raises:
         NotExported: the exporter fails.
     """
-    wanted = [(str(_source(node).target), node.meta["val"]) for node in _results(module)]  # the exporter changes them
+    wanted = [(str(_source(node).target), node.meta["val"]) for node in _results(module)]
+    module = _copied(module)
+    names = [f"given.{node.name}" for node in module.graph.find_nodes(op="placeholder")]
     results = [f"output_{index}" for index in range(len(wanted))]
     try:
         with quiet(), torch._guards.tracing(None):
@@ -92,6 +95,13 @@ def export(module: fx.GraphModule, names: Sequence[str]) -> onnx.ModelProto:
 def origins(model: onnx.ModelProto) -> Mapping[str, Origin]:
     """Return what each node of an exported model comes from, by the node's name."""
     return {node.name: _origin(_said(node)) for node in model.graph.node}
+
+
+def _copied(module: fx.GraphModule) -> fx.GraphModule:
+    """The exporter changes what nodes say of their values."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    return fx.GraphModule(module, graph)
 
 
 def _source(node: fx.Node) -> fx.Node:

@@ -54,6 +54,18 @@ class GraphFacts:
     """Where it ends so."""
     varying: int
     """Weights that changed so often that they are inputs."""
+    taken_bytes: int
+    """What goes into its sessions in each call; weights that are constants do not."""
+    given_bytes: int
+    """What comes out of them."""
+    to_device_bytes: int
+    """What of it was copied to devices that have memory of their own, in the last call."""
+    to_host_bytes: int
+    """What was copied from them."""
+    copying: tuple[str, ...]
+    """These devices. To others, and to the CPU, tensors are handed over in the memory where they lie."""
+    crowded: bool
+    """One of these devices had no room for what stays there between graphs, when it was last tried."""
 
     @property
     def nodes(self) -> tuple[int, int]:
@@ -77,6 +89,8 @@ class CompiledFacts:
     """The module's class, or the function's name."""
     graphs: tuple[GraphFacts, ...]
     """In the order in which they were compiled."""
+    not_captured: tuple[str, ...] = ()
+    """Kinds of modules in it, as `LSTM`, that PyTorch captures only where it is told to."""
 
     @property
     def breaks(self) -> tuple[GraphFacts, ...]:
@@ -99,12 +113,29 @@ class CompiledFacts:
         graphs = [
             {**plain_of(graph), "sessions": [report.to_dict() for report in graph.sessions]} for graph in self.graphs
         ]
-        return {"schema_version": SCHEMA_VERSION, "name": self.name, "coverage": self.coverage, "graphs": graphs}
+        known = {"schema_version": SCHEMA_VERSION, "name": self.name, "coverage": self.coverage}
+        return {**known, "not_captured": list(self.not_captured), "graphs": graphs}
 
 
 def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
     """The facts of a graph without its sessions, as plain data."""
-    names = ("kind", "operators", "delegated", "waiting", "stayed", "refused", "ended", "line", "varying")
+    names = (
+        "kind",
+        "operators",
+        "delegated",
+        "waiting",
+        "stayed",
+        "refused",
+        "ended",
+        "line",
+        "varying",
+        "taken_bytes",
+        "given_bytes",
+        "to_device_bytes",
+        "to_host_bytes",
+        "crowded",
+        "copying",
+    )
     return {name: plain(getattr(graph, name)) for name in names}
 
 

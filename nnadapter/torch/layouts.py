@@ -1,12 +1,13 @@
 """How results lie in memory, where PyTorch's own would lie otherwise than one row behind the other.
 
-Sessions give results in rows. What reads them inside a graph does not care; a person's code may, and so may views that
-PyTorch makes again of a result by its strides.
+Sessions give results in rows. What reads them in a session does not care; a person's code may, and so may operators
+that stay in PyTorch, and views that PyTorch makes again of a result by its strides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -31,6 +32,29 @@ def laid_out(order: Order) -> Callable[[Any], Any]:
     """Return what copies a tensor so that its axes vary in `order`, the slowest first."""
     back = tuple(order.index(axis) for axis in range(len(order)))
     return lambda tensor: tensor.permute(order).contiguous().permute(back)
+
+
+def lying_as(like: Any) -> Callable[[Any], Any] | None:
+    """Return what gives a tensor as `like` lies in memory: a copy, if it lies otherwise. None where that is in rows."""
+    order = order_of(like) if isinstance(like, torch.Tensor) else None
+    if order is None:
+        return None
+    arrange = laid_out(order)
+    return lambda given: given if order_of(given) == order else arrange(given)
+
+
+def without_elements(like: Any) -> Callable[[Sequence[int]], Any]:
+    """Return what makes a tensor of a shape that has no elements, with the strides of PyTorch's own."""
+    order = order_of(like) or tuple(range(like.ndim))
+    back = tuple(order.index(axis) for axis in range(len(order)))
+    return lambda shape: torch.empty([shape[axis] for axis in order], dtype=like.dtype).permute(back)
+
+
+def bytes_of(like: Any) -> int:
+    """Return how many bytes a tensor, or a size, takes; where sizes are open, in the first call."""
+    if not isinstance(like, torch.Tensor):
+        return 8
+    return prod(map(_number, like.shape)) * int(like.dtype.itemsize)
 
 
 def _number(size: Any) -> int:

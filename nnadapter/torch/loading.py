@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zipfile import BadZipFile
 
-from nnadapter.errors import InvalidOptionError, ModelFileError
+from nnadapter.errors import InvalidOptionError, ModelFileError, NNAdapterError, describe
 from nnadapter.torch.modules import is_module, model_of
 from nnadapter.torch.requirements import require_torch
 
@@ -27,35 +30,48 @@ def names_module(named: str) -> bool:
 def load_named(named: str) -> onnx.ModelProto:
     """Return the ONNX model of a module that `names_module` knows.
 
-    The function takes nothing and returns a module with its inputs, or an exported program.
+    The function takes nothing and returns a module with its inputs, or an exported program. What the script prints goes
+    to the standard error, as the standard output is the report's; what it imports may lie beside it.
 
     Raises:
         MissingExtraError: PyTorch or its exporter is missing or too old.
         ModelFileError: the file cannot be read.
-        InvalidOptionError: the script has no such function, or it returns something else.
+        InvalidOptionError: the script has no such function, or it returns something else, raises or ends the process.
         InvalidModelError: the exporter fails.
     """
     require_torch(f"{named!r}")
-    import torch
 
     found = _FUNCTION.match(named)
     path = Path(found["file"] if found else named)
     if not path.is_file():
         raise ModelFileError(f"model file {str(path)!r} cannot be read: there is no such file; give one that is there")
-    if found:
-        return _made(named, runpy.run_path(str(path)).get(found["name"]))
+    return _of_script(named, path, found["name"]) if found else _of_program(named, path)
+
+
+def _of_program(named: str, path: Path) -> onnx.ModelProto:
+    import torch
+
     try:
-        return model_of(torch.export.load(path))
-    except (BadZipFile, RuntimeError, ValueError, OSError, KeyError) as error:
+        program = torch.export.load(path)
+    except Exception as error:  # what PyTorch says of files that it cannot read is of any type
         raise ModelFileError(
-            f"model file {named!r} is no exported program: {error}; write it by torch.export.save"
+            f"model file {named!r} is no exported program: {describe(error)}; write it by torch.export.save"
         ) from error
+    return model_of(program)
 
 
-def _made(named: str, function: Any) -> onnx.ModelProto:
-    if not callable(function):
-        raise InvalidOptionError(f"{named!r} names no function; give SCRIPT.py:FUNCTION, one that takes nothing")
-    made = function()
+def _of_script(named: str, path: Path, name: str) -> onnx.ModelProto:
+    with _running(path):
+        try:
+            made = _function(named, runpy.run_path(str(path)).get(name))()
+        except NNAdapterError:
+            raise
+        except SystemExit as error:
+            raise InvalidOptionError(
+                f"{named!r} ends the process, with exit code {error.code!r}; give a script and a function that return"
+            ) from error
+        except Exception as error:
+            raise InvalidOptionError(f"{named!r} raises {_said(error, path)}; mend it there") from error
     if is_module(made):
         return model_of(made)
     if isinstance(made, tuple) and len(made) == 2 and is_module(made[0]):
@@ -63,3 +79,51 @@ def _made(named: str, function: Any) -> onnx.ModelProto:
     raise InvalidOptionError(
         f"{named!r} is to return a module and its inputs, or an exported program, got {type(made).__name__}"
     )
+
+
+def _function(named: str, function: Any) -> Callable[[], Any]:
+    if not callable(function):
+        raise InvalidOptionError(f"{named!r} names no function; give SCRIPT.py:FUNCTION, one that takes nothing")
+    needed = _needed(function)
+    if needed:
+        raise InvalidOptionError(
+            f"{named!r} names a function that needs {', '.join(needed)}; give one that takes nothing"
+        )
+    found: Callable[[], Any] = function
+    return found
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """The parameters that a function cannot do without."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:  # functions in C need not say
+        return []
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [each.name for each in parameters if each.default is each.empty and each.kind not in variable]
+
+
+@contextmanager
+def _running(path: Path) -> Iterator[None]:
+    """While it runs, a script finds what lies beside it, and prints to the standard error."""
+    beside = str(path.resolve().parent)
+    sys.path.insert(0, beside)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if beside in sys.path:  # the script may have changed it
+            sys.path.remove(beside)
+
+
+def _said(error: Exception, path: Path) -> str:
+    """An error with the line of the script where it was raised."""
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            lines.append(trace.tb_lineno)
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        lines.append(error.lineno)
+    said = describe(error)
+    return f"{said} ({path.name}:{lines[-1]})" if lines else said

@@ -15,6 +15,8 @@ from torch.onnx._internal.exporter import _decomp, _dispatching, _registration
 
 from nnadapter.torch.decompositions import OWN
 from nnadapter.torch.quiet import quiet
+from nnadapter.torch.recurrence import register
+from nnadapter.torch.views import is_view
 from partition.verdict import Reason, Unsupported
 
 TAKEN_DTYPES = frozenset(
@@ -27,15 +29,20 @@ TAKEN_DTYPES = frozenset(
 
 
 _AVERAGES = frozenset((torch.ops.aten.avg_pool2d.default, torch.ops.aten.avg_pool3d.default))
+_STATISTICS = frozenset(getattr(torch.ops.aten, name) for name in ("mean", "var", "var_mean", "std", "std_mean"))
 _OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default))
 """How constants come into graphs: AOTAutograd deals with these itself, and fails where they are written otherwise."""
+_BY_STRIDES = frozenset((torch.ops.aten.as_strided_scatter.default,))
+"""Writes into memory by strides; PyTorch's own way to write it in others changes a tensor in place."""
 
 
 @cache
 def registry() -> Any:
     """The exporter's table from operators of ATen to functions that write ONNX; made once, it takes half a second."""
     with quiet():
-        return _registration.ONNXRegistry.from_torchlib()
+        made = _registration.ONNXRegistry.from_torchlib()
+    register(made)
+    return made
 
 
 @cache
@@ -48,7 +55,9 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 def _is_written(operator: Any) -> bool:
     """Whether it may be written in others: random numbers made in another way would be others for the same seed."""
-    return operator not in _OF_AUTOGRAD and torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ())
+    if operator in _OF_AUTOGRAD or operator in _BY_STRIDES:
+        return False
+    return torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ())
 
 
 def refusal(node: torch.fx.Node) -> Unsupported | None:
@@ -69,11 +78,11 @@ def computes(node: torch.fx.Node) -> bool:
     """Whether the node does work: one that looks at its input in another way, or takes one of several, does not."""
     if node.op != "call_function" or node.target is operator.getitem or not _tensors(node.meta.get("val")):
         return False
-    return not getattr(node.target, "is_view", False)
+    return not is_view(node)
 
 
 def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
-    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload) and not is_size(node):
         return None
     if node.target is operator.getitem:
         return refusal(node.all_input_nodes[0])
@@ -130,6 +139,12 @@ def _refuse_divisor(node: torch.fx.Node) -> Unsupported | None:
     return Unsupported(Reason.UNSUPPORTED_OPERATION, "averages have no divisor of their own in ONNX")
 
 
+def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
+    """Return why the exporter's form of an operator is another function; None if it is not."""
+    reasons = (check(node) for check in (_refuse_divisor, _refuse_shifts, _refuse_nothing))
+    return next((reason for reason in reasons if reason is not None), None)
+
+
 def divisor_of(node: torch.fx.Node) -> Any:
     """The divisor that an average over windows is given; None if it has none."""
     return node.args[6] if len(node.args) > 6 else node.kwargs.get("divisor_override")
@@ -140,6 +155,21 @@ def _refuse_shifts(node: torch.fx.Node) -> Unsupported | None:
     if "shift" not in str(node.target) or getattr(value, "dtype", None) is not torch.uint8:
         return None
     return Unsupported(Reason.UNSUPPORTED_DTYPE, "PyTorch's exporter writes shifts of uint8 as those of int8")
+
+
+def _refuse_nothing(node: torch.fx.Node) -> Unsupported | None:
+    """Statistics of no elements: the mean of none is NaN in PyTorch, and 0 or an error elsewhere."""
+    if getattr(node.target, "overloadpacket", None) not in _STATISTICS:
+        return None
+    read = [tensor for each in node.all_input_nodes for tensor in _tensors(each.meta.get("val"))]
+    gives = _tensors(node.meta.get("val"))
+    if not any(_is_empty(tensor) for tensor in read) or all(_is_empty(tensor) for tensor in gives):
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics of no elements are NaN in PyTorch, and not elsewhere")
+
+
+def _is_empty(tensor: Any) -> bool:
+    return any(isinstance(size, int) and size == 0 for size in tensor.shape)
 
 
 def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
@@ -162,7 +192,7 @@ def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
 
 _CHECKS = (
     _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, _refuse_divisor,
-    _refuse_shifts, _refuse_statistics, _refuse_without_form,
+    _refuse_shifts, _refuse_nothing, _refuse_statistics, _refuse_without_form,
 )  # fmt: skip
 
 

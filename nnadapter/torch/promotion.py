@@ -7,7 +7,6 @@ other difference means that the operator is another one: it stays in PyTorch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,11 +16,12 @@ if TYPE_CHECKING:
     import onnx
 
 
-@dataclass(frozen=True, slots=True)
-class WrongType(Exception):  # noqa: N818  a value that says why, caught at one place
+class WrongType(Exception):  # noqa: N818  it says why, and is always caught
     """A result has a data type that rounding does not mend."""
 
-    detail: str
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
 
 
 def keep_type(graph: onnx.GraphProto, output: onnx.ValueInfoProto, like: Any) -> None:

@@ -7,20 +7,24 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_EXPORTERS = tuple(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")))
-"""The exporter, and the packages that it writes ONNX with."""
+_LOGS = {
+    **dict.fromkeys(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")), logging.ERROR),
+    logging.getLogger("torch._subclasses.fake_tensor"): logging.CRITICAL,
+}
+"""From which level on they are heard: the exporter, the packages that it writes ONNX with, and what logs a traceback
+for inputs that a module does not take, which is raised as well."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep back what the exporter logs and warns of (packages that are not here, its own old interfaces)."""
-    levels = [each.level for each in _EXPORTERS]
-    for each in _EXPORTERS:
-        each.setLevel(logging.ERROR)
+    levels = {log: log.level for log in _LOGS}
+    for log, level in _LOGS.items():
+        log.setLevel(level)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for each, level in zip(_EXPORTERS, levels, strict=True):
-            each.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)

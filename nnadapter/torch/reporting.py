@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+
+from nnadapter.drivers.selection import CPU
 from nnadapter.errors import InvalidOptionError
+from nnadapter.inference.session import InferenceSession
+from nnadapter.running.residence import has_memory
 from nnadapter.torch.compiled_report import TorchReport
 from nnadapter.torch.exporting import origins
 from nnadapter.torch.facts import GraphFacts, StayedFacts, gathered
 from nnadapter.torch.graphs import Graph, Left, lost
 from nnadapter.torch.program import Program
 from nnadapter.torch.records import Capture, captures_of, given_of
+from nnadapter.torch.staying import added
 
 
 def report_compiled(compiled: Any) -> TorchReport:
@@ -21,30 +28,55 @@ def report_compiled(compiled: Any) -> TorchReport:
     """
     if not callable(compiled):
         raise InvalidOptionError(f"a report is of what torch.compile returned, got {type(compiled).__name__}")
-    graphs = tuple(_graph(capture, graph) for capture in captures_of(compiled) for graph in capture.graphs)
-    return TorchReport(name=_name(given_of(compiled)), graphs=graphs)
+    given = given_of(compiled)
+    tensors = (*given.parameters(), *given.buffers()) if isinstance(given, torch.nn.Module) else ()
+    weights = frozenset(map(id, tensors))
+    graphs = tuple(_graph(capture, graph, weights) for capture in captures_of(compiled) for graph in capture.graphs)
+    return TorchReport(name=_name(given), graphs=graphs, not_captured=_not_captured(given))
+
+
+def _not_captured(given: Any) -> tuple[str, ...]:
+    """Kinds of recurrent layers in a module, where PyTorch is not told to capture them."""
+    if torch._dynamo.config.allow_rnn or not isinstance(given, torch.nn.Module):
+        return ()
+    layers = [each for each in given.modules() if isinstance(each, torch.nn.RNNBase)]
+    return tuple(dict.fromkeys(type(each).__name__ for each in layers))
 
 
 def _name(given: Any) -> str:
     return getattr(given, "__name__", type(given).__name__)
 
 
-def _graph(capture: Capture, graph: Graph) -> GraphFacts:
-    made = [(program, program.session) for program in graph.programs]
-    refused = [facts for program in graph.programs for facts in _refused(program)]
-    given_up = [left for program in graph.programs for left in lost(program)]
+def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFacts:
+    """The facts of a graph; where several modules share it, its sessions are those of the module with these weights."""
+    programs = [leaf for program in graph.programs for leaf in program.leaves]
+    made = [(program, program.sessions(weights)) for program in programs]
+    refused = [facts for program, sessions in made for facts in _refused(program, sessions)]
+    given_up = [left for program in programs for left in lost(program)]
+    moved = added(program.moved for program in programs)
     return GraphFacts(
         kind=graph.kind,
         operators=graph.operators,
         delegated=graph.delegated - len(given_up),
-        sessions=tuple(session.report() for _, session in made if session is not None),
-        waiting=sum(session is None and program.failure is None for program, session in made),
+        sessions=tuple(session.report() for _, sessions in made for session in sessions),
+        waiting=sum(not sessions and program.failure is None for program, sessions in made),
         stayed=gathered([_stayed(left) for left in (*graph.left, *given_up)]),
         refused=gathered(refused),
         ended=capture.ended,
         line=capture.line,
-        varying=sum(program.varying for program in graph.programs),
+        varying=sum(program.varying for program in programs),
+        taken_bytes=moved.taken,
+        given_bytes=moved.given,
+        to_device_bytes=moved.to_device,
+        to_host_bytes=moved.to_host,
+        crowded=any(program.is_crowded for program in programs),
+        copying=_copying(session for _, sessions in made for session in sessions),
     )
+
+
+def _copying(sessions: Iterable[InferenceSession]) -> tuple[str, ...]:
+    names = dict.fromkeys(name for session in sessions for name in session.devices)
+    return tuple(name for name in names if name != CPU and has_memory(name))
 
 
 def _stayed(left: Left) -> StayedFacts:
@@ -58,11 +90,9 @@ def _stayed(left: Left) -> StayedFacts:
     )
 
 
-def _refused(program: Program) -> list[StayedFacts]:
-    """What devices refused of a session, by the operators that its nodes come from."""
+def _refused(program: Program, sessions: Sequence[InferenceSession]) -> list[StayedFacts]:
+    """What devices refused of sessions, by the operators that their nodes come from."""
     known = origins(program.model)
-    session = program.session
-    nodes = session.report().nodes if session is not None else ()
     return [
         StayedFacts(
             operator=known[node.name].operator,
@@ -72,7 +102,8 @@ def _refused(program: Program) -> list[StayedFacts]:
             line=known[node.name].line,
             count=1,
         )
-        for node in nodes
+        for session in sessions
+        for node in session.report().nodes
         for refusal in node.refusals
         if node.name in known
     ]

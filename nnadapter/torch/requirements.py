@@ -9,8 +9,8 @@ from types import MappingProxyType
 
 from nnadapter.errors import MissingExtraError
 
-PACKAGES: Mapping[str, tuple[int, int]] = MappingProxyType({"torch": (2, 9), "onnxscript": (0, 5)})
-"""Package -> its lowest version that has what is used here."""
+PACKAGES: Mapping[str, tuple[int, int]] = MappingProxyType({"torch": (2, 13), "onnxscript": (0, 7)})
+"""Package -> the lowest version that was tried: names inside of PyTorch are used, which come and go."""
 
 
 def require_torch(what: str) -> None:
@@ -29,6 +29,18 @@ def require_torch(what: str) -> None:
                 extra="torch",
                 package=package,
             )
+
+
+def other_torch(what: str, error: ImportError) -> MissingExtraError:
+    """Return what to raise where a PyTorch that is new enough lacks a name that `what` needs."""
+    lowest = ".".join(map(str, PACKAGES["torch"]))
+    said = " ".join(str(error).split())
+    return MissingExtraError(
+        f"{what} was made for torch {lowest}, and torch {_version('torch')} differs inside: {said}; "
+        f"run: pip install 'torch=={lowest}.*'",
+        extra="torch",
+        package="torch",
+    )
 
 
 def _version(package: str) -> str | None:

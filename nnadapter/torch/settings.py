@@ -41,4 +41,5 @@ def read_settings(given: Mapping[str, Any] | None) -> Settings:
             raise InvalidOptionError(f"there is no option {name!r}; {close_names(name, known)}")
     devices = given.get(_DEVICES)
     options = Options(**{name: value for name, value in given.items() if name != _DEVICES})
-    return Settings(devices=requests_of(default_devices() if devices is None else devices), options=options)
+    requests = requests_of(default_devices() if devices is None else devices, options.isolated)
+    return Settings(devices=requests, options=options)

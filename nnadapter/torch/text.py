@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nnadapter.reports.units import count
+from nnadapter.reports.units import count, quantity
 from nnadapter.torch.facts import CompiledFacts, GraphFacts, StayedFacts
 
 _SHOWN = 20
@@ -22,6 +22,9 @@ def to_text(report: CompiledFacts) -> str:
 def _summary(report: CompiledFacts) -> Iterator[str]:
     total, delegated = sum(each.operators for each in report.graphs), sum(each.delegated for each in report.graphs)
     yield f"compiled   {report.name}: {count(len(report.graphs), 'graph')}, {count(len(report.breaks), 'graph break')}"
+    for kind in report.not_captured:
+        told = "set torch._dynamo.config.allow_rnn = True before the first call, and PyTorch captures it"
+        yield f"left out   {kind} runs in PyTorch: {told}"
     if not report.graphs:
         yield "           nothing was compiled yet: PyTorch compiles when it is called"
         return
@@ -41,12 +44,23 @@ def _graph(index: int, graph: GraphFacts) -> Iterator[str]:
         yield f"  session  on {', '.join(session.devices)}: {shapes}"
     if graph.sessions:
         yield f"  nodes    {accelerated} of {running} off the CPU"
+        passing = f"{quantity(graph.taken_bytes, 'B')} in and {quantity(graph.given_bytes, 'B')} out in each call"
+        yield f"  passes   {passing}, {_moved(graph)}"
+    if graph.crowded:
+        yield f"  memory   {' or '.join(graph.copying)} had no room for what stays there: it passes, and is tried again"
     if graph.waiting:
         yield f"  waiting  {count(graph.waiting, 'region')} not run yet"
     if graph.varying:
         yield f"  weights  {count(graph.varying, 'weight')} changed so often that they are inputs"
     yield from _rows("stayed", graph.stayed)
     yield from _rows("refused", graph.refused)
+
+
+def _moved(graph: GraphFacts) -> str:
+    if not graph.copying:
+        return "nothing copied"
+    there, back = quantity(graph.to_device_bytes, "B"), quantity(graph.to_host_bytes, "B")
+    return f"of which {there} are copied to {', '.join(graph.copying)} and {back} back"
 
 
 def _rows(title: str, rows: tuple[StayedFacts, ...]) -> Iterator[str]:

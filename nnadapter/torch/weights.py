@@ -1,8 +1,9 @@
 """Weights that a session has as constants: whether they still are what they were, asked at every call.
 
-PyTorch counts changes in place (`_version`), but not all: optimizers with `fused=True` and batch normalization change
-tensors behind its back. So what optimizers have stepped over is counted here, by a hook on all of them, and small
-buffers are compared byte by byte. Tensors are held weakly: a session must not keep a model alive.
+PyTorch counts changes in place (`_version`), but not all: optimizers with `fused=True`, batch normalization and those
+who go through `.data` change tensors behind its back. So steps of optimizers over weights are counted here, by a hook
+on all of them, and memory is looked at (`samples.py`). A call with hundreds of weights asks for all of them in one go.
+Tensors are held weakly: a session must not keep a model alive.
 """
 
 from __future__ import annotations
@@ -10,17 +11,16 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Sequence
-from ctypes import string_at
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.weak import WeakIdKeyDictionary
 
-_COMPARED = 2**16
-"""Bytes up to which a buffer is compared: batch normalization of 16384 channels. That takes some microseconds."""
+from nnadapter.torch.samples import Samples, samples_of
+
 _version = attrgetter("_version")
 _memory = torch.Tensor.data_ptr
 
@@ -35,48 +35,64 @@ class Steps:
 
 
 _count = attrgetter("count")
+_all_steps = Steps()
+"""Over any tensor that is a constant of a session."""
 _stepped = WeakIdKeyDictionary()
 """Tensor -> its `Steps`, for those that are constants of a session."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Weights:
     """The tensors that a session has as constants, as they were when it was made."""
 
     places: tuple[int, ...]
     """Which of the region's inputs they are."""
-    versions: tuple[int, ...]
-    addresses: tuple[int, ...]
+    versions: list[int]
+    addresses: list[int]
     steps: tuple[Steps, ...]
-    counts: tuple[int, ...]
+    counts: list[int]
     """What `steps` were."""
-    contents: tuple[tuple[int, bytes], ...]
-    """Address and bytes of small buffers."""
+    all_steps: int
+    """What all steps were when `counts` were last asked for."""
+    samples: Samples
     references: tuple[Any, ...]
     """Weak ones; they say when a tensor is gone."""
+    taken: Callable[[Sequence[Any]], Sequence[Any]]
+    """Takes them out of the inputs of a call."""
 
     def hold(self, inputs: Sequence[Any]) -> bool:
         """Whether all of them are what they were, by the inputs of a call with the same tensors."""
-        given = [inputs[place] for place in self.places]
+        given = self.taken(inputs)
         return (
-            tuple(map(_version, given)) == self.versions
-            and tuple(map(_memory, given)) == self.addresses
-            and tuple(map(_count, self.steps)) == self.counts
-            and all(string_at(address, len(was)) == was for address, was in self.contents)
+            [*map(_version, given)] == self.versions
+            and [*map(_memory, given)] == self.addresses
+            and (self.all_steps == _all_steps.count or self._have_not_stepped())
+            and self.samples.hold()
         )
+
+    def _have_not_stepped(self) -> bool:
+        now = _all_steps.count
+        if [*map(_count, self.steps)] != self.counts:
+            return False
+        self.all_steps = now
+        return True
 
     def changed(self, inputs: Sequence[Any]) -> list[int]:
         """The places of those that are not what they were."""
-        known = dict(self.contents)
-        was = zip(self.places, self.versions, self.addresses, self.steps, self.counts, strict=True)
-        return [
+        given = self.taken(inputs)
+        moved = {
             place
-            for place, version, address, steps, count in was
-            if _version(inputs[place]) != version
-            or _memory(inputs[place]) != address
-            or steps.count != count
-            or (address in known and string_at(address, len(known[address])) != known[address])
-        ]
+            for place, tensor, was in zip(self.places, given, self.addresses, strict=True)
+            if _memory(tensor) != was
+        }
+        counted = zip(self.places, given, self.versions, self.steps, self.counts, strict=True)
+        found = {
+            place
+            for place, tensor, version, steps, count in counted
+            if _version(tensor) != version or steps.count != count
+        }
+        written = set() if moved else {self.places[index] for index in self.samples.changed()}
+        return sorted(moved | found | written)
 
 
 def note_weights(inputs: Sequence[Any], places: tuple[int, ...], gone: Callable[[Any], None]) -> Weights:
@@ -84,26 +100,26 @@ def note_weights(inputs: Sequence[Any], places: tuple[int, ...], gone: Callable[
     tensors = tuple(inputs[place] for place in places)
     if tensors:
         _watch_optimizers()
+    all_steps = _all_steps.count
     steps = tuple(_stepped.setdefault(tensor, Steps()) for tensor in tensors)
     return Weights(
         places=places,
-        versions=tuple(map(_version, tensors)),
-        addresses=tuple(map(_memory, tensors)),
+        versions=[*map(_version, tensors)],
+        addresses=[*map(_memory, tensors)],
         steps=steps,
-        counts=tuple(map(_count, steps)),
-        contents=tuple((_memory(tensor), _bytes(tensor)) for tensor in tensors if _is_compared(tensor)),
+        counts=[*map(_count, steps)],
+        all_steps=all_steps,
+        samples=samples_of(tensors),
         references=tuple(weakref.ref(tensor, gone) for tensor in tensors),
+        taken=taker(places),
     )
 
 
-def _is_compared(tensor: Any) -> bool:
-    if isinstance(tensor, torch.nn.Parameter) or tensor.device.type != "cpu" or not tensor.is_contiguous():
-        return False
-    return 0 < int(tensor.nbytes) <= _COMPARED
-
-
-def _bytes(tensor: Any) -> bytes:
-    return string_at(_memory(tensor), tensor.nbytes)
+def taker(places: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """Return what takes the elements at `places` out of a row."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda inputs: [inputs[place] for place in places]
 
 
 @functools.cache
@@ -124,3 +140,4 @@ def _count_step(optimizer: torch.optim.Optimizer) -> None:
             steps = _stepped.get(parameter)
             if steps is not None:
                 steps.count += 1
+                _all_steps.count += 1

@@ -173,5 +173,6 @@ _LABELS: Mapping[Reason, str] = {
     Reason.SEGMENT_LIMIT: "segments that are refused as a whole",
     Reason.COMPILE_FAILED: "{op}, which fails to compile",
     Reason.DRIVER_ERROR: "{op}, on which the driver fails",
+    Reason.WRONG_RESULT: "{op}, which the device computes wrongly",
 }
 """By reason; the op alone where there is none."""

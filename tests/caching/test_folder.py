@@ -248,11 +248,38 @@ def test_a_folder_that_may_only_be_read_and_entries_of_others():
         shutil.rmtree(path)
 
 
-def test_a_damaged_entry_is_a_miss_that_is_warned_of_and_written_anew(tmp_path):
-    outcome(tmp_path, network(), "fake_npu")
+def test_an_entry_that_is_a_pipe_is_a_miss(tmp_path):
+    opened = folder(tmp_path)
+    os.mkfifo(tmp_path / key(1).name)
+    found = opened.find(key(1))
+    assert isinstance(found, Miss) and "0 bytes" in found.why
+    assert "a device or a pipe" in opened.keep(key(1), contents(1), 0.0)
+
+
+def test_an_entry_that_anybody_may_write_to_is_not_used_and_none_is_written(tmp_path):
+    opened = folder(tmp_path)
+    before = os.umask(0)
+    try:
+        opened.keep(key(1), contents(1), 0.0)
+    finally:
+        os.umask(before)
+    assert checked(opened, 1)
     (path,) = tmp_path.iterdir()
+    path.chmod(0o666)
+    assert opened.find(key(1)) == Miss("there is an entry, and anybody may write into it", is_defect=True)
+    opened.keep(key(1), contents(1), 0.0)
+    assert checked(opened, 1)
+
+
+@pytest.mark.parametrize("kind", ["program", "plan"])
+def test_a_damaged_entry_is_a_miss_that_is_warned_of_and_written_anew(tmp_path, kind):
+    outcome(tmp_path, network(), "fake_npu")
+    (path,) = tmp_path.glob(f"*.{kind}")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.warns(CacheWarning, match="there is an entry, and it is damaged.*it is made anew"):
         hit, why = outcome(tmp_path, network(), "fake_npu")
-    assert not hit and "it is damaged" in why
-    assert outcome(tmp_path, network(), "fake_npu") == (True, "")
+    assert hit == (kind == "plan") and (hit or "it is damaged" in why)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert outcome(tmp_path, network(), "fake_npu") == (True, "")
+        read_entry(path).verify()

@@ -8,12 +8,14 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from tests.models import CHAIN, parse
+from nnadapter.caching.folder import Folder
+from nnadapter.caching.key import PARTS, Key, told_part
+from tests.models import CHAIN, SANDWICH, parse
 
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """A folder with one program, and its model."""
+    """A folder with one program and the plan that has it, and their model."""
     monkeypatch.chdir(tmp_path)
     onnx.save_model(parse(CHAIN), "chain.onnx")
     with nna.InferenceSession("chain.onnx", devices="fake_npu", options=nna.Options(cache_dir="kept")):
@@ -23,16 +25,25 @@ def kept(tmp_path, monkeypatch):
 
 def test_ls_lists(call, kept):
     shown = call("cache ls --folder kept").stdout
-    assert "program; fake_npu; " in shown and ": 1 entry," in shown
+    assert "program; fake_npu; " in shown and ": 2 entries," in shown
+    assert "plan; fake_npu; a model of 0.0 MB in 1 file; all shapes" in shown
     data = json.loads(call("cache ls --folder kept --json").stdout)
     assert data["folder"] == str(kept)
-    (entry,) = data["entries"]
-    assert entry["kind"] == "program" and entry["key"]["device"]["name"] == "fake_npu"
+    (entry,) = (each for each in data["entries"] if each["kind"] == "program")
+    assert entry["key"]["device"]["name"] == "fake_npu"
+
+
+def test_ls_lists_entries_whose_keys_tell_something_else(call, kept):
+    for kind in ("program", "plan"):
+        key = Key(kind, {name: told_part({"is": "nothing"}) for name in PARTS})
+        assert Folder(kept, 1 << 20).keep(key, b"what", 0.0) == ""
+    shown = call("cache ls --folder kept").stdout
+    assert shown.count("its key tells neither a device nor a model") == 2 and ": 4 entries," in shown
 
 
 def test_verify_finds_damage(call, kept):
-    assert "0 of 1 entries" in call("cache verify --folder kept").stdout
-    (path,) = kept.iterdir()
+    assert "0 of 2 entries" in call("cache verify --folder kept").stdout
+    (path,) = kept.glob("*.program")
     contents = path.read_bytes()
     path.write_bytes(contents[:-3] + b"xyz")
     assert "it is damaged" in call("cache verify --folder kept", 1).stdout
@@ -41,16 +52,58 @@ def test_verify_finds_damage(call, kept):
 
 
 def test_explain_says_hit_and_what_differs(call, kept):
-    assert call("cache explain chain.onnx -d fake_npu --folder kept").stdout == "segment 0 on fake_npu: hit\n"
+    shown = call("cache explain chain.onnx -d fake_npu --folder kept").stdout
+    assert shown == "plan: hit, for input shapes x=[2, 3]\nsegment 0 on fake_npu: hit\n"
     shown = call("cache explain chain.onnx -d fake_npu --option fake_npu.threads=1 --folder kept --json").stdout
-    (segment,) = json.loads(shown)["segments"]
+    told = json.loads(shown)
+    (segment,) = told["segments"]
+    assert not told["plan"]["hit"] and "differs in options (fake_npu.threads " in told["plan"]["why"]
     assert not segment["hit"] and "differs in options (threads " in segment["why"]
-    assert len(list(kept.iterdir())) == 1
+    assert len(list(kept.iterdir())) == 2
+
+
+def test_explain_says_hit_only_where_a_session_would_run_the_plan(call, kept):
+    explain = "cache explain chain.onnx -d fake_npu --folder kept"
+    assert call(f"{explain} --shape x=2,3").stdout.startswith("plan: hit, for input shapes x=[2, 3]\n")
+    (program,) = kept.glob("*.program")
+    program.unlink()
+    assert call(explain).stdout.startswith("plan: miss, one was kept, and cannot be used: ")
+
+
+def test_explain_says_which_shapes_a_plan_is_for(call, kept):
+    onnx.save_model(parse(SANDWICH), "sandwich.onnx")
+    options = nna.Options(cache_dir="kept")
+    with nna.InferenceSession("sandwich.onnx", devices="fake_npu", options=options) as session:
+        session.prepare({"x": (3, 4)})
+    explain = "cache explain sandwich.onnx -d fake_npu --folder kept"
+    assert call(explain).stdout.startswith("plan: hit, for input shapes x=[3, 4]\n")
+    assert call(f"{explain} --shape x=3,4").stdout.startswith("plan: hit, for input shapes x=[3, 4]\n")
+    assert call(f"{explain} --shape x=9,4").stdout.startswith("plan: miss, one is kept for input shapes x=[3, 4]\n")
+    with nna.InferenceSession("sandwich.onnx", devices="fake_npu", options=options) as session:
+        session.prepare({"x": (9, 4)})
+        session.prepare({"x": (8, 4)})  # for all sizes
+    assert call(f"{explain} --shape x=7,4").stdout.startswith("plan: hit, for input shapes x=[")
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "said"),
+    [
+        ("chain.onnx", "cpu", "plan: miss, none is kept where the CPU comes first"),
+        ("chain.compiled", "fake_npu", "plan: miss, a compiled model has its plans in itself"),
+        ("other.onnx", "fake_npu", "plan: miss, nothing like it is kept"),
+    ],
+)
+def test_explain_says_why_there_is_no_plan(call, kept, model, device, said):
+    nna.compile("chain.onnx", "chain.compiled", devices="fake_npu")
+    other = parse(CHAIN)
+    other.graph.name = "another"
+    onnx.save_model(other, "other.onnx")
+    assert call(f"cache explain {model} -d {device} --folder kept").stdout.startswith(said)
 
 
 def test_purge_removes(call, kept):
     assert "removed 0 entries" in call("cache purge --folder kept --max-bytes 1000000").stdout
-    assert "removed 1 entry," in call("cache purge --folder kept").stdout
+    assert "removed 2 entries," in call("cache purge --folder kept").stdout
     assert list(kept.iterdir()) == []
 
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import keep_calibration, read_calibration
-from nnadapter.costs.stopwatch import Stopwatch
 
 
 @pytest.fixture(autouse=True)
@@ -21,11 +19,6 @@ def cache(folder, monkeypatch):
     monkeypatch.setattr("time.process_time", lambda: 0.0)
     monkeypatch.setattr("time.sleep", lambda _: None)
     return Path("kept")
-
-
-@pytest.fixture(scope="module")
-def of_the_cpu():
-    return calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
 
 
 @pytest.fixture
@@ -60,8 +53,8 @@ def test_the_cpu_is_measured_too_where_it_was_not_yet(call, cache):
     [
         None,
         lambda file: file.write_text(file.read_text().replace('"driver_version": "', '"driver_version": "0')),
-        lambda file: file.write_text("{"),
     ],
+    ids=["none", "of another version"],
 )
 def test_the_cpu_is_measured_once_for_a_version(call, cache, with_the_cpu, damage):
     if damage is not None:

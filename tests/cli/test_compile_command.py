@@ -1,12 +1,17 @@
 """`nnadapter compile`, and what takes its file."""
 
 import json
+import os
+import stat
+import subprocess
+import sys
 
 import onnx
 import pytest
 from click.testing import CliRunner
 
 from nnadapter.cli.entry import main
+from nnadapter.compiled_models.reading import is_compiled
 from tests.models import CHAIN, parse
 
 
@@ -25,7 +30,7 @@ def test_a_model_is_compiled_checked_run_and_reported(tmp_path, model):
     done = called("compile", model, "-d", "null,fake_npu", "-o", file)
     assert done.exit_code == 0, done.output
     assert "for x=[2, 3]" in done.stdout and "1 on null" in done.stdout
-    assert "programs written by drivers: 0" in done.stdout
+    assert "programs written by drivers: 0, compiled when loaded: 1\n" in done.stdout
     done = called("compile", "--check", file)
     assert (done.exit_code, done.stdout) == (0, f"{file}: runs here as it is\n")
     done = called("run", file, "--format", "json")
@@ -40,7 +45,8 @@ def test_a_model_is_compiled_checked_run_and_reported(tmp_path, model):
 
 def test_what_does_not_run_here_is_a_no(tmp_path, model):
     file = tmp_path / "m.compiled"
-    assert called("compile", model, "-d", "fake_npu", "-o", file).exit_code == 0
+    done = called("compile", model, "-d", "fake_npu", "-o", file)
+    assert done.exit_code == 0 and "programs written by drivers: 1\n" in done.stdout
     contents = bytearray(file.read_bytes())
     contents[len(contents) // 3] ^= 1
     file.write_bytes(contents)
@@ -94,9 +100,29 @@ def test_an_input_that_is_given_again_is_another_plan(tmp_path):
     assert done.exit_code == 0 and "for x=[2, 4] or x=[5, 4]" in done.stdout, done.output
     assert called("run", file, "--shape", "x=5,4").exit_code == 0
     done = called("run", file, "--shape", "x=3,4")
-    assert done.exit_code == 2 and "nnadapter compile MODEL -d fake_npu --shape x=3,4 -o FILE" in done.stderr
+    assert (
+        done.exit_code == 2
+        and "nnadapter compile MODEL -d fake_npu --shape x=3,4 -o FILE, with --open-sizes" in done.stderr
+    )
     done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", *shapes, "--open-sizes", "-o", file)
     assert done.exit_code == 0 and "for x=[n, 4]" in done.stdout, done.output
     assert called("run", file, "--shape", "x=3,4").exit_code == 0
     done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "--fixed-sizes", "-o", file)
     assert done.exit_code == 0 and "for x=[1, 4]" in done.stdout, done.output
+
+
+def test_no_file_takes_the_place_of_a_pipe(tmp_path, model):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    done = called("compile", model, "-d", "fake_npu", "-o", pipe)
+    assert done.exit_code == 2 and "is a device or a pipe; give the path of a file" in done.stderr
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+def test_standard_output_is_the_file_it_was(tmp_path, model):
+    file, log = tmp_path / "m.compiled", tmp_path / "log"
+    with file.open("wb") as output, log.open("wb") as errors:
+        command = [sys.executable, "-m", "nnadapter", "compile", model, "-d", "fake_npu", "-o", "/dev/stdout"]
+        subprocess.run(command, stdout=output, stderr=errors, check=True)
+    assert called("compile", "--check", file).exit_code == 0
+    assert not is_compiled(log)

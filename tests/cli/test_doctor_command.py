@@ -36,7 +36,8 @@ def test_what_cannot_be_had_here_is_one_line_and_what_can_is_told_how(call):
     assert rows["missing"].possible
 
 
-def test_json(call):
+def test_json(call, monkeypatch):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", "kept")
     data = json.loads(call("doctor --json", 1).stdout)
     assert [row["name"] for row in data["devices"]] == [device.name for device in nna.devices()]
     assert data["versions"]["onnxruntime"] and data["environment"].keys() == {"NNADAPTER_CACHE_DIR"}

@@ -146,7 +146,7 @@ def test_version_and_help():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("reprot chain.onnx", "there is no command 'reprot'; did you mean 'report'?"),
+        ("reprot chain.onnx", "there is no command 'reprot'; did you mean 'report' or 'export'?"),
         ("xyzzy", "there is no command 'xyzzy'; known: cache, calibrate, compare, "),
         ("report chain.onnx --format htlm", "'htlm' is not one of text, json, md, html, dot, model-explorer; did you"),
         ("report chain.onnx --policy latencey", "measured; did you mean 'latency'?"),

@@ -16,6 +16,7 @@ _VALUES = {
     FieldDescriptor.TYPE_DOUBLE: (0.0, 0.5, -1.0, 1e300, float("nan"), float("inf")),
     FieldDescriptor.TYPE_FLOAT: (0.0, 0.5, -1.0, float("nan"), float("inf")),
     FieldDescriptor.TYPE_BOOL: (True, False),
+    FieldDescriptor.TYPE_ENUM: (0, 1),
     FieldDescriptor.TYPE_BYTES: (b"", b"\0", b"x" * 5000),
 }
 _WORDS = (

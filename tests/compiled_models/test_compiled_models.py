@@ -329,3 +329,38 @@ def test_every_set_of_shapes_that_was_asked_for_has_a_plan(device, tmp_path):
             assert [step.device for step in session.provenance.steps] == [device]
         with pytest.raises(InvalidInputError, match=r"got x=\[4, 4\]"):
             session.run(None, {"x": numbers(4, 4)})
+
+
+WITH_SESSION_OPTIONS = """
+import sys
+path, feed, out = sys.argv[1:]
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("onnx", "scipy"):
+            raise ImportError(f"{name} is blocked")
+
+sys.meta_path.insert(0, Blocked())
+import numpy as np
+import onnxruntime
+import nnadapter as nna
+
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+with nna.InferenceSession(path, options) as session:
+    np.save(out, session.run(None, dict(np.load(feed)))[0])
+    assert "cpu" in [step.device for step in session.provenance.steps]
+"""
+
+
+def test_a_callers_session_options_need_no_onnx_either(tmp_path):
+    weights = ", ".join(map(str, range(512)))
+    text = f"""<ir_version: 10, opset_import: ["" : 17]> g (float[2, 16] x) => (float[2, 32] y)
+        <float[16, 32] w = {{{weights}}}> {{ a = Relu(x)  b = MatMul(a, w)  y = Neg(b) }}"""
+    feed = {"x": numbers(2, 16)}
+    path, given, out = tmp_path / "f", tmp_path / "x.npz", tmp_path / "y.npy"
+    nna.compile(parse(text), path, devices=["cpu"])
+    np.savez(given, **feed)
+    command = [sys.executable, "-c", WITH_SESSION_OPTIONS, str(path), str(given), str(out)]
+    subprocess.run(command, check=True, timeout=120)
+    np.testing.assert_allclose(np.load(out), run_whole(parse(text), feed)[0], rtol=1e-5)

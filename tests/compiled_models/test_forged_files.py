@@ -169,3 +169,9 @@ def test_a_message_that_contradicts_itself_is_damaged(tmp_path, change, said):
     contents = forged((tmp_path / "f").read_bytes(), change)
     with pytest.raises(CompiledModelError, match=f"damaged.*{said}.*compile the model again"):
         nna.InferenceSession(contents)
+
+
+def test_a_message_is_bounded_before_memory_is_taken_for_it():
+    harmful = b"\x12\x00" * (MESSAGES.largest // 2 + 1)
+    with pytest.raises(CompiledModelError, match=f"has {len(harmful)} bytes, expected at most {MESSAGES.largest}"):
+        nna.InferenceSession(joined([(MODEL, harmful)]))

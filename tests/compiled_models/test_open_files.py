@@ -334,3 +334,45 @@ def test_files_of_former_versions_are_read(tmp_path):
     with nna.InferenceSession(tmp_path / "f") as loaded:
         agree(loaded, CHAIN, {"x": numbers(3, 4)})
     assert MESSAGES.new("Plan").open.ByteSize() == 0
+
+
+SCALED = """
+<ir_version: 10, opset_import: ["" : 17, "acme.ops" : 1]> g (float[n, m] x) => (float[n, m] y) {
+    a = Relu(x)
+    b = acme.ops.Scale<factor=2.0>(a)
+    y = Neg(b)
+}"""
+
+
+def test_kernels_have_a_plan_for_each_set_of_shapes_and_the_file_says_why(tmp_path):
+    kernel = nna.register_kernel(
+        "fake_npu",
+        "Scale",
+        lambda x, *, factor: x * np.float32(factor),
+        domain="acme.ops",
+        infer=lambda types, _: types[0],
+    )
+    try:
+        nna.compile(parse(SCALED), tmp_path / "f", devices=["fake_npu"], input_shapes=[{"x": (2, 3)}, {"x": (5, 1)}])
+        nna.compile(parse(SCALED), tmp_path / "open", devices=["fake_npu"], open_sizes=True, input_shapes={"x": (2, 3)})
+        with nna.InferenceSession(tmp_path / "f") as loaded:
+            for shape in ((2, 3), (5, 1)):
+                x = numbers(*shape)
+                np.testing.assert_array_equal(loaded.run(None, {"x": x})[0], -2 * np.maximum(x, 0))
+                assert [step.device for step in loaded.provenance.steps] == ["fake_npu"]
+        with nna.InferenceSession(tmp_path / "open") as loaded:
+            assert "a plan for every set of input shapes" in " ".join(loaded.report().notes)
+            with pytest.raises(InvalidInputError, match=r"--shape x=4,4 -o FILE\), or run the model"):
+                loaded.run(None, {"x": numbers(4, 4)})
+    finally:
+        nna.unregister_kernel(kernel)
+
+
+def test_a_file_for_one_shape_of_many_says_how_to_have_more(files):
+    shapes = {"x": (2, 4), "w": (2, 4)}
+    feed = {"x": numbers(3, 4), "w": numbers(3, 4)}
+    with (
+        nna.InferenceSession(files(BROADCAST, "fake_npu", input_shapes=shapes)) as loaded,
+        pytest.raises(InvalidInputError, match=r"-o FILE, with --open-sizes for others like them\), or run"),
+    ):
+        loaded.run(None, feed)

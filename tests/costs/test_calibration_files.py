@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import nnadapter as nna
 from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import (
     find_calibration,
+    is_calibrated,
     keep_calibration,
     read_calibration,
 )
@@ -19,13 +22,14 @@ from nnadapter.costs.remembered import recall
 from nnadapter.drivers import Profile
 from nnadapter.drivers.border import open_context
 from nnadapter.drivers.selection import select_one
-from nnadapter.errors import StoredFileError
+from nnadapter.errors import InvalidOptionError, StoredFileError
 from tests import metered_driver
-from tests.models import SANDWICH, parse
+from tests.models import HEAD, SANDWICH, parse
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def measured():
+    metered_driver.STATE.update(metered_driver.NEW)
     return calibrate("metered", stopwatch=metered_driver.STOPWATCH)
 
 
@@ -35,8 +39,8 @@ def costs_of(**options):
     return device_costs("metered", device.capability, context, selected.options)
 
 
-def table():
-    selected = select_one("metered", {})
+def table(**options):
+    selected = select_one("metered", options)
     return open_context(selected)[0].capability.options, selected.options
 
 
@@ -51,6 +55,28 @@ def test_what_is_kept_is_found(measured, cache):
     assert other.source == "assumed" and other.why == (
         "there is a calibration of device 'metered' for turbo=False, and none for the options that it has here",
     )
+
+
+def test_the_first_device_of_a_driver_has_two_names(measured):
+    metered_driver.STATE["listed"] = "metered:first"
+    first = replace(measured, device="metered:first")
+    keep_calibration(first)
+    assert find_calibration("metered", *table()).calibration == first and is_calibrated("metered")
+    assert costs_of().source == "calibrated"
+    assert find_calibration("metered:second", *table()).calibration is None
+    keep_calibration(measured)
+    assert find_calibration("metered", *table()).calibration == measured, "its own goes before"
+    assert find_calibration("metered:first", *table()).calibration == first
+
+
+def test_the_other_name_is_looked_for_where_the_own_one_is_old(measured):
+    metered_driver.STATE["listed"] = "metered:first"
+    keep_calibration(replace(measured, device="metered:first", driver_version="0.9"))
+    assert "made with version 0.9" in find_calibration("metered:first", *table()).note
+    keep_calibration(measured)
+    found = find_calibration("metered:first", *table())
+    assert found.calibration == measured and not found.note
+    assert "for turbo=False" in find_calibration("metered:first", *table(turbo=True)).note
 
 
 def test_another_version_is_not_used_and_said(measured):
@@ -78,10 +104,10 @@ def test_a_wrong_profile_is_refused_with_a_sentence(how, why):
 def test_a_file_that_ends_early_is_one_clear_error(measured):
     file = keep_calibration(measured)
     whole = file.read_bytes()
-    for end in range(len(whole) - 1):
+    for end in {*range(0, len(whole) - 1, 11), *range(len(whole) - 100, len(whole) - 1)}:
         file.write_bytes(whole[:end])
         with pytest.raises(StoredFileError, match=r"cut off: .*line \d+ column \d+ .*; delete it, or run") as caught:
-            find_calibration("metered", *table())
+            read_calibration(file)
         assert str(file) in str(caught.value) and caught.value.file == str(file)
     file.write_bytes(whole[:-1])  # without the last line's end it is whole
     assert read_calibration(file) == measured
@@ -109,8 +135,8 @@ def spoilt(measured, path, value):
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
-        ("format_version", 1, "key 'format_version': expected 3, got 1"),
-        ("format_version", True, "key 'format_version': expected 3, got True"),
+        ("format_version", 1, "key 'format_version': expected 5, got 1"),
+        ("format_version", True, "key 'format_version': expected 5, got True"),
         ("format_version", KeyError, "it has no key 'format_version'"),
         ("launch_seconds", -1e-9, "key 'launch_seconds': expected a number >= 0.0, got -1e-09"),
         ("launch_seconds", "1", "key 'launch_seconds': expected a number, got '1'"),
@@ -158,9 +184,17 @@ def test_entries_of_the_wrong_kind_are_named(measured, path, value, why):
 )
 def test_a_file_that_is_another_ones_is_named(measured, path, value, why):
     file = spoilt(measured, path, value)
-    with pytest.raises(StoredFileError) as caught:
-        find_calibration("metered", *table())
-    assert why in str(caught.value) and str(file) in str(caught.value)
+    found = find_calibration("metered", *table())
+    assert found.calibration is None and why in found.note and str(file) in found.note
+
+
+def test_one_of_another_format_is_said_and_stops_only_what_promises(measured):
+    spoilt(measured, "format_version", 1)
+    model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}")
+    why = "the calibration of device 'metered' is not used: .*expected 5, got 1; delete it, or run"
+    assert re.search(why, " ".join(str(nna.partition_report(model, devices="metered")).split()))
+    with pytest.raises(InvalidOptionError, match=f"needs calibrated costs.*{why}"):
+        nna.InferenceSession(model, devices="metered", options=nna.Options(policy="latency"))
 
 
 def test_classes_that_were_left_out_are_said():

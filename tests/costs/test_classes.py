@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.costs.classes import CLASS_OF_TYPE, OperationClass, class_of
+from nnadapter.costs.classes import CLASS_OF_TYPE, OperationClass, channels_of, class_of
 from nnadapter.ir.operations import SCHEMAS
 from tests.ir.passes.program import Program, random
 
@@ -11,8 +11,40 @@ def test_every_operation_has_a_class():
     assert CLASS_OF_TYPE.keys() == SCHEMAS.keys()
 
 
-@pytest.mark.parametrize(("group", "expected"), [(1, "convolution"), (2, "convolution"), (6, "depthwise")])
-def test_a_convolution_of_each_channel_by_itself_is_depthwise(group, expected):
-    program = Program(x=(1, 6, 5, 5))
-    model = program.finish(program("CONV_2D", program.x, random(1, 6, 6 // group, 3, 3), group=group))
+@pytest.mark.parametrize(
+    ("group", "expected", "channels"),
+    [(1, "convolution", (48, 48)), (2, "convolution", (24, 24)), (8, "narrow", (0, 6)), (48, "depthwise", (0, 48))],
+)
+def test_the_class_of_a_convolution_depends_on_the_channels_that_it_reads(group, expected, channels):
+    program = Program(x=(1, 48, 5, 5))
+    model = program.finish(program("CONV_2D", program.x, random(1, 48, 48 // group, 3, 3), group=group))
     assert class_of(model, model.operations[0]) is OperationClass(expected)
+    assert channels_of(model, model.operations[0]) == channels
+
+
+def test_products_of_two_computed_tensors_are_a_class_of_their_own():
+    program = Program(x=(4, 4))
+    model = program.finish(program("MAT_MUL", program.x, program("MAT_MUL", program.x, random(1, 4, 4))))
+    assert [class_of(model, each) for each in model.operations] == [OperationClass.MATRIX, OperationClass.PAIRED]
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "other", "expected"),
+    [
+        ((2, 3, 4), None, "sum normalization"),  # of two computed tensors
+        ((2, 3, 4), (2, 3, 4), "normalization"),  # a constant is no such tensor
+        ((3, 4), None, "normalization"),  # engines look for a batch
+    ],
+)
+def test_normalizations_of_sums_are_a_class_of_their_own(dimensions, other, expected):
+    program = Program(x=dimensions)
+    made = program("TANH", program.x) if other is None else random(1, *other)
+    scale = random(2, dimensions[-1])
+    total = program("ADD", program.x, made)
+    model = program.finish(program("LAYER_NORMALIZATION", total, scale, axis=len(dimensions) - 1))
+    assert class_of(model, model.operations[-1]) is OperationClass(expected)
+
+
+def test_functions_of_straight_pieces_are_a_class_of_their_own():
+    assert {CLASS_OF_TYPE[each] for each in ("HARD_SWISH", "HARD_SIGMOID")} == {OperationClass.PIECEWISE}
+    assert CLASS_OF_TYPE["RELU"] is OperationClass.ELEMENTWISE

@@ -211,7 +211,6 @@ def test_weights_that_two_segments_share_count_once():
     }}""")
     found = priced(model, ("fake_npu", {"switched_off": "Sin"}))
     weights = weight_bytes(settle(found.judgment, found.setting).plan)
-    assert weights.per_segment == (64, 0, 80)
     assert weights.per_device == {"fake_npu": 80, "cpu": 0}
     assert weights.total == 80
 

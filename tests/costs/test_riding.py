@@ -7,7 +7,7 @@ import numpy as np
 from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.probes import work_of
-from nnadapter.costs.riding import Kind, Reading, carriers_of
+from nnadapter.costs.riding import Kind, Reading, carriers_of, layout_changes
 from nnadapter.costs.roofline import Line
 from nnadapter.costs.work import CLASSES, UnitWork
 from tests.costs.test_roofline import PROFILE
@@ -17,7 +17,8 @@ CONVOLUTION, LIGHT, MOVEMENT = OperationClass.CONVOLUTION, OperationClass.ELEMEN
 
 
 def behind(program, *outputs):
-    return [work.kind.behind for work in work_of(program.finish(*outputs))]
+    works = work_of(program.finish(*outputs))
+    return [work.kind.behind for work in works if work.kind.operation_class is not OperationClass.LAYOUT]
 
 
 def test_sums_behind_a_convolution_ride_with_it_and_so_does_what_is_behind_them():
@@ -44,6 +45,20 @@ def test_of_two_that_carry_the_product_counts():
     assert carriers_of([MOVEMENT, LIGHT], [Reading(1, 0, True, 0)]) == [None, None]
 
 
+def test_what_spreads_something_computed_does_not_ride_behind_a_convolution():
+    classes = [CONVOLUTION, OperationClass.REDUCTION, LIGHT]
+    assert carriers_of(classes, [Reading(1, 0, False, 0), Reading(2, 0, True, 0), Reading(2, 1, False, 1)])[2] is None
+
+
+def test_layouts_change_between_convolutions_and_what_is_none():
+    classes = [CONVOLUTION, LIGHT, MOVEMENT, CONVOLUTION, OperationClass.REDUCTION]
+    readings = [Reading(number + 1, number, True, number) for number in range(4)]
+    changes = layout_changes(classes, carriers_of(classes, readings), readings)
+    assert [(each.maker, each.reader) for each in changes] == [(1, 2), (2, 3)], "sums take a picture as it is"
+    twice = [Reading(1, 0, True, 0), Reading(2, 0, True, 0)]
+    assert len(layout_changes([CONVOLUTION, MOVEMENT, MOVEMENT], [None] * 3, twice)) == 1
+
+
 def test_a_line_of_what_rides_counts_where_it_does():
     def line(seconds):
         return Line(seconds=seconds, seconds_per_flop=0.0, seconds_per_byte=0.0, error=0.0)
@@ -53,6 +68,7 @@ def test_a_line_of_what_rides_counts_where_it_does():
     )
     light, convolution = CLASSES.index(LIGHT), CLASSES.index(CONVOLUTION)
     nothing = np.zeros(3)
-    work = UnitWork(nothing, nothing, np.full(3, light), np.zeros(3, int), np.array([-1, convolution, light]))
+    behind = np.array([-1, convolution, light])
+    work = UnitWork(flops=nothing, nbytes=nothing, classes=np.full(3, light), dtypes=np.zeros(3, int), behind=behind)
     np.testing.assert_array_equal(costs.seconds(work, ("float32",)), [3.0, 1.0, 3.0])
     assert str(Kind(LIGHT, CONVOLUTION)) == "elementwise behind convolution"

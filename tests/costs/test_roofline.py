@@ -7,7 +7,7 @@ import pytest
 
 from nnadapter.costs.classes import CLASSES, OperationClass
 from nnadapter.costs.device_costs import DeviceCosts, Source
-from nnadapter.costs.roofline import Line, roofline
+from nnadapter.costs.roofline import Line, SeenWork, roofline
 from nnadapter.costs.work import UnitWork
 from nnadapter.drivers import Profile
 
@@ -37,10 +37,27 @@ def test_the_sides_of_a_line_are_at_right_angles():
 
 def test_data_types_have_peaks_and_measured_classes_have_lines():
     classes = [CLASSES.index(each) for each in (OperationClass.MATRIX, OperationClass.MATRIX, OperationClass.REDUCTION)]
-    work = UnitWork(np.full(3, 8e9), np.zeros(3), np.array(classes), np.array([0, 1, 1]), np.full(3, -1))
+    work = UnitWork(
+        flops=np.full(3, 8e9), nbytes=np.zeros(3), classes=np.array(classes), dtypes=np.array([0, 1, 1]),
+        behind=np.full(3, -1),
+    )  # fmt: skip
     dtypes = ("float32", "int8")
     modeled = DeviceCosts(source=Source.MODELED, profile=PROFILE)
     np.testing.assert_allclose(modeled.seconds(work, dtypes), [8.5, 2.5, 2.5])
     lines = {OperationClass.REDUCTION: Line(seconds=0.25, seconds_per_flop=0.0, seconds_per_byte=0.0, error=0.0)}
     measured = DeviceCosts(source=Source.CALIBRATED, profile=PROFILE, lines=lines)
     np.testing.assert_allclose(measured.seconds(work, dtypes), [8.5, 2.5, 0.25])
+
+
+def test_channels_are_computed_in_whole_blocks():
+    line = Line(seconds=1.0, seconds_per_flop=1.0, seconds_per_byte=0.0, error=0.0, block=16)
+    flops = np.full(4, 100.0)
+    channels = np.array([[16, 32], [24, 32], [0, 20], [0, 0]])
+    np.testing.assert_allclose(line.of(flops, np.zeros(4), channels), [101, 1 + 400 / 3, 161, 101])
+
+
+def test_near_sizes_that_were_timed_these_count():
+    seen = SeenWork(flops=1e6, nbytes=1e4, padding=1.0, quotient=4.0, trust=1.0)
+    line = Line(seconds=0.0, seconds_per_flop=1.0, seconds_per_byte=0.0, error=0.0, seen=(seen,))
+    here, near, far = line.of(np.array([1e6, 1.5e6, 1e9]), np.array([1e4, 1e4, 1e7])) / [1e6, 1.5e6, 1e9]
+    assert 2.5 < here < 4.0 and 1.5 < near < here and far == pytest.approx(1.0)

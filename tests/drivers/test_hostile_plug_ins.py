@@ -10,9 +10,7 @@ import sys
 import onnx
 import pytest
 
-from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import keep_calibration
-from nnadapter.costs.stopwatch import Stopwatch
 from tests.models import HEAD as MODEL_HEAD
 from tests.models import parse
 
@@ -50,23 +48,42 @@ PLUG_INS = {
 }
 
 
-def listed(folder, code, *words):
-    (folder / "hostile.py").write_text(code)
-    info = folder / "hostile-1.0.dist-info"
+def put(folder, code, name="hostile"):
+    """Lay a plug-in into a folder as pip would."""
+    (folder / f"{name}.py").write_text(code)
+    info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hostile\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[nnadapter.drivers]\nhostile = hostile:Hostile\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[nnadapter.drivers]\n{name} = {name}:Hostile\n")
+
+
+def listed(folder, code, *words, codes=(0, 1)):
+    put(folder, code)
+    return said(folder, *words, codes=codes)
+
+
+def said(folder, *words, codes=(0, 1)):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     command = [sys.executable, "-m", "nnadapter", *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
-    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+    assert done.returncode in codes and "Traceback" not in done.stderr, done.stderr
     return done
 
 
-@pytest.mark.parametrize(("code", "words"), PLUG_INS.values(), ids=PLUG_INS)
-def test_it_is_a_row(tmp_path, code, words):
-    rows = {row["name"]: row for row in json.loads(listed(tmp_path, code, "devices", "--json").stdout)}
-    assert not rows["hostile"]["available"] and words in rows["hostile"]["reason"]
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    """What `devices` says where all of them are installed at once, each under a name of its own."""
+    folder = tmp_path_factory.mktemp("plug_ins")
+    for number, (code, _) in enumerate(PLUG_INS.values()):
+        put(folder, code.replace("'hostile'", f"'hostile{number}'"), f"hostile{number}")
+    return {row["name"]: row for row in json.loads(said(folder, "devices", "--json").stdout)}
+
+
+@pytest.mark.parametrize("what", PLUG_INS)
+def test_it_is_a_row(rows, what):
+    name = f"hostile{list(PLUG_INS).index(what)}"
+    words = PLUG_INS[what][1].replace("'hostile'", f"'{name}'").replace("hostile:ID", f"{name}:ID")
+    assert not rows[name]["available"] and words in rows[name]["reason"]
     assert rows["fake_npu"]["available"] and rows["fake_npu"]["health"]["state"] == "works"
 
 
@@ -89,27 +106,26 @@ def test_what_it_prints_is_not_among_the_results(tmp_path):
 CHATTY = """
 import os
 from nnadapter.drivers import SUPPORTED, Admission, Capability, Context, Device, Driver, Execution, ModelForm, Program
+from nnadapter.drivers import Reason, Unsupported
 
 def say():
     print("python says")
     os.write(1, b"native says\\n")
 
+REFUSED = Unsupported(Reason.UNSUPPORTED_OPERATION, "no kernel")
+TAKEN = {"ABS": SUPPORTED, "ADD": SUPPORTED, "MUL": SUPPORTED}  # few, so that little is calibrated
+
 class Hostile(Driver, Device, Context, Program, Execution):
     capability = Capability(form=ModelForm.IR)
     def open(self, device_id): say(); return self
     def create_context(self, options): say(); return self
-    def supported(self, model): say(); return [SUPPORTED] * len(model.operations)
+    def supported(self, model): say(); return [TAKEN.get(each.type, REFUSED) for each in model.operations]
     def admit(self, model): say(); return Admission()
     def compile(self, model): say(); return self
     def create_execution(self): say(); return self
     def compute(self, inputs): say(); return [abs(inputs[0])]
     def close(self): say()
 """
-
-
-@pytest.fixture(scope="module")
-def of_the_cpu():
-    return calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
 
 
 @pytest.mark.parametrize(
@@ -132,3 +148,23 @@ def test_what_a_device_prints_is_not_among_the_results_of_any_command(tmp_path, 
     onnx.save(parse(f"{MODEL_HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}"), "m.onnx")
     done = listed(tmp_path, CHATTY, *words.split())
     assert json.loads(done.stdout) and "python says" in done.stderr and "native says" in done.stderr
+
+
+@pytest.mark.parametrize("what", ["has_memory", "has_streams"])
+def test_one_that_does_not_say_what_it_has_is_told_as_its_fault(tmp_path, what):
+    code = HEAD.replace(
+        "def create_context(self, options): sys.exit(7)",
+        f"""def create_context(self, options): return C()
+    @property
+    def {what}(self): raise OSError("the bus is gone")
+
+class C(Context):
+    def supported(self, model): return []
+    def compile(self, model): raise OSError
+    def close(self): print("closed", file=sys.stderr)
+""",
+    )
+    onnx.save(parse(f"{MODEL_HEAD} g (float[2] x) => (float[2] y) {{ y = Relu(x) }}"), tmp_path / "model.onnx")
+    done = listed(tmp_path, code, "report", str(tmp_path / "model.onnx"), "-d", "hostile", codes=(2,))
+    told = f"device 'hostile' did not say whether it {what.replace('_', ' ')}: OSError: the bus is gone; ask its vendor"
+    assert told in " ".join(done.stderr.split()) and "closed" in done.stderr

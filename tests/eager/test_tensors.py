@@ -99,9 +99,13 @@ def test_a_kernel_that_fails_falls_back():
         x + x
 
 
-def test_a_device_that_takes_onnx_has_no_tensors():
-    with pytest.raises(InvalidOptionError, match="'reference' takes ONNX alone"):
-        nna.tensor([1], device="reference")
+@pytest.mark.parametrize("device", ["openvino", "reference"])
+def test_a_device_that_takes_onnx_computes_single_operations(device):
+    rows = np.array([[-1, 2, 3], [4, -5, 6]], np.float32)
+    x = nna.tensor(rows, device=device)
+    for got, wanted in ((x + x, 2 * rows), (x @ x.T, rows @ rows.T), (np.maximum(x, 0), np.maximum(rows, 0))):
+        assert got.place == nna.Place(device)
+        np.testing.assert_allclose(np.asarray(got), wanted, rtol=1e-5)
 
 
 def test_a_tensor_never_changes():

@@ -71,6 +71,7 @@ def test_read_text_compares_with_onnxruntime(tmp_path):
         assert drawn.size == (1280, 480)
 
 
+@pytest.mark.sweep
 def test_read_text_reads_the_same_on_a_driver_in_c(acme_c, tmp_path):
     picture = EXAMPLES / "pictures" / "turned.png"
     done = start("read_text.py", picture, "-d", acme_c, "--check", "-o", tmp_path)
@@ -90,8 +91,9 @@ def test_pictures_are_drawn_again(tmp_path):
     assert sum(path.stat().st_size for path in shipped.values()) < 600_000
 
 
-def test_build_by_hand_agrees_with_numpy_and_shows_the_errors():
-    done = start("build_by_hand.py")
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_build_by_hand_agrees_with_numpy_and_shows_the_errors(device):
+    done = start("build_by_hand.py", "-d", device)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert float(re.search(r"largest difference to numpy (\S+)$", done.stdout, re.MULTILINE)[1]) < 1e-6

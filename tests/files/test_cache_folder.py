@@ -15,6 +15,16 @@ def test_what_a_person_names_comes_first(monkeypatch, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other platforms have other folders")
+def test_a_name_is_read_as_a_shell_reads_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", "~/own ")
+    assert cache_folder() == tmp_path / "own"
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", " ")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder() == tmp_path / "nnadapter"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other platforms have other folders")
 def test_else_it_is_the_platforms(monkeypatch, tmp_path):
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", "")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -11,6 +11,7 @@ import pytest
 from onnx.parser import parse_model
 
 import nnadapter as nna
+from nnadapter.drivers.copies import Copies
 from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
 from tests.c_compiler import needs_compiler
@@ -138,6 +139,21 @@ def test_by_a_driver_in_c(acme):  # noqa: F811
             session.run_with_iobinding(binding)
             assert [each[:3] for each in session.provenance.transfers] == [("x", "host", "acme_c")]
         np.testing.assert_allclose(state.numpy(), 4 * x, rtol=1e-6)
+
+
+def test_an_input_that_is_bound_to_a_device_is_brought_there_once():
+    array = np.ones((2, 3), np.float32)
+    copies = Copies(array)
+    model = parse_model(f"{HEAD} g (float[2, 3] x, float[2, 3] w) => (float[2, 3] y) {{ y = Add (x, w) }}")
+    with nna.InferenceSession(model, devices=["fake_npu"]) as session:
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("w", nna.DeviceValue(copies, "fake_npu"))
+        binding.bind_cpu_input("x", array)
+        brought = []
+        for _ in range(2):
+            session.run_with_iobinding(binding)
+            brought.append(sorted(each.value for each in session.provenance.transfers if each.source == "host"))
+    assert brought == [["w", "x"], ["x"]] and copies.is_on("fake_npu")
 
 
 def test_the_callers_values_are_never_overwritten():

@@ -367,14 +367,19 @@ def test_shapes_that_cannot_be_prepared(shapes, words):
         assert session._engine.counts.made == 0
 
 
+def free_pools():
+    """How many sessions could have threads of their own now; others that live in this process have some."""
+    gc.collect()
+    return len(list(iter(pool_permit, None)))
+
+
 def test_thread_pools_come_back_from_sessions_that_were_dropped():
+    before = free_pools()
     for _ in range(12):
         session = nna.InferenceSession(parse(SANDWICH), devices=TURNS)
         session.run(None, {"x": numbers(2, 4)})
         del session
-    gc.collect()
-    taken = [pool_permit() for _ in range(8)]
-    assert all(taken)
+    assert free_pools() == before
     assert onnxruntime.InferenceSession(parse(CHAIN).SerializeToString()).run(None, {"x": numbers(2, 3)})
 
 
@@ -383,7 +388,8 @@ def test_a_session_that_cannot_be_made_leaves_no_context_open():
     with pytest.raises(nna.errors.InvalidModelError):
         nna.InferenceSession(b"garbage", devices="trial")
     with pytest.raises(nna.errors.DeviceUnavailableError):
-        nna.InferenceSession(parse(CHAIN), devices=["trial", ("trial:2", {"fault": "context"})])
+        devices = ["trial", ("trial:2", {"fault": "context"})]
+        nna.InferenceSession(parse(CHAIN), devices=devices, options={"fallback": "forbid"})
     assert COUNTS["context_closed"] == before + 2
 
 

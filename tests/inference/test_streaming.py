@@ -33,8 +33,15 @@ def feeds(count):
     return [{"x": numbers(3, 4, seed=index)} for index in range(count)]
 
 
+def all_stream_threads():
+    return {each for each in threading.enumerate() if each.name == "nnadapter stream"}
+
+
+@pytest.fixture
 def stream_threads():
-    return [each for each in threading.enumerate() if each.name == "nnadapter stream"]
+    """What lists the threads of streams that this test made; others may have left theirs to the collector."""
+    before = all_stream_threads()
+    return lambda: all_stream_threads() - before
 
 
 def until(done):
@@ -49,7 +56,7 @@ def session():
         yield session
 
 
-def test_devices_work_at_the_same_time_on_inputs_that_follow_each_other(session):
+def test_devices_work_at_the_same_time_on_inputs_that_follow_each_other(session, stream_threads):
     OVERLAPS["most"] = 0
     serial = [session.run(None, feed)[0] for feed in feeds(12)]
     assert OVERLAPS["most"] == 1
@@ -94,7 +101,7 @@ def test_an_error_ends_its_own_item_alone(session):
     assert all(map(np.array_equal, seen, expected))
 
 
-def test_feeds_that_fail_do_so_behind_the_results_before(session):
+def test_feeds_that_fail_do_so_behind_the_results_before(session, stream_threads):
     def given():
         yield from feeds(3)
         raise OSError("the camera is gone")
@@ -135,7 +142,7 @@ def test_a_slow_source_holds_nothing_back(session):
     assert len(given_back) == 5
 
 
-def test_what_is_closed_or_dropped_leaves_nothing_behind(session):
+def test_what_is_closed_or_dropped_leaves_nothing_behind(session, stream_threads):
     with session.stream(feeds(50)) as stream:
         next(stream)
     assert not stream_threads()
@@ -174,7 +181,7 @@ def test_depths_that_are_none(session, depth):
         session.stream(feeds(1), depth=depth)
 
 
-def test_a_stream_that_is_closed_while_it_takes_an_input_ends(session):
+def test_a_stream_that_is_closed_while_it_takes_an_input_ends(session, stream_threads):
     def given():
         yield feeds(1)[0]
         closer = threading.Thread(target=stream.close)

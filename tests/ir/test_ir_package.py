@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import subprocess
 import sys
 
-from nnadapter import ir
+import pytest
+
+from nnadapter import drivers, ir
 
 
 def test_all_is_sorted_and_true():
@@ -23,3 +27,13 @@ def test_importing_the_ir_imports_no_onnx():
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
+
+
+_NAMES = ("Attribute", "Model", "Operand", "OperandType", "Operation", "OperationSchema", "Role")
+
+
+@pytest.mark.parametrize("value", [drivers.Capability, *(getattr(ir, name) for name in _NAMES)])
+def test_help_says_what_every_field_is(value):
+    text = inspect.getdoc(value)
+    fields = [field.name for field in dataclasses.fields(value) if field.init]
+    assert [field for field in fields if f"\n    {field}: " not in text] == []

@@ -2,9 +2,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nnadapter.ir.broken_answers import broken
 from nnadapter.ir.tracing import Trace, Traced, greatest, least, plain, settled
 
 STEPS = (
@@ -62,7 +64,7 @@ def test_a_replay_is_the_computation_itself_where_that_decides_the_same(
     traced, _ = computed(program, [trace.variable(size) for size in first])
     assert settled(tuple(traced), trace.replay(first) or ()) == tuple(here[0])
     known = trace.replay(second)
-    if there is None or there[1] != here[1]:
+    if there is None or told_apart(there[1]) != told_apart(here[1]):
         assert known is None
     else:
         assert known is not None
@@ -114,3 +116,24 @@ def test_a_number_that_is_decided_to_be_one_is_a_constant() -> None:
     assert trace.alike((batch * length).number) == trace.alike(length.number)
     assert trace.replay([1, 9]) is not None
     assert trace.replay([2, 9]) is None
+
+
+@pytest.mark.parametrize("chosen", [least, greatest])
+def test_the_type_of_a_number_is_the_same_at_every_size(chosen: Any) -> None:
+    """1 is equal to 1.0, so a condition on the number would not tell."""
+    trace = Trace()
+    number = chosen(trace.variable(1), 1.0)
+    assert told_apart([plain(number)]) == [(float, "1.0")]
+    for size in range(3):
+        known = trace.replay([size])
+        assert known is None or told_apart([known[number.number]]) == told_apart([chosen(size, 1.0)])
+    assert trace.replay([2 if chosen is least else 0]) is not None
+
+
+def test_what_was_decided_on_zero_does_not_hold_for_minus_zero() -> None:
+    trace = Trace()
+    number = (trace.variable(1) - 1) * 0.0
+    assert told_apart([plain(number)]) == [(float, "0.0")]
+    assert trace.replay([2]) is not None
+    assert trace.replay([0]) is None
+    assert broken(trace, [0], ["rows"]) == "(rows - 1) * 0.0 is -0.0, was 0.0"

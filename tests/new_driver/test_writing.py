@@ -26,6 +26,11 @@ def test_nothing_is_left_of_the_template(tmp_path, language):
     assert any("BigNpu" in path.read_text() for path in written if path.suffix == ".py") is (language == "python")
 
 
+def test_the_driver_in_python_is_short(tmp_path):
+    write_driver("big_npu", tmp_path / "big_npu")
+    assert len((tmp_path / "big_npu" / "big_npu" / "driver.py").read_text().splitlines()) <= 60
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [

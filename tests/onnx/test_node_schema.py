@@ -62,6 +62,13 @@ def test_every_number_of_outputs(schema):
         assert missing or is_valid(node, schema)
 
 
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: f"{schema.name}-{schema.since_version}")
+def test_an_attribute_that_no_schema_has(schema):
+    node = helper.make_node(schema.name, ["x"] * schema.min_input, ["y"] * schema.min_output, domain=schema.domain)
+    node.attribute.append(helper.make_attribute("strange", 1))
+    assert (contradiction_of(node, schema.since_version) == "") == is_valid(node, schema)
+
+
 @pytest.mark.parametrize(
     ("node", "since", "words"),
     [

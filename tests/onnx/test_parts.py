@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 from nnadapter.onnx.parts import Parts
 
@@ -33,3 +33,21 @@ def test_contents_of_many_integers_tell_nodes_apart():
     indices = [numpy_helper.from_array(np.full(100, at), name) for at, name in enumerate("ij")]
     model = helper.make_model(helper.make_graph(nodes, "g", shape, results, indices))
     assert len(Parts(model).sized_cases(range(2))) == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "cases"),
+    [
+        (("n", "m"), ("n", "m"), 1),
+        (("n", "m"), ("k", "n"), 1),
+        (("n", "n"), ("m", "m"), 1),
+        (("n", "n"), ("n", "m"), 2),
+        (("n", "m"), ("n", "3"), 2),
+    ],
+)
+def test_names_of_open_sizes_tell_no_nodes_apart_but_which_are_the_same_does(first, second, cases):
+    sizes = [",".join(names) for names in (first, second)]
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[{sizes[0]}] a, float[{sizes[1]}] b) => (float[{sizes[0]}] x, float[{sizes[1]}] y)
+        {{ x = Relu(a) y = Relu(b) }}""")
+    assert len(Parts(model).sized_cases(range(2))) == cases

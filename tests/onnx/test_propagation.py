@@ -14,7 +14,8 @@ from nnadapter.onnx.propagation import infer
 from nnadapter.onnx.values import values_of
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]> g'
-HUGE = 1 << 31
+HUGE = (1 << 30) - 1
+"""Twice as much is still what a node may make."""
 CONSTANTS = "<int64[1] zero = {0}, int64[1] one = {1}>"
 MOST_BYTES = 4 << 30
 NODES = [

@@ -17,7 +17,9 @@ import nnadapter as nna
 from nnadapter.errors import ModelFileError
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx import references
+from nnadapter.onnx.beginning import BegunModel
 from nnadapter.onnx.files import load_model
+from nnadapter.onnx.reading_ahead import read_ahead
 from nnadapter.onnx.references import array_of, bytes_of, inlined, is_reference, lightened
 
 DEVICES = ["cpu", "fake_npu", "openvino", "null"]
@@ -268,3 +270,99 @@ def test_what_was_packed_takes_the_place_of_what_it_was_made_of(tmp_path):
     )
     told = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert int(told.stdout) < 950 << 10  # KiB; 512 MiB of weights, packed one after the other
+
+
+def test_many_weights_are_read_by_several_threads(tmp_path):
+    rng = np.random.default_rng(2)
+    arrays = {f"w{number}": rng.standard_normal((700, 1000)).astype(np.float32) for number in range(8)}
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model_with(*(numpy_helper.from_array(array, name) for name, array in arrays.items())), path)
+    loaded = load_model(path)
+    held = read_ahead(loaded.graph.initializer)
+    assert len(held) == 9
+    for tensor in loaded.graph.initializer:
+        array = array_of(tensor)
+        assert any(array is each for each in held)
+        assert np.array_equal(array, arrays.get(tensor.name, WEIGHTS))
+
+
+STOPPED = """
+import contextlib, resource, signal, sys, threading
+from nnadapter.onnx.files import load_model
+from nnadapter.onnx.reading_ahead import read_ahead
+
+def bytes_read():
+    return int(next(line for line in open("/proc/self/io") if line.startswith("rchar")).split()[1])
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+tensors = load_model(sys.argv[1]).graph.initializer
+signal.signal(signal.SIGALRM, interrupt)
+before = bytes_read()
+try:
+    {how}
+    print(len(read_ahead(tensors)) < len(tensors))
+except KeyboardInterrupt:
+    print(True)
+for thread in threading.enumerate()[1:]:
+    with contextlib.suppress(RuntimeError):  # the interrupt came before it had begun
+        thread.join()
+print(bytes_read() - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of a process")
+@pytest.mark.parametrize(
+    "how",
+    [
+        "signal.setitimer(signal.ITIMER_REAL, 0.005)",
+        "held = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize(); "
+        "resource.setrlimit(resource.RLIMIT_AS, (held + (96 << 20),) * 2)",
+    ],
+    ids=["an interrupt", "no memory"],
+)
+def test_threads_that_read_ahead_end_after(tmp_path, how):
+    size = 1 << 20
+    tensors = [onnx.TensorProto(name=f"w{number}", data_type=1, dims=[size // 4]) for number in range(400)]
+    for tensor in tensors:
+        tensor.raw_data = bytes(size)
+    onnx.save_model(model_with(*tensors), tmp_path / "model.onnx")
+    command = [sys.executable, "-c", STOPPED.format(how=how), str(tmp_path / "model.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    stopped, read = done.stdout.split()
+    assert stopped == "True" and int(read) < 300 * size
+    assert done.stderr == ""
+
+
+def test_a_model_that_was_begun_is_the_one_that_is_loaded(tmp_path):
+    rng = np.random.default_rng(2)
+    arrays = {f"w{number}": rng.standard_normal((700, 1000)).astype(np.float32) for number in range(8)}
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model_with(*(numpy_helper.from_array(array, name) for name, array in arrays.items())), path)
+    model, held = BegunModel(path).finish()
+    assert model == load_model(path)
+    assert not read_ahead(model.graph.initializer), "all of it is held"
+    assert all(any(array_of(tensor) is each for each in held) for tensor in model.graph.initializer)
+    stopped = BegunModel(path)
+    stopped.stop()
+    assert len(stopped.finish()[1]) < 9
+    with pytest.raises(ModelFileError, match="does not exist"):
+        BegunModel(tmp_path / "none.onnx")
+
+
+def test_few_weights_and_those_that_are_mapped_are_not_read_ahead(tmp_path):
+    for beside in (False, True):
+        assert not read_ahead(load_model(saved(tmp_path, beside=beside)).graph.initializer)
+
+
+def test_weights_that_changed_are_told_by_whoever_asks_for_them(tmp_path):
+    rng = np.random.default_rng(2)
+    arrays = [numpy_helper.from_array(rng.standard_normal((700, 1000)).astype(np.float32), f"w{i}") for i in range(8)]
+    path = tmp_path / "model.onnx"
+    onnx.save_model(model_with(*arrays), path)
+    loaded = load_model(path)
+    path.write_bytes(b"another")
+    assert not read_ahead(loaded.graph.initializer)
+    with pytest.raises(ModelFileError, match="has changed since the model was loaded"):
+        prepare(loaded)

@@ -88,3 +88,14 @@ def test_plans_are_right_from_the_start(nodes):
     with nna.InferenceSession(model, devices=["fake_npu", "cpu"]) as session:
         assert session.run(None, feed)[0].shape == expected
         assert "fake_npu" in {step.device for step in session.provenance.steps}
+
+
+def test_gather_nd_of_one_element_is_a_scalar_on_a_device():
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[2, 3] x) => (float y) <int64[2] at = {1, 2}> {
+        a = GatherND(x, at)
+        y = Neg(a)
+    }"""
+    model = parse(text)
+    with nna.InferenceSession(model, devices="fake_npu", options={"fallback": "forbid"}) as session:
+        (got,) = session.run(None, {"x": np.arange(6, dtype=np.float32).reshape(2, 3)})
+    assert got.shape == () and got == -5

@@ -70,12 +70,12 @@ def report(**given):
     ("speed", "cpu_off", "device_off", "away"),
     [
         (1.1, 0.0, 0.0, True),
-        (1.1, 0.15, 0.0, True),
-        (1.1, 0.3, 0.0, False),
-        (1.1, 0.0, 0.3, False),
-        (1.1, 0.3, 0.3, True),  # what both are off by says nothing of the quotient
+        (1.1, 0.4, 0.0, True),
+        (1.1, 0.6, 0.0, False),
+        (1.1, 0.0, 0.6, False),
+        (1.1, 0.6, 0.6, True),  # what both are off by says nothing of the quotient
         (1.25, 0.3, 0.0, True),
-        (3.0, 2.0, 0.0, False),
+        (3.0, 5.0, 0.0, False),
     ],
 )
 def test_the_cpu_alone_is_taken_where_the_saving_is_in_doubt(speed, cpu_off, device_off, away):
@@ -93,9 +93,9 @@ def test_the_cpu_alone_is_taken_where_the_saving_is_in_doubt(speed, cpu_off, dev
 
 def test_the_sentence_has_both_figures():
     keep("cpu", 1.0, 0.0)
-    keep("fake_npu", 1.25, 1.0)
-    # a fifth is saved, and 0.43 of 1.0 is in doubt
-    assert "saves 20 %, less than is in doubt (43 %), so everything runs on the CPU" in report().cost.note
+    keep("fake_npu", 1.25, 2.0)
+    # a fifth is saved, and 0.18 of 2.0 is in doubt
+    assert "saves 20 %, less than is in doubt (36 %), so everything runs on the CPU" in report().cost.note
 
 
 def test_where_the_cpu_may_not_take_it_nothing_is_doubted():

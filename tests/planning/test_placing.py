@@ -68,11 +68,11 @@ def test_latency_names_every_device_without_calibrated_costs_and_why():
     assert "0.9 of its driver" in (report.cost_note or report.cost.note)
 
 
-def test_latency_does_not_weigh_a_measured_device_against_a_guess():
+def test_latency_does_not_weigh_a_measured_device_against_a_guess(of_the_cpu):
     keep_calibration(calibrate("null", budget_seconds=0.0, stopwatch=FAST))
     with pytest.raises(InvalidOptionError, match=r"'cpu' \(modeled\); run `nnadapter calibrate cpu`"):
         nna.partition_report(model_of(SMALL), "null", options={"policy": "latency"})
-    keep_calibration(calibrate("cpu", budget_seconds=0.0, stopwatch=FAST))
+    keep_calibration(of_the_cpu)
     report = nna.partition_report(model_of(SMALL), "null", options={"policy": "latency"})
     assert set(report.cost.sources.values()) == {"calibrated"}
 

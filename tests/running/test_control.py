@@ -30,23 +30,23 @@ def session_on(*devices, **options):
 
 
 def test_the_deadline_is_looked_at_between_steps():
-    slow = ("latency", {"only": ["RELU"], "operation_ms": 50.0})
-    with session_on(slow, "trial", deadline_s=0.02) as session, pytest.raises(DeadlineExceededError) as caught:
+    slow = ("latency", {"only": ["RELU"], "operation_ms": 600.0})
+    with session_on(slow, "trial", deadline_s=0.3) as session, pytest.raises(DeadlineExceededError) as caught:
         session.run(None, X)
     assert (caught.value.device, caught.value.segment) == ("trial", 1)
-    assert "within 0.02 s: segment 1 on 'trial' was next" in str(caught.value)
+    assert "within 0.3 s: segment 1 on 'trial' was next" in str(caught.value)
 
 
 def test_a_device_that_can_stop_does_so_in_the_middle():
     slow = ("latency", {"operation_ms": LONG, "stops": True})
-    with session_on(slow, deadline_s=0.05) as session, pytest.raises(DeadlineExceededError) as caught:
+    with session_on(slow, deadline_s=0.5) as session, pytest.raises(DeadlineExceededError) as caught:
         session.run(None, X)
     assert caught.value.device == "latency"
     assert "segment 0 on 'latency' was under way" in str(caught.value)
 
 
 def test_a_run_that_came_to_its_end_gives_its_results():
-    with session_on(("latency", {"operation_ms": 20.0}), deadline_s=0.01) as session:
+    with session_on(("latency", {"operation_ms": 200.0}), deadline_s=0.3) as session:
         assert session.run(None, X)
         assert not session.provenance.fell_back
 
@@ -75,8 +75,8 @@ def test_the_deadline_reaches_onnxruntime(run):
     lines = "\n".join(f"t{index + 1} = MatMul(t{index}, t{index})" for index in range(2000))
     model = parse(f"{HEAD} g (float[300, 300] t0) => (float[300, 300] t2000) {{ {lines} }}")
     feed = {"t0": np.zeros((300, 300), np.float32)}
-    with nna.InferenceSession(model, devices="cpu", options={"deadline_s": 0.05}) as session:
-        with pytest.raises(DeadlineExceededError, match=r"within 0\.05 s: the model was under way") as caught:
+    with nna.InferenceSession(model, devices="cpu", options={"deadline_s": 0.3}) as session:
+        with pytest.raises(DeadlineExceededError, match=r"within 0\.3 s: the model was under way") as caught:
             run(session, feed)
         assert caught.value.device == "cpu"
 
@@ -101,7 +101,7 @@ def test_run_options_stop_a_run_that_is_under_way():
 def test_a_deadline_leaves_the_callers_options_as_they_were():
     options = onnxruntime.RunOptions()
     slow = ("latency", {"operation_ms": LONG, "stops": True})
-    with session_on(slow, deadline_s=0.02) as session, pytest.raises(DeadlineExceededError):
+    with session_on(slow, deadline_s=0.3) as session, pytest.raises(DeadlineExceededError):
         session.run(None, X, options)
     assert not options.terminate
 
@@ -130,15 +130,15 @@ def test_a_run_that_is_stopped_in_the_whole_model_says_so(deadline_s, kind):
     """The planned shape of `p` is wrong, so the model runs as it was."""
     model = parse(f"""<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
         g (float[N, 300] x, float[300, 300] t) => (float[300, 300] t400) {{
-            p = com.microsoft.Gelu(x)
+            p = com.microsoft.Trilu(x)
             q = Neg(p)
             total = ReduceSum <keepdims = 0> (q)
             t0 = Add(total, t)
             {PRODUCTS}
         }}""")
     infer = lambda types, attributes: OperandType(DataType.FLOAT32, (2, 300))  # noqa: E731
-    kernel = nna.register_kernel("fake_npu", "Gelu", np.negative, domain="com.microsoft", infer=infer)
-    rules = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Gelu"), nna.Pin(device="cpu", op_type="MatMul")))
+    kernel = nna.register_kernel("fake_npu", "Trilu", np.negative, domain="com.microsoft", infer=infer)
+    rules = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Trilu"), nna.Pin(device="cpu", op_type="MatMul")))
     given = nna.Options(deadline_s=deadline_s, fallback="allow", rules=rules)
     feed = {"x": np.zeros((1, 300), np.float32), "t": SQUARE["t0"]}
     try:
@@ -225,7 +225,7 @@ def test_openvino_stops_in_the_middle():
     model = parse(f"{HEAD} g (float[800, 800] x) => (float[800, 800] y) {{ t0 = Relu(x) {lines} y = Relu(t200) }}")
     feed = {"x": np.zeros((800, 800), np.float32)}
     late, in_time = (
-        nna.InferenceSession(model, devices="openvino:CPU", options={"deadline_s": seconds}) for seconds in (0.01, 60)
+        nna.InferenceSession(model, devices="openvino:CPU", options={"deadline_s": seconds}) for seconds in (0.3, 60)
     )
     with late, pytest.raises(DeadlineExceededError, match="was under way"):
         late.run(None, feed)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nnadapter.drivers import Execution, Program, Threading
+from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.running.pool import ExecutionPool
 
 
@@ -38,7 +39,7 @@ class Watched(Program, Execution):
 @pytest.mark.parametrize(("kind", "most"), [(Threading.SERIAL, 1), (Threading.EXCLUSIVE, 4), (Threading.REENTRANT, 4)])
 def test_computations_at_once(kind, most):
     program = Watched(most)
-    pools = [ExecutionPool(program, kind, "watched") for _ in range(2)]  # as two sessions have them
+    pools = [ExecutionPool(program, kind, NamedCalls("watched")) for _ in range(2)]  # as two sessions have them
     with ThreadPoolExecutor(4) as workers:
         list(workers.map(lambda index: pools[index % 2].compute([index]), range(8)))
     assert program.most == most

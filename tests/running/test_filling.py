@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from itertools import permutations
+from itertools import count, permutations
 
 import numpy as np
 import onnxruntime
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import nnadapter as nna
 from benchmarks.language_model import language_model
 from nnadapter.errors import FallbackWarning
+from tests.interrupting import interrupt
 from tests.models import numbers, parse, run_whole
 from tests.planning.test_open_ir import BROADCAST, HEAD, IMAGES, SHIFTED, SMALL, agree, decoded, session
 from tests.planning.test_opening import SIZES, grown
@@ -144,6 +145,41 @@ def test_programs_are_closed_when_no_plan_has_them(counts, limit):
         held = 1000 * (counts["compile"] - counts.get("closed", 0))
         assert plans.memory_bytes >= held  # and what the CPU has
     assert counts["compile"] == counts["closed"]
+
+
+def test_programs_are_closed_whatever_was_interrupted(counts):
+    model, sizes = parse(MIXED), count(8)
+    options = nna.Options(fallback="allow", max_plans=2)
+    with session(model, "trial", options=options, only=("NEG", "EXP")) as opened:
+        for rows in range(2, 5):
+            agree(opened, model, {"x": numbers(rows, 4), "w": numbers(rows, 4)})
+        at_most = counts["compile"] - counts["closed"]
+        for step in count(1):
+            feed = {"x": numbers(rows := next(sizes), 4), "w": numbers(rows, 4)}
+            if interrupt(lambda feed=feed: opened.run(None, feed), step, ("nnadapter.running.filling",)) is None:
+                break
+            if not step % 8:  # other plans are made after interrupts, and close what these left
+                for rows in (next(sizes), next(sizes)):
+                    agree(opened, model, {"x": numbers(rows, 4), "w": numbers(rows, 4)})
+                assert counts["compile"] - counts["closed"] <= at_most, step
+        assert step > 100
+    assert counts["compile"] == counts["closed"]
+
+
+def test_a_cache_that_grows_for_long_makes_few_classes_and_leaves_what_comes_back_alone(counts):
+    model, back = parse(SIZES), grown(2, 3, 4)
+    with session(model, "trial", options=nna.Options(fallback="allow", max_plans=8)) as opened:
+        agree(opened, model, back)
+        agree(opened, model, back)
+        for step in range(200):
+            agree(opened, model, grown(1, 1, step + 1))
+            if step % 20 == 19:
+                before = counts["compile"]
+                agree(opened, model, back)
+                assert counts["compile"] == before
+        plans = opened.report().plans
+    assert plans.kept <= 8 and "class" in plans.sizes and "one more when" not in plans.sizes.partition("then")[2]
+    assert counts["compile"] == counts["closed"] <= 204
 
 
 def test_many_threads_with_sizes_of_their_own(counts):

@@ -15,7 +15,7 @@ from tests.models import run_whole
 
 MODEL = parser.parse_model(
     """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]> g (float[N, 4] x) => (float[a, b] y) {
-        p = com.microsoft.Gelu(x)
+        p = com.microsoft.Trilu(x)
         q = Neg(p)
         r = Sin(q)
         y = Abs(r)
@@ -23,14 +23,14 @@ MODEL = parser.parse_model(
 )
 FEEDS = [np.arange(rows * 4, dtype=np.float32).reshape(rows, 4) for rows in (2, 1, 3, 1)]
 DEVICE = ("fake_npu", {"switched_off": ("SIN",)})
-RULES = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Gelu"),))
+RULES = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Trilu"),))
 
 
 @pytest.fixture(autouse=True)
 def two_rows():
     """A kernel whose rule says that p has two rows, whatever x has, and which rules keep from running."""
     infer = lambda types, attributes: OperandType(DataType.FLOAT32, (2, 4))  # noqa: E731
-    kernel = nna.register_kernel("fake_npu", "Gelu", np.negative, domain="com.microsoft", infer=infer)
+    kernel = nna.register_kernel("fake_npu", "Trilu", np.negative, domain="com.microsoft", infer=infer)
     yield
     nna.unregister_kernel(kernel)
 

@@ -1,26 +1,73 @@
-"""What plans hold together, and which stay."""
+"""What plans hold together."""
 
 from __future__ import annotations
+
+import sys
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.running.plan_memory import Holding, most_kept, total_bytes
+from nnadapter.running.plan_memory import Holding, PlanMemory
 
 HOLDINGS = st.builds(Holding, st.integers(0, 50), st.dictionaries(st.sampled_from("abc"), st.just(30)))
 
 
-@given(st.lists(HOLDINGS, min_size=1, max_size=6), st.integers(0, 4), st.integers(0, 120))
-def test_the_most_that_fit_stay(holdings, limit, limit_bytes):
-    def fits(count):
-        kept = holdings[-count:]
-        freed_by_nobody = holdings[-1].shared_bytes
-        shared = {key for holding in kept for key in holding.shared_bytes if key not in freed_by_nobody}
-        return count <= limit and sum(each.own_bytes for each in kept) + 30 * len(shared) <= limit_bytes
+@given(st.lists(st.tuples(st.integers(0, 4), st.none() | HOLDINGS), max_size=20))
+def test_what_is_told_and_forgotten_is_counted_as_if_all_were_added_up_again(events):
+    memory, kept = PlanMemory(), {}
+    for plan, holding in events:
+        if holding is None:
+            memory.forget(plan)
+            kept.pop(plan, None)
+        else:
+            memory.tell(plan, holding)
+            kept[plan] = holding
+        own, shared = sum(each.own_bytes for each in kept.values()), {k for each in kept.values() for k in each[1]}
+        assert memory.total_bytes == own + 30 * len(shared)
+        for last, each in kept.items():
+            assert memory.freed_bytes(last) == memory.total_bytes - 30 * len(each.shared_bytes)
 
-    most = most_kept(holdings, limit, limit_bytes)
-    assert most == max([1, *(count for count in range(1, len(holdings) + 1) if fits(count))])
+
+def test_what_is_shared_is_counted_once_as_it_was_told_last():
+    memory = PlanMemory()
+    memory.tell("one", Holding(1, {"a": 10, "b": 20}))
+    memory.tell("two", Holding(2, {"b": 25}))
+    assert memory.total_bytes == 38
+    memory.forget("two")
+    assert memory.total_bytes == 36
 
 
-def test_what_is_shared_is_counted_once():
-    assert total_bytes([Holding(1, {"a": 10, "b": 20}), Holding(2, {"b": 20})]) == 33
+def test_an_interrupt_between_any_two_steps_leaves_what_was_counted_before_or_after():
+    """Told and forgotten with an interrupt at step after step, until none comes: always one of the two states."""
+    for event, before, after in (
+        (lambda memory: memory.tell("one", Holding(5, {"a": 10, "c": 7})), (33, 10), (44, 17)),
+        (lambda memory: memory.forget("two"), (33, 10), (11, 10)),
+    ):
+        for steps in range(1, 1000):
+            memory, left = PlanMemory(), steps
+            memory.tell("one", Holding(1, {"a": 10}))
+            memory.tell("two", Holding(2, {"a": 10, "b": 20}))
+
+            def trace(frame, kind, _):
+                nonlocal left
+                frame.f_trace_opcodes = True
+                left -= kind == "opcode"
+                if not left:
+                    raise KeyboardInterrupt
+                return trace
+
+            tracing = sys.gettrace()
+            try:
+                sys.settrace(trace)
+                event(memory)
+            except KeyboardInterrupt:
+                sys.settrace(tracing)
+                held = memory.total_bytes, memory.total_bytes - memory.freed_bytes("one")
+                assert held in (before, after), steps
+                memory.forget("one"), memory.forget("two")
+                assert memory.total_bytes == 0
+            else:
+                break
+            finally:
+                sys.settrace(tracing)
+        assert steps > 20 and memory.total_bytes == after[0]

@@ -78,6 +78,12 @@ def test_what_is_in_use_is_closed_when_it_is_given_back_and_the_end_comes_last()
     cache.close()
 
 
+def test_the_end_comes_where_no_plan_was_ever_made():
+    cache, end = PlanCache(4, 1), Plan()
+    cache.close((end,))
+    assert end.closed
+
+
 def test_the_least_recently_used_goes_first():
     cache = PlanCache(2, 1)
     plans = {}
@@ -229,3 +235,30 @@ def test_a_plan_that_was_made_while_the_cache_was_closed_serves_its_run():
     with used(cache, "x", make) as plan:
         assert not plan.closed
     assert plan.closed
+
+
+class AskedPlan(Plan):
+    def __init__(self, asked):
+        super().__init__(1)
+        self.asked = asked
+
+    @property
+    def holding(self):
+        self.asked.append(self)
+        return Holding(1, {})
+
+    @holding.setter
+    def holding(self, _):
+        pass
+
+
+def test_a_new_plan_asks_only_plans_that_were_used_what_they_hold():
+    cache, asked = PlanCache(50, 100), []
+    first = use_plan(cache, 0, AskedPlan(asked))
+    for key in range(1, 20):
+        before = use_plan(cache, key, AskedPlan(asked))
+    assert len(asked) == 20 + 19  # each as it was made, and after its first use
+    use_plan(cache, 0, None)
+    asked.clear()
+    newest = use_plan(cache, 21, AskedPlan(asked))
+    assert len(asked) == 3 and set(asked) == {before, first, newest}

@@ -118,6 +118,10 @@ def test_a_device_that_fails_in_a_repeated_run(direct):
             got = session.run(None, feed)
         np.testing.assert_allclose(got[0], expected(feed["x"])[0], rtol=1e-6)
         assert session.provenance.fell_back
+        for name, wanted in (("y", 1), ("z", 0)):
+            np.testing.assert_allclose(session.run([name], feed)[0], expected(feed["x"])[wanted], rtol=1e-6)
+        (segment,) = session.report().segments
+        assert segment.failures == ("RuntimeError: the device hung up",)
     assert direct == [True]
 
 

@@ -12,7 +12,7 @@ from onnx.parser import parse_model
 
 import nnadapter as nna
 from nnadapter.drivers import registry
-from nnadapter.drivers.interface import DeviceTensor
+from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.kept_memory import TENSORS, kept
 from nnadapter.errors import CancelledError, FallbackWarning
 from tests.c_compiler import compile_acme, needs_compiler

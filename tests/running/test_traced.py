@@ -16,11 +16,12 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import Execution, Program, Threading
+from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import CancelledError, InvalidInputError, InvalidOptionError
 from nnadapter.running import traced_programs
 from nnadapter.running.pool import ExecutionPool
-from nnadapter.running.traced_programs import pool_of
+from nnadapter.running.traced_programs import pools_of
 from nnadapter.traces.recorder import Recorder
 from nnadapter.traces.trace import SILENT
 from tests.models import CHAIN, SANDWICH, numbers, parse
@@ -119,7 +120,9 @@ def test_one_run_after_another_shares_rows_and_runs_at_once_have_their_own(path)
 @pytest.mark.parametrize("fault", ["compute", "compile"])
 def test_what_fell_back_says_why(path, fault):
     lanes = traced(path, devices=("trial", {"fault": fault}), model=CHAIN, feed={"x": numbers(2, 3)}, fallback="allow")
-    (mark,) = named(lanes["trial"], "fall back")
+    marks = named(lanes["trial"], "fall back")
+    assert len(marks) == (2 if fault == "compute" else 1)
+    mark = marks[0]
     assert mark["ph"] == "i" and mark["args"]["segment"] == 0
     assert ("hung up" if fault == "compute" else "compile") in mark["args"]["reason"]
     assert [event for event in lanes["cpu"] if event["cat"] == "step"]
@@ -193,6 +196,37 @@ def test_waits_of_a_stream_for_its_turn_are_told(path):
     assert named(events, "wait for its turn") and len([each for each in events if each["name"] == "run"]) == 10
 
 
+def test_a_stream_over_two_devices_shows_every_item_on_each_one_after_the_other(path):
+    devices = (("latency:0", {"only": ["RELU"], "operation_ms": 2.0}), ("latency:1", {"operation_ms": 1.0}))
+    feeds = [{"x": numbers(8, 4, seed=seed)} for seed in range(8)]
+    with nna.InferenceSession(parse(SANDWICH), devices=devices, options=nna.Options(trace=path)) as session:
+        assert len(list(session.stream(iter(feeds), depth=3))) == len(feeds)
+    rows = lanes_of(path)
+    lanes = {name: [event for row in rows if row.split(" (")[0] == name for event in rows[row]] for name in rows}
+    runs = sorted(named(lanes["session"], "run"), key=lambda run: run["args"]["run"])
+    assert [run["args"]["run"] for run in runs] == list(range(1, len(feeds) + 1))
+    steps = {name: [each for each in lanes[name] if each["cat"] == "step"] for name in ("latency", "latency:1")}
+    for of_device in steps.values():
+        of_device.sort(key=lambda step: step["ts"])
+        assert all(before["ts"] + before["dur"] <= after["ts"] for before, after in pairwise(of_device))
+    for run, *pair in zip(runs, *steps.values(), strict=True):  # each is of the run whose turn it was
+        assert all(within(step, run) for step in pair) and pair[0]["ts"] + pair[0]["dur"] <= pair[1]["ts"]
+    waits = [each for name in steps for each in named(lanes[name], "wait for its turn")]
+    assert waits and all(any(within(wait, run) for run in runs) for wait in waits)
+
+
+def test_an_item_of_a_stream_that_fails_is_told_with_its_error(path):
+    feeds = [{"x": numbers(8, 4)}, {"x": numbers(8, 5)}, {"x": numbers(8, 4)}]
+    with nna.InferenceSession(parse(SANDWICH), devices=OFF, options=nna.Options(trace=path)) as session:
+        results = session.stream(iter(feeds), depth=2)
+        next(results)
+        with pytest.raises(InvalidInputError):
+            next(results)
+        next(results)
+    runs = [event for row, events in lanes_of(path).items() if row.startswith("session") for event in events]
+    assert len(named(runs, "run (failed)")) == 1 and len([each for each in runs if each["name"] == "run"]) == 2
+
+
 def test_a_run_that_was_too_long_is_cancelled(path):
     devices, options = ("fake_npu", {"switched_off": "Sin"}), nna.Options(trace=path, deadline_s=1e-9)
     session = nna.InferenceSession(parse(SANDWICH), devices=devices, options=options)
@@ -218,7 +252,7 @@ class Slow(Program, Execution):
 
 def test_waits_for_a_device_are_told(path):
     recorder, program = Recorder(path), Slow()
-    pool = pool_of(recorder, program, Threading.SERIAL, "slow device", 0, ["a"])
+    pool = pools_of(recorder, Threading.SERIAL, NamedCalls("slow device", 0, ["a"]))(program)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(pool.compute, [X])
         program.computing.wait(60)
@@ -248,7 +282,7 @@ def test_sizes_are_told_while_nobody_else_has_the_device(path):
     program = Sized()
     program.let.set()
     for trace in (SILENT, Recorder(path)):
-        pool = pool_of(trace, program, Threading.SERIAL, "sized device", 0, ["a"])
+        pool = pools_of(trace, Threading.SERIAL, NamedCalls("sized device", 0, ["a"]))(program)
         assert pool.compute([X], None, [3]) is not None
     assert held == [True, True] and not lock.locked()
 

@@ -28,7 +28,7 @@ FOUND_AS = {
 
 
 def settings(lie: str, **others) -> Settings:
-    return Settings(device="lying", options={"lie": lie}, time_limit_s=2.0 if lie == "hangs" else 30.0, **others)
+    return Settings(device="lying", options={"lie": lie}, time_limit_s=1.0 if lie == "hangs" else 30.0, **others)
 
 
 def test_there_are_fourteen():

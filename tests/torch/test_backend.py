@@ -65,6 +65,29 @@ def test_modes_of_another_back_end_are_refused():
         run(torch.ones(2))
 
 
+def test_a_person_calls_it_with_a_graph_of_their_own():
+    model, x = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU()), torch.randn(4, 3)
+    graph = torch.fx.symbolic_trace(model)
+    run = nna.torch.nnadapter(graph, [x], options={"devices": ["fake_npu"]})
+    torch.testing.assert_close(run(x), model(x))
+    run(x).sum().backward()
+    found = model[0].weight.grad.clone()
+    model.zero_grad()
+    model(x).sum().backward()
+    torch.testing.assert_close(found, model[0].weight.grad)
+
+
+def test_each_set_of_devices_is_in_the_report():
+    def function(x):
+        return x.exp() + 1
+
+    for name in ("fake_npu", "null"):
+        run = torch.compile(function, backend=nna.torch.nnadapter, options={"devices": [name]})
+        run(torch.ones(2))
+    devices = [graph.sessions[0].devices[0] for graph in nna.torch.report(run).graphs]
+    assert devices == ["fake_npu", "null"]
+
+
 def test_a_report_is_of_what_was_compiled():
     with pytest.raises(InvalidOptionError, match="a report is of what torch.compile returned, got int"):
         nna.torch.report(3)

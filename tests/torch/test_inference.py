@@ -82,6 +82,43 @@ def test_sizes_may_be_open_from_the_start():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("dynamic", [True, None])
+def test_sizes_of_computed_tensors_do_not_cut_a_graph(dynamic):
+    class Up(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up = nn.ConvTranspose1d(2, 3, 2, 2)
+
+        def forward(self, x):
+            y = torch.relu(self.up(x))
+            wide = x.repeat(1, 1, 2)[:, :, : y.shape[-1] - 1].exp()
+            return y.reshape(y.shape[0] * 3, -1).exp(), wide, y.shape[-1] * 2
+
+    model = Up().eval()
+    run = torch.compile(model, backend=nna.torch.nnadapter, options=ON_NPU, dynamic=dynamic)
+    for shape in ((3, 2, 4), (7, 2, 7), (5, 2, 9), (4, 2, 5)):
+        for one, other in zip(run(x := torch.randn(shape)), model(x), strict=True):
+            close(one, other)
+    graphs = nna.torch.report(run).graphs
+    assert len(graphs) == (1 if dynamic else 2)
+    for graph in graphs:
+        assert graph.delegated == graph.operators and len(graph.sessions) == 1
+
+
+@torch.no_grad()
+def test_what_is_the_same_in_every_run_is_no_work():
+    def function(x):
+        table = torch.arange(6).reshape(2, 3) * 0.5
+        return torch.relu(x), table, table.t()
+
+    run, x = compiled(function), torch.randn(3)
+    for one, other in zip(run(x), function(x), strict=True):
+        close(one, other)
+    (graph,) = nna.torch.report(run).graphs
+    assert (graph.operators, graph.delegated, graph.stayed) == (1, 1, ())
+
+
+@torch.no_grad()
 def test_weights_that_change_are_seen():
     model = nn.Linear(3, 2)
     run, x = compiled(model), torch.randn(4, 3)
@@ -288,17 +325,43 @@ def test_what_a_device_refuses_is_named_by_operator_and_line():
 
 
 @torch.no_grad()
-def test_a_region_of_which_no_session_can_be_made_runs_in_pytorch():
+def test_of_a_region_that_nobody_loads_the_operator_at_fault_runs_in_pytorch():
     def function(x):
-        return torch.linalg.det(x * 2)  # the exporter of PyTorch 2.13 writes a model that nobody loads
+        y = torch.relu(x).exp()
+        return torch.linalg.det(y * 2) + y.sum()  # the exporter of PyTorch 2.13 writes a model that nobody loads
 
     run, x = compiled(function, fallback="allow"), torch.eye(3)
     close(run(x), function(x))
     close(run(x), function(x))
     (graph,) = nna.torch.report(run).graphs
-    assert graph.delegated == 0 and {row.reason for row in graph.stayed} == {"compile_failed"}
+    assert {(row.operator, row.reason) for row in graph.stayed} == {("aten._linalg_det.default", "compile_failed")}
+    assert graph.delegated == graph.operators - 1 == 5 and graph.waiting == 0
     with pytest.raises(nna.errors.NNAdapterError):
         compiled(function, fallback="forbid")(x)
+
+
+@torch.no_grad()
+def test_the_report_counts_what_passes_and_where_it_is_copied():
+    model, x = nn.Linear(4, 3), torch.randn(2, 4)
+    for device, copying in (("fake_npu", ("fake_npu",)), ("cpu", ())):
+        torch._dynamo.reset()
+        run = torch.compile(model, backend=nna.torch.nnadapter, options={"devices": [device]})
+        run(x)
+        graph = nna.torch.report(run).graphs[-1]
+        assert (graph.taken_bytes, graph.given_bytes, graph.copying) == (32, 24, copying)
+        assert (graph.to_device_bytes, graph.to_host_bytes) == ((32, 24) if copying else (0, 0))
+    assert "passes   32 B in and 24 B out in each call, nothing copied" in str(nna.torch.report(run))
+
+
+@torch.no_grad()
+def test_a_run_that_fails_ends_as_in_pytorch():
+    table, run = torch.randn(5, 3), compiled(nn.functional.embedding, fallback="allow")
+    close(run(torch.tensor([1, 2]), table), table[1:3])
+    with pytest.raises(IndexError, match="index out of range"):
+        run(torch.tensor([1, 9]), table)
+    close(run(torch.tensor([3, 4]), table), table[3:])
+    with pytest.raises(nna.errors.NNAdapterError):
+        compiled(nn.functional.embedding, fallback="forbid")(torch.tensor([1, 9]), table)
 
 
 def test_plain_arrays_and_tensors_share_memory():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import logging
+
 import pytest
 from click.testing import CliRunner
 
@@ -20,6 +23,20 @@ def make_model():
 
 def make_nothing():
     return 3
+
+def make_sized(rows, columns=3, *others):
+    return torch.nn.ReLU(), (torch.ones(rows, columns),)
+
+def make_trouble():
+    raise ValueError("no\\nweights")
+
+def make_an_end():
+    exit(0)
+
+def make_noise():
+    import beside
+    print(beside.NOISE)
+    return make_model()
 """
 
 
@@ -58,14 +75,70 @@ def test_what_the_exporter_cannot_write_is_one_sentence():
     assert "\n" not in str(caught.value)
 
 
+TRAINED = {
+    "statistics": (torch.nn.BatchNorm1d(3), torch.randn(8, 3), r"changes '.*' when it is called, .*; call eval\(\)"),
+    "dropout": (torch.nn.Dropout(0.5), torch.randn(8, 3), r"draws random numbers; call eval\(\)"),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_training_mode_is_refused_where_it_matters(name):
+    layer, x, said = TRAINED[name]
+    with pytest.raises(InvalidModelError, match=said) as caught:
+        nna.InferenceSession(layer.train(), (x,))
+    assert "\n" not in str(caught.value)
+    with nna.InferenceSession(layer.eval(), (x,)) as session:
+        (found,) = session.run(None, {"input": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), layer(x).detach())
+
+
+def of(function):
+    return type("Made", (torch.nn.Module,), {"forward": lambda self, x: function(x)})()
+
+
+AS_COMPILED = {
+    "half sum": (lambda x: x.sum(), torch.randn(3, 4).half()),
+    "statistics of a batch": (
+        lambda x: torch.nn.functional.batch_norm(x, None, None, training=True),
+        torch.randn(8, 3),
+    ),
+    "floor": (lambda x: x // 0.1, torch.tensor([1.0, -0.3, 2.5])),
+    "sign": (lambda x: x.sign(), torch.tensor([float("nan"), -3.0])),
+    "no mask": (lambda x: torch.nn.functional.max_pool2d(x, 2), torch.randn(1, 1, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("name", AS_COMPILED)
+def test_a_module_gives_what_it_gives_in_pytorch(name):
+    function, x = AS_COMPILED[name]
+    with nna.InferenceSession(of(function), (x,)) as session:
+        (found,) = session.run(None, {"x": x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), function(x), rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: x >> 1, torch.tensor([200, 3], dtype=torch.uint8)),
+        (lambda x: x.mean(0), torch.ones(0, 3)),
+    ],
+)
+def test_what_the_exporter_writes_otherwise_is_refused(function, x):
+    with pytest.raises(InvalidModelError, match="cannot be part of a session: .* runs it in PyTorch"):
+        nna.InferenceSession(of(function), (x,))
+
+
 def test_an_average_with_a_divisor_of_its_own_is_refused():
-    with pytest.raises(InvalidModelError, match="leaves out divisor_override= of an average in AvgPool2d"):
+    with pytest.raises(InvalidModelError, match="averages have no divisor of their own in ONNX"):
         nna.InferenceSession(torch.nn.AvgPool2d(2, divisor_override=3), (torch.ones(1, 1, 4, 4),))
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("NOISE = 'made with care'")
+    (tmp_path / "unfinished.py").write_text("def make_model(:")
+    (tmp_path / "stopped.py").write_text("import sys; sys.exit('not now')")
     torch.export.save(torch.export.export(torch.nn.Linear(3, 2), (torch.ones(4, 3),)), tmp_path / "linear.pt2")
     (tmp_path / "broken.pt2").write_bytes(b"no program")
     return tmp_path
@@ -87,10 +160,34 @@ def test_a_report_of_what_the_command_line_names(folder, named):
     [
         ("script.py:make_nothing", "is to return a module and its inputs, or an exported program, got int"),
         ("script.py:make_more", "names no function; give SCRIPT.py:FUNCTION"),
+        ("script.py:make_sized", "names a function that needs rows; give one that takes nothing"),
+        ("script.py:make_trouble", "raises ValueError: no weights (script.py:14); mend it there"),
+        ("script.py:make_an_end", "ends the process, with exit code 0; give a script and a function that return"),
+        ("unfinished.py:make_model", "raises SyntaxError: "),
+        ("stopped.py:make_model", "ends the process, with exit code 'not now'"),
         ("nowhere.py:make_model", "there is no such file"),
         ("broken.pt2", "is no exported program"),
     ],
 )
 def test_what_is_wrong_there_is_one_line(folder, named, said):
     done = asked(folder / named)
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
+
+
+def test_what_a_script_prints_is_no_part_of_the_report(folder):
+    done = asked(folder / "script.py:make_noise", "--format", "json")
+    assert done.exit_code == 0 and json.loads(done.stdout)["nodes"]
+    assert "made with care" in done.stderr
+
+
+def test_inputs_that_a_module_does_not_take_are_one_sentence():
+    told, log = [], logging.getLogger("torch._subclasses.fake_tensor")
+    handler = logging.Handler()
+    handler.emit = told.append
+    log.addHandler(handler)
+    try:
+        with pytest.raises(InvalidModelError, match=r"Linear as one graph: a and b must .* X \[2, 2\]; torch.compile"):
+            nna.InferenceSession(torch.nn.Linear(2, 2), (torch.ones(1, 3),))
+    finally:
+        log.removeHandler(handler)
+    assert not told

@@ -48,9 +48,21 @@ def test_one_that_is_missing_is_named_too():
     environment = {"PYTHONPATH": ":".join(sys.path), "PATH": ""}
     preloaded = "import nnadapter.torch.requirements\n" + code
     done = subprocess.run([sys.executable, "-c", preloaded], capture_output=True, text=True, env=environment)
-    assert "MissingExtraError: torch.compile needs torch 2.9 or later, and it is not installed;" in done.stderr
+    assert "MissingExtraError: torch.compile needs torch 2.13 or later, and it is not installed;" in done.stderr
 
 
 def test_the_package_does_not_import_pytorch():
     code = "import sys, nnadapter, nnadapter.torch; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_a_pytorch_that_differs_inside_is_said_in_one_sentence():
+    code = (
+        "import torch.fx.passes.operator_support as inside; del inside.create_op_support\n"
+        "import nnadapter as nna, torch\n"
+        "torch.compile(torch.relu, backend=nna.torch.nnadapter)(torch.ones(2))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    said = done.stderr.strip().splitlines()[-1]
+    assert "MissingExtraError: torch.compile(backend='nnadapter') was made for torch 2.13, and torch 2." in said
+    assert "create_op_support" in said and said.endswith("run: pip install 'torch==2.13.*'")

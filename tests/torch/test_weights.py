@@ -115,3 +115,72 @@ def test_weights_go_with_their_model():
         del model, run
         gc.collect()
         assert weight() is None
+
+
+def through_data(model):
+    model.linear.weight.data.add_(1)
+
+
+def through_numpy(model):
+    model.linear.weight.detach().numpy()[:] *= -1
+
+
+def through_a_mask(model):
+    model.linear.weight.data.mul_(torch.rand(3, 4) > 0.5)
+
+
+def through_one_element(model):
+    model.linear.bias.data[1] = -100
+
+
+def through_another_tensor(model):
+    if not hasattr(model, "flat"):
+        model.flat = torch.randn(12)
+        model.linear.weight.data = model.flat.view(3, 4)
+    model.flat.add_(1)
+
+
+CHANGES = (through_data, through_numpy, through_a_mask, through_one_element, through_another_tensor)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_that_pytorch_does_not_count_are_seen(change):
+    model, x = Net().eval(), torch.randn(2, 4)
+    run = compiled(model)
+    for _ in range(6):
+        assert_same(run, model, x)
+        change(model)
+    assert_same(run, model, x)
+
+
+def test_of_many_words_some_are_looked_at():
+    from nnadapter.torch.samples import samples_of
+
+    tensors = [nn.Parameter(torch.randn(size, 100)) for size in (1, 2, 50)] + [torch.randn(77), torch.zeros(())]
+    samples = samples_of(tensors)
+    assert samples.hold() and len(samples.places) < 500
+    tensors[2].data.neg_()
+    tensors[3][76] = 5
+    assert not samples.hold() and samples.changed() == [2, 3]
+    assert samples_of([]).hold()
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(4096, torch.float32), (1000, torch.float64), (7, torch.bfloat16)])
+def test_of_small_parameters_each_element_is_looked_at(size, dtype):
+    from nnadapter.torch.samples import samples_of
+
+    weight = nn.Parameter(torch.zeros(size, dtype=dtype))
+    for place in {0, size // 3, size - 2, size - 1}:
+        samples = samples_of([weight])
+        assert samples.hold()
+        weight.data[place] += 1
+        assert samples.changed() == [0]
+
+
+def test_the_last_bytes_of_a_buffer_are_looked_at():
+    from nnadapter.torch.samples import samples_of
+
+    mask = torch.zeros(10, dtype=torch.bool)
+    samples = samples_of([mask])
+    mask.numpy()[9] = True
+    assert not samples.hold()

@@ -77,13 +77,18 @@ class DeserializedProgram(EpProgram):
         return None
 
 
-def deserialize_program(blob: bytes, backing: Backing) -> Program:
+def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checked: bool = False) -> Program:
     """Return the program that `EpProgram.serialize` wrote.
+
+    Args:
+        blob: the bytes; they are copied once, for ONNX Runtime.
+        backing: the provider with its options.
+        is_checked: they are not damaged, see `Envelope.open`.
 
     Raises:
         IncompatibleProgramError: the bytes are damaged, or made by another provider, version or options.
     """
-    header, contents = _ENVELOPE.open(blob)
+    header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     fields, model = _read(header), bytes(contents)
     for name, expected in _needs(backing).items():
         if fields.get(name) != expected:

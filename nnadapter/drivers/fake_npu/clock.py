@@ -6,10 +6,11 @@ A segment is launched, and every input and output is transferred. Nothing overla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph, TensorType
 from nnadapter.drivers.fake_npu.limits import HELD
+from nnadapter.drivers.fake_npu.products import REPEATED, instruction_flops
 from nnadapter.drivers.profile import Profile
 
 Types = Sequence[TensorType]
@@ -58,94 +59,16 @@ def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile) -> flo
     return profile.operation_seconds + max(arithmetic, _traffic(instruction, inputs, outputs) / profile.bandwidth)
 
 
-def instruction_flops(instruction: Instruction, inputs: Types, outputs: Types) -> float:
-    """Floating-point operations of one instruction, a multiply-add being two, as its kernel computes.
-
-    What is no product counts one for each element of the largest tensor: its traffic takes longer than that.
-    """
-    formula = _PRODUCTS.get(instruction.kernel)
-    if formula is not None:
-        return 2.0 * formula(inputs, outputs)
-    return float(max((type_.size for type_ in (*inputs, *outputs)), default=0))
-
-
 def _traffic(instruction: Instruction, inputs: Types, outputs: Types) -> int:
     """Bytes read and written. What only picks from its first input reads no more than it writes."""
     written = sum(type_.nbytes for type_ in outputs)
     first = inputs[0].nbytes if inputs else 0
     read = min(first, written) if instruction.kernel in _PICKS else first
     others = inputs[1:]
-    if instruction.kernel == _REPEATED:
+    if instruction.kernel == REPEATED:
         taps = TensorType(others[0].dtype, (others[0].dimensions[0], outputs[0].dimensions[-1]))
         others = (taps, *others[1:])
     return written + read + sum(type_.nbytes for type_ in others)
 
 
 _PICKS = frozenset({"gather", "gather_elements", "gather_nd", "slice", "reverse_sequence"})
-
-
-_REPEATED = "depthwise_convolution"
-"""Its filter is packed as [kH * kW, repeat * C], for the host's caches."""
-
-
-def _by_taps(inputs: Types, outputs: Types) -> float:
-    return float(outputs[0].size * inputs[1].dimensions[0])
-
-
-def _by_filter(inputs: Types, outputs: Types) -> float:
-    """Every element of the output meets the part of the filter that makes its channel; channels are the last axis."""
-    return outputs[0].size * inputs[1].size / outputs[0].dimensions[-1]
-
-
-def _by_tiles(inputs: Types, outputs: Types) -> float:
-    """16 products by channel for each tile of 2 by 2 pixels, whose filter is packed as [16, C, O]."""
-    return _by_filter(inputs, outputs) / 4
-
-
-def _spread_by_filter(inputs: Types, outputs: Types) -> float:
-    return inputs[0].size * inputs[1].size / inputs[0].dimensions[-1]
-
-
-def _by_volume_filter(inputs: Types, outputs: Types) -> float:
-    """As `_by_filter`; channels are the second axis."""
-    return outputs[0].size * inputs[1].size / outputs[0].dimensions[1]
-
-
-def _spread_by_volume_filter(inputs: Types, outputs: Types) -> float:
-    return inputs[0].size * inputs[1].size / inputs[0].dimensions[1]
-
-
-def _by_inner_axis(inputs: Types, outputs: Types) -> float:
-    return float(outputs[0].size * inputs[0].dimensions[-1])
-
-
-def _by_einsum(inputs: Types, outputs: Types) -> float:
-    """Exact for [M, K] by [K, N]: the root of (M K) (K N) (M N)."""
-    largest = max(type_.size for type_ in inputs)
-    return float(max(largest, (outputs[0].size * inputs[0].size * inputs[-1].size) ** 0.5))
-
-
-def _by_keys(inputs: Types, outputs: Types) -> float:
-    """Queries by keys, and what comes out by values: [.., L, D] by [.., S, D] twice."""
-    return 2.0 * inputs[0].size * inputs[1].dimensions[-2]
-
-
-def _by_steps(inputs: Types, outputs: Types) -> float:
-    """The weights of gates and of the state, for each step of each sequence: x is [T, B, I]."""
-    steps = inputs[0].size / inputs[0].dimensions[-1]
-    return steps * (inputs[1].size + inputs[2].size)
-
-
-_PRODUCTS: Mapping[str, Callable[[Types, Types], float]] = {
-    **dict.fromkeys(("convolution", "pointwise_convolution", "fully_connected"), _by_filter),
-    _REPEATED: _by_taps,
-    "winograd_convolution": _by_tiles,
-    "transposed_convolution": _spread_by_filter,
-    "volume_convolution": _by_volume_filter,
-    "transposed_volume_convolution": _spread_by_volume_filter,
-    "matmul": _by_inner_axis,
-    "einsum": _by_einsum,
-    "attention": _by_keys,
-    **dict.fromkeys(("lstm", "gru", "rnn"), _by_steps),
-}
-"""Kernel -> multiply-adds, from the types of its inputs and outputs."""

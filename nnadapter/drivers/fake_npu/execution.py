@@ -9,13 +9,14 @@ from functools import partial
 import numpy as np
 
 from nnadapter.drivers.control import UNLIMITED, Control
+from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.fake_npu.binding import Binding, Bound
 from nnadapter.drivers.fake_npu.device_memory import DeviceMemory, FakeNpuMemory
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
 from nnadapter.drivers.fake_npu.streams import FakeNpuStream
-from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, Computation
+from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, Computation, others_spin
 from nnadapter.drivers.fake_npu.tracing import InstructionEvents
-from nnadapter.drivers.interface import DeviceTensor, Execution
+from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.streams import Stream
 from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
@@ -97,7 +98,9 @@ class FakeNpuExecution(Execution):
                 runs = self._events.of(runs)
             # Kernels overflow on purpose where the limit is the right result; the caller's settings are put back.
             with np.errstate(all="ignore"):
-                _compute(runs if control.cancelled is None else _while_wanted(runs, control.cancelled), self._threads)
+                wanted = runs if control.cancelled is None else _while_wanted(runs, control.cancelled)
+                is_small = others_spin() and self._binding.has_small_products()
+                _compute(wanted, Computation(self._threads, is_small=is_small))
 
     def _holder(self) -> object:
         """Who is bound to an arena."""
@@ -115,17 +118,19 @@ def _placed(tensor: DeviceTensor) -> Array:
     return tensor.memory.view(tensor.shape, tensor.dtype)
 
 
-def _compute(runs: Iterable[Run], threads: int) -> None:
-    computation, blas = Computation(threads), BLAS_THREADS
+def _compute(runs: Iterable[Run], computation: Computation) -> None:
+    blas = BLAS_THREADS
     try:
-        computation.begin()
+        blas.begin(computation)
         for run in runs:
-            if blas.is_asked:
-                computation.make_room()
             run()
     finally:
-        blas.users.pop(computation, None)
-        computation.end()
+        try:
+            blas.users.pop(computation, None)
+            blas.make_room()
+        except BaseException:  # an interrupt
+            blas.make_room()
+            raise
 
 
 def _while_wanted(runs: Sequence[Run], cancelled: Callable[[], bool]) -> Iterator[Run]:

@@ -35,7 +35,10 @@ from nnadapter.drivers.fake_npu.lowerings import (
 from nnadapter.drivers.fake_npu.lowerings.computed_filters import with_filter
 from nnadapter.drivers.fake_npu.lowerings.elementwise import Lower, direct, unary
 from nnadapter.ir.operand import DataType
-from nnadapter.ir.operations.quantization import EIGHT_BITS, REALS, TABULATED
+from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABULATED
+
+_SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})
+"""Held between QUANTIZE and DEQUANTIZE alone, and moved there; what is computed is computed with reals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +65,7 @@ class OperationRow:
     @property
     def limits_in_words(self) -> str:
         """All limits beside data types and ranks."""
-        more = sorted(self.quantized & EIGHT_BITS - self.dtypes)
+        more = sorted(self.quantized & (EIGHT_BITS | _SIXTEEN_BITS) - self.dtypes)
         words = [f"also quantized {', '.join(more)}"] if more else []
         return "; ".join([*words, *([self.limits] if self.limits else [])])
 
@@ -122,6 +125,13 @@ _MATRIX_AND_NORMALIZATION = {
     "FULLY_CONNECTED": OperationRow(lower=direct("fully_connected"), dtypes=ALL_FLOATS, ranks=(1, LARGEST_RANK)),
     "MAT_MUL": OperationRow(
         lower=direct("matmul", "transpose_x", "transpose_y"), dtypes=ALL_FLOATS | INDICES, ranks=(1, LARGEST_RANK)
+    ),
+    "MAT_MUL_N_BITS": OperationRow(
+        lower=linear_algebra.lower_mat_mul_n_bits,
+        dtypes=FLOATS,
+        other_dtypes={1: frozenset({DataType.UINT8}), 3: FLOATS | {DataType.UINT8}},
+        ranks=(1, LARGEST_RANK),
+        limits="a constant weight is unpacked when the model is compiled",
     ),
     "BATCH_NORMALIZATION": OperationRow(
         lower=normalization.lower_batch_normalization, dtypes=FLOATS, ranks=(2, LARGEST_RANK)
@@ -316,8 +326,8 @@ _NORMS_LOSSES_AND_SPECTRA = {
 
 _STORED: Types = EIGHT_BITS | {DataType.INT32}
 _QUANTIZATION = {
-    "QUANTIZE": OperationRow(lower=quantized.lower_quantize, dtypes=FLOATS, results=EIGHT_BITS),
-    "DEQUANTIZE": OperationRow(lower=quantized.lower_dequantize, dtypes=_STORED, results=FLOATS),
+    "QUANTIZE": OperationRow(lower=quantized.lower_quantize, dtypes=FLOATS, results=EIGHT_BITS | _SIXTEEN_BITS),
+    "DEQUANTIZE": OperationRow(lower=quantized.lower_dequantize, dtypes=_STORED | _SIXTEEN_BITS, results=FLOATS),
     "STORAGE_CAST": OperationRow(lower=elementwise.lower_assign, dtypes=_STORED, moves=True),
 }
 _QUANTIZED_PRODUCTS = {
@@ -333,6 +343,8 @@ def _with_quantized(type_: str, row: OperationRow) -> OperationRow:
         return replace(row, lower=quantized.on_integers(row.lower, _QUANTIZED_PRODUCTS[type_]), quantized=_STORED)
     if type_ in TABULATED:
         return replace(row, lower=tables.by_table(row.lower), quantized=EIGHT_BITS)
+    if type_ in MOVERS and row.moves:
+        return replace(row, quantized=EIGHT_BITS | _SIXTEEN_BITS, results=row.results | _SIXTEEN_BITS)
     return replace(row, quantized=EIGHT_BITS) if type_ in REALS else row
 
 

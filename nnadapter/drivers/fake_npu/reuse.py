@@ -158,10 +158,12 @@ class LoweringTemplate:
         self._fresh = None
         if sized is None or arrays is None:
             return None
-        tensors = list(sized.graph.tensors)
-        for (index, _), array in zip(self._constants, arrays, strict=True):
-            tensors[index] = NpuTensor(tensors[index].type, array, tensors[index].view_of)
-        graph = NpuGraph(tuple(tensors), sized.graph.instructions, sized.graph.inputs, sized.graph.outputs)
+        graph = sized.graph
+        if self._constants:
+            tensors = list(graph.tensors)
+            for (index, _), array in zip(self._constants, arrays, strict=True):
+                tensors[index] = NpuTensor(tensors[index].type, array, tensors[index].view_of)
+            graph = NpuGraph(tuple(tensors), graph.instructions, graph.inputs, graph.outputs)
         of_model = self._of_model
         if of_model is None or of_model.structure is not model.structure:
             texts = self._lowered.roles.runs_as(model)

@@ -54,6 +54,7 @@ class Layout:
     scratch_room: Mapping[int, int]
     """Bytes that scratch memory of other sizes at other times may need."""
     _rebindings: dict[tuple[bool, ...], _Rebinding] = field(default_factory=dict)
+    _products: Sequence[Sequence[int]] | None = None
 
     @classmethod
     def at(cls, traced: TracedGraph, numbers: Sequence[Any], available_bytes: int) -> Layout:
@@ -78,6 +79,13 @@ class Layout:
                 f"{available_bytes}; the option memory_bytes sets it"
             )
         return cls(traced, Frame.of(graph, memory), room, scratch_room)
+
+    @property
+    def products(self) -> Sequence[Sequence[int]]:
+        """See `Binding.products`: those in a row take the same at all sizes."""
+        if self._products is None:
+            self._products = _alike(self.frame.products, self._outline)
+        return self._products
 
     def rebinding(self, numbers: Sequence[Any], before: Sequence[Any]) -> _Rebinding:
         """What is bound again where numbers are others than before; a size that grows changes the same each time."""
@@ -179,6 +187,10 @@ class SizedBinding(Binding):
         """See `Binding.parameters`."""
         return self.layout.traced.parameters_with(position, self._numbers)
 
+    def products(self) -> Sequence[Sequence[int]]:
+        """See `Binding.products`."""
+        return self.layout.products
+
     @cached_property
     def graph(self) -> NpuGraph:
         """The graph at these sizes, but for its scratch memory."""
@@ -211,11 +223,8 @@ class SizedBinding(Binding):
 
     def _wanted(self, position: int) -> tuple[TensorType, ...]:
         instruction = self.frame.graph.instructions[position]
-        inputs, outputs = (list(map(self._type, group)) for group in (instruction.inputs, instruction.outputs))
+        inputs, outputs = (list(map(self.type, group)) for group in (instruction.inputs, instruction.outputs))
         return wanted_scratch(instruction, inputs, outputs, self.parameters(position))
-
-    def _type(self, tensor: int) -> TensorType:
-        return TensorType(self.frame.graph.tensors[tensor].type.dtype, self.dimensions(tensor))
 
 
 def _alike(members: Iterable[int], key: Callable[[int], Hashable]) -> list[list[int]]:

@@ -1,150 +1,179 @@
 """How many threads numpy's BLAS computes with, where several computations are under way at once.
 
-BLAS libraries have one pool of threads per process. One computation may have all of it. Where several have, they wait
-for each other's threads, which spin on the processors that the others need: so each computes with one thread then. As
-many compute at once as there are processors, and the others wait for their turn, in the order in which they came: more
+OpenBLAS has one pool of threads per process. One computation may have all of it. Where several have, they wait for
+each other's threads, which spin on the processors that the others need: so each computes with one thread then. As many
+compute at once as there are processors, and the others wait for their turn, in the order in which they came: more
 would only hand Python's lock around, and the caches.
 
-The number is the process's, and it changes only while no computation of ours is in the middle of an instruction. Who
-comes and needs another number waits; the others see that before their next instruction, and wait as well; the last one
-sets the number, and all go on. It is put back as it was when nobody computes any more. A wait that an interrupt left
-unanswered is looked at again after a while.
+Small products have one thread, alone as well, where PyTorch is loaded: its threads spin behind each of its loops,
+OpenBLAS's behind each product, and the ones wait for the others' turn on a processor then. It limits nobody who
+computes beside it.
+
+The number is the process's, and may change while others multiply: OpenBLAS reads it once, when a product begins
+(`num_cpu_avail` in common_thread.h), and to set it is to store it (`goto_set_num_threads` in blas_server.c). It is put
+back as it was when nobody computes any more.
+
+Interrupts and handlers of signals come between any two steps. Who computes is noted in one step, and the number follows
+from that: who finds that it does not sets it, and looks again. A handler that computes in the middle of this waits for
+nothing: the lock is its own thread's, and who set the number goes on behind it. Who waits for its turn looks again
+after a while, should nobody have called.
 """
 
 from __future__ import annotations
 
 import os
-from threading import Lock
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import product
+from queue import Empty, SimpleQueue
+from threading import RLock, get_ident
 from typing import Any
 
 from nnadapter.process.cache import remembered
 
 _CORES = os.cpu_count() or 1
 _LOOK_SECONDS = 0.1
+_UNSETTLED = -1
+_AFFIXES = tuple(product(("", "scipy_"), ("", "64_", "_64")))
+"""Of the names of OpenBLAS's functions; those of numpy's and scipy's wheels have some."""
 
 
 class Computation:
-    """One computation. `BlasThreads.users.pop(it, None)` is the first call of a `finally` around all of it, then `end`.
+    """One computation in one thread, between `BlasThreads.begin` and `BlasThreads.make_room`.
 
     Args:
-        threads: how many BLAS threads it wants at most; 0 leaves them as they are.
+        threads: how many BLAS threads it wants at most; 0 for as many as there are.
+        is_small: one is enough where nothing else is said.
     """
 
-    __slots__ = ("_pool", "_turn", "computes", "threads")
+    __slots__ = ("called", "is_small", "thread", "threads")
 
-    def __init__(self, threads: int, pool: BlasThreads | None = None) -> None:
-        self.threads, self._pool = threads, pool or BLAS_THREADS
-        self.computes = False
-        """It may be in the middle of an instruction."""
-        self._turn = Lock()
-        self._turn.acquire()
-
-    def begin(self) -> None:
-        """Compute from now on; waits until all others that do so have the right number of threads, too."""
-        if not self._pool.joined(self):
-            self._wait()
-
-    def make_room(self) -> None:
-        """Between two instructions, where `BlasThreads.is_asked`: wait until the number is set."""
-        self.computes = False
-        self._pool.settle()
-        self._wait()
-
-    def end(self) -> None:
-        """It is no user any more; others need not wait for it."""
-        self._pool.settle()
-
-    def go(self) -> None:
-        """Let it go on."""
-        self.computes = True
-        self._turn.release()
-
-    def _wait(self) -> None:
-        while not self._turn.acquire(timeout=_LOOK_SECONDS):
-            self._pool.settle()
+    def __init__(self, threads: int = 0, *, is_small: bool = False) -> None:
+        self.threads, self.is_small = threads, is_small
+        self.thread = 0
+        """In which it began."""
+        self.called: SimpleQueue[None] | None = None
+        """Gets an item when its turn may have come; None where it does not wait."""
 
 
 class BlasThreads:
-    """The threads of numpy's BLAS, and the computations that share them. Usable from many threads."""
+    """The threads of numpy's BLAS, and the computations that share them. Usable from many threads.
+
+    A computation ends by `users.pop(it, None)`, as the first call of a `finally` around all of it, and `make_room`.
+    """
 
     def __init__(self, cores: int = _CORES) -> None:
-        self.is_asked = False
-        """Computations are to wait before their next instruction."""
         self.users: dict[Computation, None] = {}
-        """Those that compute, and those that wait."""
+        """Those that compute, and those that wait behind them."""
         self._cores = cores
-        self._lock = Lock()
+        self._lock = RLock()
+        self._is_setting = False
         self._number = 0
         """What is set; 0 for as it was."""
-        self._before: list[tuple[Any, int]] = []
-        """Libraries whose number was changed, and what it was."""
+        self._before: list[tuple[_Pool, int]] = []
+        """Where something is set, what it was before."""
 
-    def joined(self, one: Computation) -> bool:
-        """Let a computation begin, or have it wait; whether it may begin."""
-        with self._lock:
-            others = list(self.users)
-            self.users[one] = None
-            if len(others) >= self._cores:
-                return False
-            if not others:
-                self._set(self._wanted([one]))
-            elif self.is_asked or self._wanted([*others, one]) != self._number:
-                self.is_asked = True
-                return False
-            one.computes = True
-            return True
+    def begin(self, one: Computation) -> None:
+        """Let a computation begin, when it is its turn, with the right number of threads.
 
-    def settle(self) -> None:
-        """Let all go on whose turn it is, once they have the right number of threads."""
-        with self._lock:
-            admitted = list(self.users)[: self._cores]
-            waiting = [one for one in admitted if not one.computes]
-            number = self._wanted(admitted)
-            if len(waiting) == len(admitted):
-                self._set(number)
-                self.is_asked = False
-            elif self.is_asked or (waiting and number != self._number):
-                self.is_asked = bool(waiting)
-                return
-            for one in waiting:
-                one.go()
+        One inside of another, as in a handler of signals, computes with what that has, which cannot go on before it.
+        """
+        one.thread = get_ident()
+        if any(other.thread == one.thread for other in list(self.users)):
+            return
+        self.users[one] = None
+        if not self._has_turn(one):
+            self._wait(one)
+        self._settle()
 
-    def _wanted(self, computations: list[Computation]) -> int:
-        if len(computations) > 1 and 2 * len(computations) > self._cores:
+    def make_room(self) -> None:
+        """Somebody is no user any more: call those whose turn it is, and set what the others want."""
+        if len(self.users) >= self._cores:
+            for one in list(self.users)[: self._cores]:
+                if (called := one.called) is not None:
+                    called.put(None)
+        self._settle()
+
+    def forget(self) -> None:
+        """In a forked process: those who computed are not there, and the number is as it was."""
+        self._lock, self._is_setting = RLock(), False
+        self.users.clear()
+        self._settle()
+
+    def _has_turn(self, one: Computation) -> bool:
+        return len(self.users) <= self._cores or one not in list(self.users)[self._cores :]
+
+    def _wait(self, one: Computation) -> None:
+        called = one.called = SimpleQueue()
+        while not self._has_turn(one):
+            with suppress(Empty):
+                called.get(timeout=_LOOK_SECONDS)
+        one.called = None
+
+    def _settle(self) -> None:
+        """Set the number that is wanted, if it is another; looks again, since others come and go meanwhile."""
+        while self._wanted() != self._number:
+            with self._lock:
+                if self._is_setting:  # by whom a handler of signals stands in; it looks again
+                    return
+                try:
+                    self._is_setting = True
+                    self._set(self._wanted())
+                finally:
+                    self._is_setting = False
+
+    def _wanted(self) -> int:
+        users = list(self.users)
+        if len(users) > 1 and 2 * len(users) > self._cores:
             return 1
-        return min((each.threads for each in computations if each.threads), default=0)
+        limits = [each.threads for each in users if each.threads]
+        if limits:
+            return min(limits)
+        return int(bool(users) and all(each.is_small for each in users))
 
     def _set(self, number: int) -> None:
-        if number == self._number:
-            return
-        if not self._before:
-            self._before = [(library, library.num_threads) for library in _shared_pools()]
-        for library, count in self._before:
-            _set_threads(library, min(number, count) if number else count)
-        if not number:
-            self._before = []
+        if not self._number:
+            self._before = [(pool, pool.number()) for pool in _pools()]
+        self._number = _UNSETTLED  # for as long as it is, and where an interrupt ends it
+        for pool, count in self._before:
+            pool.set_number(min(number, count) if number else count)
         self._number = number
 
 
 BLAS_THREADS = BlasThreads()
 
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=BLAS_THREADS.forget)
 
-def _set_threads(library: Any, number: int) -> None:
-    """Set the number of a library, and leave it to other threads to do so too.
 
-    threadpoolctl hears only the first thread that sets one, and ignores all others as long as that lives; where that is
-    a thread of the caller's, its number stays.
-    """
-    library.set_num_threads(number)
-    if hasattr(library, "clear_controlling_thread"):  # from 3.7 on
-        library.clear_controlling_thread()
+def others_spin() -> bool:
+    """Whether this process has another pool whose threads spin between its loops: PyTorch's, by OpenMP."""
+    return "torch" in sys.modules
+
+
+class _Pool:
+    """The threads of one OpenBLAS."""
+
+    def __init__(self, library: Any) -> None:
+        self.number, self.set_number = (_function(library, f"openblas_{verb}_num_threads") for verb in ("get", "set"))
+
+
+def _function(library: Any, name: str) -> Callable[..., int]:
+    """A function of OpenBLAS, whatever its name is in this build."""
+    names = [f"{prefix}{name}{suffix}" for prefix, suffix in _AFFIXES]
+    found: list[Callable[..., int]] = [getattr(library, each) for each in names if hasattr(library, each)]
+    return found[0]
 
 
 @remembered(1)
-def _shared_pools() -> list[Any]:
-    """The BLAS libraries with one pool for the process; by OpenMP each thread has one, which others cannot set."""
+def _pools() -> list[_Pool]:
+    """Those with one pool for the process; by OpenMP each thread has one, which others cannot set.
+
+    Their own functions set the number: threadpoolctl's take a lock, and hear one thread alone.
+    """
     # Imported on use: looking for the libraries of the process takes milliseconds.
     from threadpoolctl import ThreadpoolController
 
-    libraries = ThreadpoolController().select(user_api="blas").lib_controllers
-    return [library for library in libraries if getattr(library, "threading_layer", "") != "openmp"]
+    libraries = ThreadpoolController().select(internal_api="openblas").lib_controllers
+    return [_Pool(library.dynlib) for library in libraries if library.threading_layer == "pthreads"]

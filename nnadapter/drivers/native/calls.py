@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from nnadapter.drivers.control import Control
+from nnadapter.drivers.native.blocks import Block
 from nnadapter.drivers.native.codes import DATA_TYPES
 from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.memory import DeviceMemory
@@ -17,89 +19,119 @@ from nnadapter.drivers.native.models import aligned, contents
 from nnadapter.drivers.native.packing import PACKED, pack, unpack
 from nnadapter.drivers.native.serialized import Border
 from nnadapter.drivers.native.streams import NativeStream
-from nnadapter.drivers.native.structures import Holder, make
+from nnadapter.drivers.native.structures import CLASSES, Holder, make
 from nnadapter.errors import ExecutionError
-from nnadapter.ir.operand import Array, OperandType
+from nnadapter.ir.operand import Array, DataType, OperandType
+from nnadapter.process.cache import remembered
+
+
+class Request:
+    """An NNAdapterComputeRequest with its tensors, but for addresses: what calls at the same sizes have in common."""
+
+    def __init__(self, border: Border) -> None:
+        every = (*border.inputs, *border.outputs)
+        pattern = _pattern(*(tuple([(type_.dtype, type_.rank) for type_ in types]) for types in border))
+        self.sizes = [type_.nbytes for type_ in border.inputs]
+        """Bytes of the inputs."""
+        self.output_sizes = [type_.nbytes for type_ in border.outputs]
+        """Bytes of the outputs."""
+        self.types = border
+        self.rooms = [(type_.dimensions, type_.dtype.array_type) for type_ in border.outputs]
+        """Dimensions and data type of arrays for the outputs."""
+        self.is_packed = any(type_.dtype in PACKED for type_ in every)
+        """Elements of some tensor have another form there."""
+        self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in every)
+        """Every tensor has bytes, and the same ones there."""
+        sizes = [size for type_ in every for size in type_.dimensions]
+        places = np.concatenate([pattern.dimensions, pattern.nbytes])
+        self.block = pattern.block.with_words(places, [*sizes, *self.sizes, *self.output_sizes])
+        self.data, self.memory = pattern.data, pattern.memory
 
 
 class NativeCall:
-    """One NNAdapterComputeRequest with its tensors; used by one computation at a time.
+    """One NNAdapterComputeRequest; used by one computation at a time.
 
     Args:
-        inputs: types of the model's inputs.
-        outputs: types of the model's outputs.
+        request: all of it but addresses.
         stream: the stream's handle; None to be done when the driver returns.
         control: deadline and cancelling.
         told: the sizes that the model leaves open, as an array of C; None where it leaves none open.
     """
 
-    def __init__(
-        self,
-        inputs: Sequence[OperandType],
-        outputs: Sequence[OperandType],
-        stream: int | None,
-        control: Control,
-        told: Any = None,
-    ) -> None:
-        self._types = tuple(inputs), tuple(outputs)
-        self._sizes = [type_.nbytes for type_ in inputs]
-        self._holder = Holder()
-        self._inputs = [_tensor(self._holder, type_) for type_ in inputs]
-        self._outputs = [_tensor(self._holder, type_) for type_ in outputs]
-        request = make(
-            "ComputeRequest",
-            input_count=len(self._inputs),
-            output_count=len(self._outputs),
-            inputs=self._holder.pointers(map(ctypes.addressof, self._inputs)),
-            outputs=self._holder.pointers(map(ctypes.addressof, self._outputs)),
-            stream=stream,
-            control=build_control(control, self._holder),
-            size_count=0 if told is None else len(told),
-            sizes=None if told is None else ctypes.addressof(self._holder.keep(told)),
-        )
-        self.request: int = ctypes.addressof(self._holder.keep(request))
+    def __init__(self, request: Request, stream: int | None, control: Control, told: Any = None) -> None:
+        self._request, self._holder = request, Holder()
+        words, self.request = request.block.copied()
         """Where the request is."""
+        self._words = words.view(np.uint64)
+        made = CLASSES["ComputeRequest"].from_address(self.request)
+        made.stream, made.control = stream, build_control(control, self._holder)
+        if told is not None:
+            made.size_count, made.sizes = len(told), ctypes.addressof(self._holder.keep(told))
         self._input_arrays: Sequence[Array] = ()
         self._made: Sequence[Array] = ()
 
-    def take(self, inputs: Sequence[Array]) -> None:
-        """Let the request read from arrays and write to new ones."""
-        pairs = zip(self._types[0], inputs, strict=True)
-        self._input_arrays = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
-        self._made = [_room(type_) for type_ in self._types[1]]
-        if [array.nbytes for array in self._input_arrays] != self._sizes:
+    def take(self, inputs: Sequence[Array], outputs: Sequence[Array] = ()) -> None:
+        """Let the request read from arrays, and write to new ones, or to `outputs` where these will do."""
+        request = self._request
+        if request.is_packed:
+            self._input_arrays, self._made = _packed(request.types, inputs)
+        else:
+            self._input_arrays = list(map(aligned, inputs))
+            self._made = (
+                outputs if self._fit(outputs) else [np.empty(dimensions, dtype) for dimensions, dtype in request.rooms]
+            )
+        if [array.nbytes for array in self._input_arrays] != request.sizes:
             raise self._other_sizes(self._input_arrays)
-        for tensor, array in zip((*self._inputs, *self._outputs), (*self._input_arrays, *self._made), strict=True):
-            tensor.data, tensor.memory = contents(array), None
+        self._words[request.data] = [contents(array) or 0 for array in (*self._input_arrays, *self._made)]
+        self._words[request.memory] = 0
+
+    def _fit(self, outputs: Sequence[Array]) -> bool:
+        """Whether the driver can write to arrays."""
+        is_plain = all(array.flags.c_contiguous and array.flags.aligned for array in outputs)
+        return is_plain and [array.nbytes for array in outputs] == self._request.output_sizes
 
     def place(self, inputs: Sequence[DeviceMemory], outputs: Sequence[DeviceMemory]) -> None:
         """Let the request read from device memory and write to it."""
-        if any(memory.nbytes < size for memory, size in zip(inputs, self._sizes, strict=True)):
+        request = self._request
+        if any(memory.nbytes < size for memory, size in zip(inputs, request.sizes, strict=True)):
             raise self._other_sizes(inputs)
-        for tensor, memory in zip((*self._inputs, *self._outputs), (*inputs, *outputs), strict=True):
-            tensor.data, tensor.memory = None, memory.handle
+        self._words[request.data] = 0
+        self._words[request.memory] = [memory.handle or 0 for memory in (*inputs, *outputs)]
 
     def _other_sizes(self, inputs: Sequence[Array | DeviceMemory]) -> ExecutionError:
         """The error for inputs that the driver would read beyond; of plans, only those of forged files give any."""
         given = [each.nbytes for each in inputs]
-        return ExecutionError(f"inputs have {given} bytes, and the program was compiled for {self._sizes}")
+        return ExecutionError(f"inputs have {given} bytes, and the program was compiled for {self._request.sizes}")
 
-    def results(self) -> list[Array]:
+    def results(self) -> Sequence[Array]:
         """The arrays that were written, which the call lets go of."""
         made, self._input_arrays, self._made = self._made, (), ()
+        if not self._request.is_packed:
+            return made
         return [
             unpack(array, type_.dtype, type_.dimensions) if type_.dtype in PACKED else array
-            for type_, array in zip(self._types[1], made, strict=True)
+            for type_, array in zip(self._request.types.outputs, made, strict=True)
         ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+def _packed(types: Border, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """Arrays to read from and to write to, where some have another form in C."""
+    pairs = zip(types.inputs, inputs, strict=True)
+    given = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
+    return given, [_room(type_) for type_ in types.outputs]
+
+
 class Sized:
     """What goes into a run and comes out of it, and what the run is told of open sizes."""
 
-    border: Border
-    told: Any
-    """An array of C; None where the model leaves no sizes open."""
+    def __init__(self, border: Border, told: Any = None) -> None:
+        """Take the types, and an array of C; None where the model leaves no sizes open."""
+        self.border, self.told = border, told
+
+    @cached_property
+    def request(self) -> Request:
+        """What its calls have in common; not where types are traced."""
+        return Request(self.border)
 
 
 class Seat:
@@ -108,26 +140,55 @@ class Seat:
     def __init__(self, stream: NativeStream | None) -> None:
         self.stream = stream
 
-    @property
-    def stream_handle(self) -> int | None:
-        """The driver's handle; None where there is no stream."""
-        return None if self.stream is None else self.stream.handle
-
     def close(self) -> None:
         """Close the stream."""
         if self.stream is not None:
             self.stream.close()
 
 
-def _tensor(holder: Holder, type_: OperandType) -> Any:
-    tensor = make(
-        "Tensor",
-        data_type=DATA_TYPES[type_.dtype],
-        rank=type_.rank,
-        dimensions=holder.values("i64", map(int, type_.dimensions)),
-        bytes=type_.nbytes,
+_Kind = tuple[DataType, int]
+"""Data type and rank of a tensor."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pattern:
+    """A request as far as data types and ranks say it, and the words where the rest stands, tensor by tensor."""
+
+    block: Block
+    dimensions: Array
+    nbytes: Array
+    data: Array
+    memory: Array
+
+
+@remembered(512)
+def _pattern(inputs: tuple[_Kind, ...], outputs: tuple[_Kind, ...]) -> _Pattern:
+    holder = Holder()
+    tensors = [_tensor(holder, *kind) for kind in (*inputs, *outputs)]
+    addresses = list(map(ctypes.addressof, tensors))
+    request = holder.make(
+        "ComputeRequest",
+        input_count=len(inputs),
+        output_count=len(outputs),
+        inputs=holder.pointers(addresses[: len(inputs)]),
+        outputs=holder.pointers(addresses[len(inputs) :]),
     )
-    return holder.keep(tensor)
+    block = Block(holder, request)
+    places = [
+        block.place(tensor.dimensions) + axis
+        for tensor, (_, rank) in zip(tensors, (*inputs, *outputs), strict=True)
+        for axis in range(rank)
+    ]
+
+    def members(name: str) -> Array:
+        return np.array([block.place(address, name, "Tensor") for address in addresses], np.intp)
+
+    return _Pattern(block, np.array(places, np.intp), members("bytes"), members("data"), members("memory"))
+
+
+def _tensor(holder: Holder, dtype: DataType, rank: int) -> Any:
+    dimensions = holder.values("i64", [0] * rank)
+    return holder.keep(make("Tensor", data_type=DATA_TYPES[dtype], rank=rank, dimensions=dimensions))
 
 
 def _room(type_: OperandType) -> Array:

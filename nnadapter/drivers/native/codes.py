@@ -24,6 +24,7 @@ class Status(IntEnum):
     INCOMPATIBLE_PROGRAM = 6
     CANCELLED = 7
     DEADLINE_EXCEEDED = 8
+    TRANSIENT = 9
 
 
 class AttributeCode(IntEnum):

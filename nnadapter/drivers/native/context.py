@@ -10,7 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.interface import Admission, Compatibility, Context, Program
-from nnadapter.drivers.native.calls import Seat
+from nnadapter.drivers.native.calls import Seat, Sized
 from nnadapter.drivers.native.codes import COMPATIBILITIES
 from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.functions import Functions
@@ -19,14 +19,19 @@ from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.serialized import Border, unseal, written_by
 from nnadapter.drivers.native.sizes import NumberedSizes, untold
 from nnadapter.drivers.native.streams import NativeStream
-from nnadapter.drivers.native.structures import Holder, make
+from nnadapter.drivers.native.structures import Holder, Room, make
+from nnadapter.drivers.native.templates import ModelTemplates
 from nnadapter.drivers.native.verdicts import VerdictSink
 from nnadapter.errors import CompilationError, IncompatibleProgramError
+from nnadapter.ir.filled_model import FilledModel
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.verifying import verify
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending
 from partition.verdict import Reason, Unsupported, Verdict
+
+_SMALL = 16
+"""Operations of a model whose verdicts are written where others were."""
 
 
 class NativeContext(Context):
@@ -37,6 +42,12 @@ class NativeContext(Context):
         self._lock = threading.Lock()
         self._seats = Lending(self._new_seat)
         self._last: tuple[Model | None, Holder, int] = None, Holder(), 0
+        self._admitted = VerdictSink(1, supported=True)
+        self._admission = Room("Admission", [{"verdict": self._admitted.addresses[0]}])
+        self._compiling = Room("CompileRequest", [{"control": build_control(UNLIMITED, Holder())}])
+        """What all calls have that nobody may stop, as long as they hold the lock."""
+        self._sinks: dict[int, VerdictSink] = {}
+        """Room for the verdicts of small models, by their number, which come often."""
 
     def supported(self, model: Model) -> Sequence[Verdict]:
         """See `Context.supported`.
@@ -46,10 +57,10 @@ class NativeContext(Context):
         """
         verify(model)
         _, address = self._built(model)
-        verdicts = VerdictSink(len(model.operations))
         with self._lock:
+            verdicts = self._sink(model.operation_count)
             self._functions.call("supported", self._handle, address, verdicts.array)
-        answers = verdicts.read()
+            answers = verdicts.read()
         return list(map(_told, model.operations, answers)) if model.is_open else answers
 
     def admit(self, model: Model) -> Admission:
@@ -57,12 +68,13 @@ class NativeContext(Context):
         if "admit" not in self._functions:
             return Admission()
         verify(model)
-        (_, address), verdicts = self._built(model), VerdictSink(1, supported=True)
-        admission = make("Admission", verdict=verdicts.addresses[0])
+        _, address = self._built(model)
         with self._lock:
-            self._functions.call("admit", self._handle, address, ctypes.addressof(admission))
-        facts = {"memory_bytes": int(admission.memory_bytes)} if admission.memory_bytes else {}
-        return Admission(verdict=verdicts.read()[0], facts=facts)
+            verdicts = self._admitted.cleared()
+            self._admission.clear()
+            self._functions.call("admit", self._handle, address, self._admission.addresses[0])
+            (verdict,), nbytes = verdicts.read(), int(self._admission.structures[0].memory_bytes)
+        return Admission(verdict=verdict, facts={"memory_bytes": nbytes} if nbytes else {})
 
     def compile(self, model: Model) -> NativeProgram:
         """See `Context.compile`."""
@@ -78,13 +90,13 @@ class NativeContext(Context):
         """
         verify(model)
         (held, address), passing = self._taken(model), Holder()
-        request = passing.make("CompileRequest", model=address, control=build_control(control, passing))
         with self._lock:
+            request = self._request(address, control, passing)
             handle = self._functions.made(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
         sizes = NumberedSizes(model) if model.is_open else None
-        return NativeProgram(self._functions, self._device, handle, _border(model), held, self._seats, sizes)
+        return NativeProgram(self._functions, self._device, handle, _sized(model), held, self._seats, sizes)
 
     def bind(self, program: Program, model: Model) -> NativeProgram | None:
         """See `Context.bind`."""
@@ -97,13 +109,12 @@ class NativeContext(Context):
             return None
         verify(model)
         (held, address), passing = self._taken(model), Holder()
-        request = passing.make("CompileRequest", model=address, control=build_control(control, passing))
         with self._lock:
-            handle = program.bound(request)
+            handle = program.bound(self._request(address, control, passing))
         return (
             None
             if handle is None
-            else NativeProgram(self._functions, self._device, handle, _border(model), held, self._seats)
+            else NativeProgram(self._functions, self._device, handle, _sized(model), held, self._seats)
         )
 
     def deserialize(self, blob: bytes) -> NativeProgram:
@@ -133,7 +144,7 @@ class NativeContext(Context):
                 failure=IncompatibleProgramError,
                 misuse=IncompatibleProgramError,
             )
-        return NativeProgram(self._functions, self._device, handle, border, held, self._seats)
+        return NativeProgram(self._functions, self._device, handle, Sized(border), held, self._seats)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
         """See `Context.check_blob`; a code that is none of ours is taken for "recompile", which is always right."""
@@ -147,6 +158,23 @@ class NativeContext(Context):
             code = self._functions.plain("check_blob", self._handle, contents(array), array.nbytes)
         return COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
+    def _request(self, model: int, control: Control, passing: Holder) -> int:
+        """The address of a request to compile a model, as long as `passing` lives and the lock is held."""
+        if control is not UNLIMITED:
+            return passing.make("CompileRequest", model=model, control=build_control(control, passing))
+        self._compiling.clear()
+        self._compiling.structures[0].model = model
+        return self._compiling.addresses[0]
+
+    def _sink(self, count: int) -> VerdictSink:
+        """Room for so many verdicts, as if it were new."""
+        if count > _SMALL:
+            return VerdictSink(count)
+        sink = self._sinks.get(count)
+        if sink is None:
+            sink = self._sinks[count] = VerdictSink(count)
+        return sink.cleared()
+
     def _taken(self, model: Model) -> tuple[Holder, int]:
         """A model in C for a program, which keeps it from here on."""
         built = self._built(model)
@@ -158,7 +186,7 @@ class NativeContext(Context):
         last, held, address = self._last
         if last is not model:
             held = Holder()
-            address = build(model, held)
+            address = _filled(model, held) if isinstance(model, FilledModel) else build(model, held)
             self._last = model, held, address
         return held, address
 
@@ -179,5 +207,18 @@ def _told(operation: Operation, verdict: Verdict) -> Verdict:
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
 
 
-def _border(model: Model) -> Border:
-    return Border(*(tuple(model.operands[index].type for index in each) for each in (model.inputs, model.outputs)))
+def _filled(model: FilledModel, holder: Holder) -> int:
+    templates: ModelTemplates = model.of.together.prepared(ModelTemplates, ModelTemplates)
+    address = templates.build(model, holder)
+    return build(model, holder) if address is None else address
+
+
+def _sized(model: Model) -> Sized:
+    """What goes into a program of the model and comes out of it; shared by layers that are filled together."""
+    border = Border(*(tuple(map(model.type_at, each)) for each in (model.inputs, model.outputs)))
+    if not isinstance(model, FilledModel):
+        return Sized(border)
+    # Types of one replay are the same objects where they are equal, and live as long as it does.
+    key = tuple(map(id, border.inputs)), tuple(map(id, border.outputs))
+    sized: Sized = model.replay.prepared((Sized, key), lambda _: Sized(border))
+    return sized

@@ -80,6 +80,11 @@ class NativeDevice(Device):
         return "allocate" in self._functions
 
     @property
+    def has_raw_inputs(self) -> bool:
+        """See `Device.has_raw_inputs`: of every driver in C."""
+        return True
+
+    @property
     def has_streams(self) -> bool:
         """See `Device.has_streams`: of a driver that lets the host wait for an event, too."""
         return self._knows_streams and "synchronize_event" in self._functions

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Mapping
 from typing import Any
 
 from nnadapter.drivers.native.codes import Status
-from nnadapter.drivers.native.structures import make, read_text
+from nnadapter.drivers.native.structures import Room, read_text
 from nnadapter.errors import (
     CancelledError,
     DeviceLostError,
@@ -16,6 +17,7 @@ from nnadapter.errors import (
     IncompatibleProgramError,
     NNAdapterError,
     OutOfMemoryError,
+    TransientError,
 )
 
 MESSAGE_BYTES = 1024
@@ -26,8 +28,29 @@ _TELLING: Mapping[Status, type[NNAdapterError]] = {
     Status.DEVICE_LOST: DeviceLostError,
     Status.INCOMPATIBLE_PROGRAM: IncompatibleProgramError,
     Status.CANCELLED: CancelledError,
+    Status.TRANSIENT: TransientError,
 }
 """Codes that mean the same error whichever function gives them."""
+
+
+class _Room(threading.local):
+    """Where a call of this thread finds its NNAdapterError. A callback may call in turn: who fails last is heard."""
+
+    def __init__(self) -> None:
+        self.message = ctypes.create_string_buffer(MESSAGE_BYTES)
+        error = {"message": ctypes.addressof(self.message), "capacity": MESSAGE_BYTES}
+        self._error = Room("Error", [error])
+        (self._address,) = self._error.addresses
+
+    def cleared(self) -> int:
+        """The address, and nothing is left there of what a driver wrote."""
+        self.message[0] = b"\0"
+        self._error.clear()
+        return self._address
+
+
+_ROOM = _Room()
+_OK = int(Status.OK)
 
 
 class Functions:
@@ -68,13 +91,12 @@ class Functions:
         Raises:
             NNAdapterError: the class that the status stands for, with the driver's message.
         """
-        buffer = ctypes.create_string_buffer(MESSAGE_BYTES)
-        error = make("Error", message=ctypes.addressof(buffer), capacity=MESSAGE_BYTES)
-        status = self._functions[name](*arguments, ctypes.addressof(error))
-        if status == Status.OK:
+        room = _ROOM
+        status = self._functions[name](*arguments, room.cleared())
+        if status == _OK:
             return
         kinds = {**_TELLING, Status.INVALID_ARGUMENT: misuse}
-        raise kinds.get(status, failure)(self._sentence(name, status, read_text(buffer.value)))
+        raise kinds.get(status, failure)(self._sentence(name, status, read_text(room.message.value)))
 
     def made(self, name: str, *arguments: Any, **errors: Any) -> int:
         """Call a function whose last output is a new handle, and return that; see `call`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from nnadapter.drivers.capability import MemoryStatistics
-from nnadapter.drivers.interface import Memory
+from nnadapter.drivers.device_tensors import Memory
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import make

@@ -7,13 +7,18 @@ from nnadapter.drivers.native.codes import DATA_TYPES, LAYOUTS, LIFETIMES
 from nnadapter.drivers.native.packing import PACKED, pack
 from nnadapter.drivers.native.sizes import NumberedSizes, known
 from nnadapter.drivers.native.structures import Holder
+from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Operand, Quantization
 from nnadapter.ir.operations import schema_of
 
 
 def build(model: Model, holder: Holder) -> int:
-    """Return the address of `model` in C; it lives as long as `holder`. Only constants that are packed are copied."""
+    """Return the address of `model` in C; it lives as long as `holder`. Only constants that are packed are copied.
+
+    Raises:
+        InvalidModelError: a tensor has more bytes than can be told.
+    """
     sizes = NumberedSizes(model) if model.is_open else None
     operands = [_operand(holder, operand, sizes) for operand in model.operands]
     operations = [_operation(holder, operation, sizes) for operation in model.operations]
@@ -56,9 +61,19 @@ def _operand(holder: Holder, operand: Operand, sizes: NumberedSizes | None) -> i
         dimensions=holder.values("i64", map(int, known(type_.dimensions))),
         quantization=None if type_.quantization is None else _quantization(holder, type_.quantization),
         data=None if operand.value is None else _constant(holder, operand, operand.value),
-        bytes=type_.nbytes if places is None else 0,
+        bytes=_told_bytes(operand) if places is None else 0,
         sizes=places,
     )
+
+
+def _told_bytes(operand: Operand) -> int:
+    """The bytes of an operand, which C would cut to 64 bits."""
+    nbytes = operand.type.nbytes
+    if nbytes >> 63:
+        raise InvalidModelError(
+            f"sizes are too large for a driver in C: {operand.name!r} has {nbytes:.3g} bytes; give smaller inputs"
+        )
+    return nbytes
 
 
 def _constant(holder: Holder, operand: Operand, value: Array) -> int | None:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import Any
 
 from nnadapter.drivers.control import UNLIMITED, Control
-from nnadapter.drivers.interface import DeviceTensor, Execution, Program
+from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.native.calls import NativeCall, Seat, Sized
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.memory import DeviceMemory
-from nnadapter.drivers.native.packing import PACKED
 from nnadapter.drivers.native.serialized import Border, seal
 from nnadapter.drivers.native.sizes import NumberedSizes
-from nnadapter.drivers.native.streams import NativeStream
+from nnadapter.drivers.native.streams import NativeStream, wait_out
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
 from nnadapter.drivers.streams import Stream
-from nnadapter.errors import FAILURES, CompilationError, DriverError, ExecutionError
+from nnadapter.errors import CompilationError, DriverError, ExecutionError
 from nnadapter.ir.operand import Array
 from nnadapter.process.lending import Lending
 
@@ -31,7 +30,7 @@ class NativeExecution(Execution):
         functions: of the driver.
         device: handle.
         handle: of the execution.
-        border: what goes in and comes out; traced where the model leaves sizes open.
+        sized: what goes in and comes out; traced where the model leaves sizes open.
         held: what the driver reads from, even where nobody has the program any more.
         sizes: those that the model leaves open; None where it leaves none open.
         seats: of the context, which its executions share: a stream may be a thread.
@@ -42,20 +41,19 @@ class NativeExecution(Execution):
         functions: Functions,
         device: int,
         handle: int,
-        border: Border,
+        sized: Sized,
         held: Holder,
         sizes: NumberedSizes | None,
         seats: Lending[Seat],
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._held, self._sizes = held, sizes
-        self._fixed = Sized(border, None)
+        self._fixed = sized
         self._seats = seats
-        self._calls: dict[int | None, tuple[Sized, NativeCall]] = {}
-        """The last request on each stream."""
+        self._calls: dict[object, tuple[Sized | None, NativeCall]] = {}
+        """By seat, or by handle of the caller's stream, the last request, which the driver reads until it is done; and
+        what for, unless that was one run alone."""
         self._last: tuple[Sequence[int], _SizedExecution | None] = (), None
-        self._ahead: NativeCall | None = None
-        """The request that was enqueued last, which the driver reads until its work is done."""
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
@@ -69,6 +67,10 @@ class NativeExecution(Execution):
             ExecutionError: the deadline passed, or the computation failed.
         """
         return self.computed(self._fixed, inputs, control)
+
+    def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
+        """See `Execution.compute_into`: not for tensors whose elements have another form there."""
+        return self.computed(self._fixed, inputs, outputs=outputs)
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
@@ -94,14 +96,22 @@ class NativeExecution(Execution):
             self._last = numbers, execution
         return execution
 
-    def computed(self, sized: Sized, inputs: Sequence[Array], control: Control = UNLIMITED) -> Sequence[Array]:
-        """What a run computes; see `compute_within`."""
+    def computed(
+        self, sized: Sized, inputs: Sequence[Array], control: Control = UNLIMITED, outputs: Sequence[Array] = ()
+    ) -> Sequence[Array]:
+        """What a run computes, into `outputs` where there are any; see `compute_within`."""
         user = object()
         try:
             seat = self._seats.take(user)
-            call = self._call(seat.stream_handle, sized, control)
-            call.take(inputs)
-            self._run(call, seat)
+            call = self._call(seat, seat.stream, sized, control)
+            call.take(inputs, outputs)
+            try:
+                self._compute(call)
+                if seat.stream is not None:
+                    seat.stream.synchronize()
+            except BaseException:
+                wait_out(seat.stream)
+                raise
             return call.results()
         finally:
             self._seats.users.pop(user, None)
@@ -115,14 +125,11 @@ class NativeExecution(Execution):
             return None
         user = object()
         try:
-            with self._room(sized) as made:
-                seat = self._seats.take(user)
-                call = self._call(seat.stream_handle, sized, control)
-                call.place(given, made)
-                self._run(call, seat)
+            seat = self._seats.take(user)
+            call = self._call(seat, seat.stream, sized, control)
+            return self._placed_by(call, sized, given, seat.stream, is_awaited=True)
         finally:
             self._seats.users.pop(user, None)
-        return _tensors(sized, made)
 
     def enqueued(
         self, sized: Sized, inputs: Sequence[DeviceTensor], stream: Stream, control: Control
@@ -132,26 +139,30 @@ class NativeExecution(Execution):
         given = _placed(sized, inputs)
         if given is None:
             return None
-        call = self._ahead = self._call(stream.handle, sized, control)
-        with self._room(sized) as made:
-            call.place(given, made)
-            try:
-                self._compute(call)
-            except BaseException:
-                with suppress(*FAILURES):  # the driver may be at work on what is about to be freed
-                    stream.synchronize()
-                raise
-        return _tensors(sized, made)
+        call = self._call(stream.handle, stream, sized, control)
+        return self._placed_by(call, sized, given, stream, is_awaited=False)
 
-    @contextmanager
-    def _room(self, sized: Sized) -> Iterator[list[DeviceMemory]]:
-        """Memory for the outputs, freed where the block raises."""
+    def _placed_by(
+        self,
+        call: NativeCall,
+        sized: Sized,
+        given: Sequence[DeviceMemory],
+        stream: NativeStream | None,
+        *,
+        is_awaited: bool,
+    ) -> list[DeviceTensor]:
+        """The outputs in new memory, which is freed where this raises: not before the stream is done with it."""
         made: list[DeviceMemory] = []
         try:
-            for type_ in sized.border.outputs:
-                made.append(DeviceMemory(self._functions, self._device, type_.nbytes))
-            yield made
+            for nbytes in sized.request.output_sizes:
+                made.append(DeviceMemory(self._functions, self._device, nbytes))
+            call.place(given, made)
+            self._compute(call)
+            if is_awaited and stream is not None:
+                stream.synchronize()
+            return _tensors(sized, made)
         except BaseException:
+            wait_out(stream)
             for memory in made:
                 memory.free()
             raise
@@ -160,22 +171,16 @@ class NativeExecution(Execution):
         """See `Execution.close`."""
         self._functions.plain("destroy_execution", self._handle)
 
-    def _call(self, stream: int | None, sized: Sized, control: Control) -> NativeCall:
-        """The request on a stream, the last one where it fits."""
-        last, call = self._calls.get(stream, (None, None))
+    def _call(self, user: object, stream: NativeStream | None, sized: Sized, control: Control) -> NativeCall:
+        """The request of who computes on a stream; the last one where it fits."""
+        last, call = self._calls.get(user, (None, None))
         if call is None or last is not sized or control is not UNLIMITED:
-            call = NativeCall(*sized.border, stream, control, sized.told)
-            if control is UNLIMITED:
-                self._calls[stream] = sized, call
+            call = NativeCall(sized.request, None if stream is None else stream.handle, control, sized.told)
+            self._calls[user] = sized if control is UNLIMITED else None, call
         return call
 
     def _compute(self, call: NativeCall) -> None:
         self._functions.call("compute", self._handle, call.request, failure=ExecutionError, misuse=ExecutionError)
-
-    def _run(self, call: NativeCall, seat: Seat) -> None:
-        self._compute(call)
-        if seat.stream is not None:
-            seat.stream.synchronize()
 
 
 class _SizedExecution(Execution):
@@ -208,16 +213,12 @@ class _SizedExecution(Execution):
 def _placed(sized: Sized, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
     """Where inputs lie; None where the driver cannot compute in its memory."""
     given = [each.memory for each in inputs if isinstance(each.memory, DeviceMemory)]
-    every = (*sized.border.inputs, *sized.border.outputs)
-    able = len(given) == len(inputs) and all(type_.dtype not in PACKED and type_.size for type_ in every)
-    return given if able else None
+    return given if len(given) == len(inputs) and sized.request.may_lie_on_device else None
 
 
 def _tensors(sized: Sized, made: Sequence[DeviceMemory]) -> list[DeviceTensor]:
-    return [
-        DeviceTensor(memory, type_.dtype.array_type, tuple(map(int, type_.dimensions)))
-        for memory, type_ in zip(made, sized.border.outputs, strict=True)
-    ]
+    rooms = zip(made, sized.request.rooms, strict=True)
+    return [DeviceTensor(memory, dtype, tuple(map(int, dimensions))) for memory, (dimensions, dtype) in rooms]
 
 
 class NativeProgram(Program):
@@ -228,20 +229,20 @@ class NativeProgram(Program):
         functions: Functions,
         device: int,
         handle: int,
-        border: Border,
+        sized: Sized,
         held: Holder,
         seats: Lending[Seat],
         sizes: NumberedSizes | None = None,
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._border, self._held, self._sizes, self._seats = border, held, sizes, seats
+        self._sized, self._held, self._sizes, self._seats = sized, held, sizes, seats
         self._lock = threading.Lock()
 
     def create_execution(self) -> NativeExecution:
         """See `Program.create_execution`."""
         with self._lock:
             handle = self._functions.made("create_execution", self._handle, failure=ExecutionError)
-        around = self._border, self._held, self._sizes, self._seats
+        around = self._sized, self._held, self._sizes, self._seats
         return NativeExecution(self._functions, self._device, handle, *around)
 
     def bound(self, request: int) -> int | None:
@@ -281,7 +282,7 @@ class NativeProgram(Program):
         callback = SIGNATURES["write"](write)
         writer = make("Writer", write=ctypes.cast(callback, ctypes.c_void_p).value)
         self._functions.call("serialize", self._handle, ctypes.addressof(writer))
-        return seal(self._functions.driver, self._border, parts)
+        return seal(self._functions.driver, self._sized.border, parts)
 
     def close(self) -> None:
         """See `Program.close`."""

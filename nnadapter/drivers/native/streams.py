@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.streams import Event, Stream
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import FAILURES, ExecutionError
 
 
 class NativeEvent(Event):
@@ -68,3 +70,17 @@ class NativeStream(Stream):
         handle, self.handle = self.handle, None
         if handle is not None:
             self._functions.plain("destroy_stream", handle)
+
+
+def wait_out(stream: NativeStream | None) -> None:
+    """Wait until a stream, if there is one, is done, however often somebody interrupts: what it works in may go then.
+
+    What failed is not told: an error is being raised already.
+    """
+    while stream is not None:
+        try:
+            with suppress(*FAILURES):
+                stream.synchronize()
+            return
+        except KeyboardInterrupt:
+            continue

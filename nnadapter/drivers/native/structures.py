@@ -50,6 +50,26 @@ def make(name: str, /, **members: Any) -> Any:
     return made
 
 
+class Room:
+    """Structures of one kind in a row, as they were made, for drivers to write into again and again."""
+
+    def __init__(self, name: str, each: Sequence[Mapping[str, Any]]) -> None:
+        """Take the name of the structure, and the members of each."""
+        made = [bytes(make(name, **members)) for members in each]
+        self._as_new = b"".join(made)
+        self.bytes = bytearray(self._as_new)
+        """What is there now."""
+        kind = CLASSES[name]
+        self.structures = [kind.from_buffer(self.bytes, index * ctypes.sizeof(kind)) for index in range(len(made))]
+        """Each of them."""
+        self.addresses = list(map(ctypes.addressof, self.structures))
+        """Where each is."""
+
+    def clear(self) -> None:
+        """Make them what they were."""
+        self.bytes[:] = self._as_new
+
+
 def read(name: str, address: int) -> Any:
     """Return a copy of the structure at an address as far as its own `size` says it goes; what lies beyond is 0."""
     kind = CLASSES[name]
@@ -73,11 +93,12 @@ class Holder:
     """Makes what structures point to, and keeps it alive as long as it lives itself."""
 
     def __init__(self) -> None:
-        self._kept: list[Any] = []
+        self.kept: list[Any] = []
+        """Everything, in the order in which it was made."""
 
     def keep(self, thing: Any) -> Any:
         """Return `thing`, kept."""
-        self._kept.append(thing)
+        self.kept.append(thing)
         return thing
 
     def make(self, name: str, /, **members: Any) -> int:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
+
 from nnadapter.drivers.native.codes import REASONS
-from nnadapter.drivers.native.structures import Holder, make, read_text
+from nnadapter.drivers.native.structures import Holder, Room, read_text
+from nnadapter.ir.operand import Array
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 DETAIL_BYTES = 512
@@ -23,25 +26,34 @@ class VerdictSink:
 
     def __init__(self, count: int, *, supported: bool = False) -> None:
         self._holder = Holder()
-        self._buffer = ctypes.create_string_buffer(max(count, 1) * DETAIL_BYTES)
-        start = ctypes.addressof(self._buffer)
-        self._verdicts = [
-            make("Verdict", supported=int(supported), detail=start + index * DETAIL_BYTES, capacity=DETAIL_BYTES)
-            for index in range(count)
-        ]
-        self.addresses = [ctypes.addressof(verdict) for verdict in self._verdicts]
+        self._count = count
+        self._details: Array = np.zeros((max(count, 1), DETAIL_BYTES), np.uint8)
+        self._start: int = self._details.__array_interface__["data"][0]
+        places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
+        self._room = Room("Verdict", [{"supported": int(supported), **place} for place in places])
+        self._all_supported = Room("Verdict", [{"supported": 1, **place} for place in places]).bytes
+        """What is there where a driver takes everything, which most do."""
+        self.addresses = self._room.addresses
         """Where they are, in order."""
         self.array = self._holder.pointers(self.addresses)
         """Where the array of pointers to them is; None if there are none."""
 
+    def cleared(self) -> VerdictSink:
+        """Itself, as it was made: what a driver wrote is gone."""
+        self._room.clear()
+        self._details[:, 0] = 0
+        return self
+
     def read(self) -> list[Verdict]:
         """What the driver answered, in order."""
-        return [self._read(index, verdict) for index, verdict in enumerate(self._verdicts)]
+        if self._room.bytes == self._all_supported:
+            return [SUPPORTED] * self._count
+        return [self._read(index, verdict) for index, verdict in enumerate(self._room.structures)]
 
     def _read(self, index: int, verdict: Any) -> Verdict:
         if verdict.supported == 1:
             return SUPPORTED
-        room = ctypes.addressof(self._buffer) + index * DETAIL_BYTES  # the driver may have moved its pointer
+        room = self._start + index * DETAIL_BYTES  # the driver may have moved its pointer
         detail = read_text(ctypes.string_at(room, DETAIL_BYTES).partition(b"\0")[0])
         if verdict.supported == 0 and verdict.reason in REASONS:
             return Unsupported(REASONS[verdict.reason], detail or "the driver gave no sentence; ask its vendor")

@@ -6,8 +6,6 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
-from onnxruntime.capi import onnxruntime_pybind11_state as native
-
 from nnadapter.drivers.capability import (
     Capability,
     DeviceInfo,
@@ -21,7 +19,6 @@ from nnadapter.drivers.interface import Context, Device, Driver, Program
 from nnadapter.drivers.onnxruntime.arena import shrink_arena
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
-from nnadapter.drivers.onnxruntime.own_operators import has_operator
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.drivers.onnxruntime.program import CpuProgram
 from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
@@ -31,12 +28,12 @@ from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModel
 from nnadapter.onnx.nodes import opsets_of, plain_domain, with_nested
 from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
 from nnadapter.onnx.schemas import since_version
-from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 if TYPE_CHECKING:
     import onnx
+    import onnxruntime
 
 _OLDEST_JUDGED_OPSET = 7
 """ONNX Runtime has its own ways with models older than that, which are not second-guessed."""
@@ -69,6 +66,7 @@ class CpuContext(Context):
     ) -> None:
         self._session_options = session_options
         self._trace, self._lane = trace, lane
+        self._has_compiled = False
 
     def with_session_options(self, options: onnxruntime.SessionOptions | None) -> CpuContext:
         """See `Context.with_session_options`."""
@@ -108,10 +106,11 @@ class CpuContext(Context):
 
     def close(self) -> None:
         """See `Context.close`: what its sessions needed for their runs goes back."""
-        shrink_arena()
+        if self._has_compiled:
+            shrink_arena()
 
     def _compiled(self, model: onnx.ModelProto, *, spins: bool) -> Program:
-        permit = pool_permit()
+        permit, self._has_compiled = pool_permit(), True
         try:
             contents = loadable_of(model, by_address=self._session_options is None)
             profile = profile_of(self._trace, self._lane, len(model.graph.node))
@@ -154,18 +153,25 @@ def refused_nodes(
         try:
             open_session(loadable_of(part, by_address=False), session_options, has_pool=False, spins=False)
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not load
-            reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), Reason.DEVICE_REFUSED)
-            return Unsupported(reason, f"ONNX Runtime {onnxruntime.__version__} does not load it: {brief(error)}")
+            return Unsupported(_reason(error), f"ONNX Runtime {_version()} does not load it: {brief(error)}")
         return None
 
     return find_culprits(model, attempt)
 
 
-_REASONS = (
-    (native.NotImplemented, Reason.UNSUPPORTED_OPERATION),
-    (InvalidModelError, Reason.UNSUPPORTED_VERSION),
-)
-"""Why ONNX Runtime did not load a node, by what was raised."""
+def _reason(error: Exception) -> Reason:
+    """Why ONNX Runtime did not load a node, by what was raised."""
+    from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel  # nobody judges by it unasked
+
+    if isinstance(error, NoKernel):
+        return Reason.UNSUPPORTED_OPERATION
+    return Reason.UNSUPPORTED_VERSION if isinstance(error, InvalidModelError) else Reason.DEVICE_REFUSED
+
+
+def _version() -> str:
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    return str(onnxruntime.__version__)
 
 
 class CpuDevice(Device):
@@ -192,8 +198,8 @@ class CpuDriver(Driver):
 
     def devices(self) -> Sequence[DeviceInfo]:
         """See `Driver.devices`."""
-        version = onnxruntime.__version__
-        return (DeviceInfo(name="cpu", vendor="ONNX Runtime", type=DeviceType.CPU, sub_type="CPU", version=version),)
+        row = DeviceInfo(name="cpu", vendor="ONNX Runtime", type=DeviceType.CPU, sub_type="CPU", version=_version())
+        return (row,)
 
 
 _DOMAINS = frozenset(
@@ -225,7 +231,7 @@ def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Co
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {domain!r} is not ONNX's and not ONNX Runtime's")
     opset = opsets.get(plain_domain(domain), 1)
     since = since_version(domain, op_type, opset)
-    if since is None and opset >= _OLDEST_JUDGED_OPSET and not has_operator(op_type, opset):
+    if since is None and opset >= _OLDEST_JUDGED_OPSET and not _has_operator(op_type, opset):
         return Unsupported(
             Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no operator {op_type!r}, nor has ONNX Runtime"
         )
@@ -233,6 +239,11 @@ def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Co
         return SUPPORTED
     return Unsupported(
         Reason.UNSUPPORTED_VERSION,
-        f"{op_type} is of opset {since}, ONNX Runtime {onnxruntime.__version__} knows opsets up to "
-        f"{onnxruntime_limits()[0]['']}",
+        f"{op_type} is of opset {since}, ONNX Runtime {_version()} knows opsets up to {onnxruntime_limits()[0]['']}",
     )
+
+
+def _has_operator(op_type: str, opset: int) -> bool:
+    from nnadapter.drivers.onnxruntime.own_operators import has_operator  # for what onnx knows nothing of
+
+    return has_operator(op_type, opset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from nnadapter.drivers.capability import (
     DeviceType,
     ModelForm,
     OpenSizes,
+    OperationRows,
     OperationSupport,
     OptionValues,
     Threading,
@@ -20,7 +21,6 @@ from nnadapter.drivers.hardware import HardwareNeeds, Machine
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.drivers.openvino.context import OpenvinoContext
 from nnadapter.drivers.openvino.engine import EXTRA, core, missing, translated, version
-from nnadapter.drivers.openvino.operators import OPERATORS
 from nnadapter.drivers.openvino.options import options_of
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 from nnadapter.process.extras import has_extra
@@ -78,12 +78,16 @@ class OpenvinoDevice(Device):
             open_sizes=OpenSizes.ANY if self._name == "CPU" else OpenSizes.NONE,
             takes_references=True,
             options=options_of(abilities, self._properties),
-            operations=tuple(
-                OperationSupport(type=f"ai.onnx::{name}", dtypes=row.dtypes, ranks=(0, 8), limits=row.limits)
-                for name, row in sorted(OPERATORS.items())
-            ),
+            operations=OperationRows(_operations),
             limits=_LIMITS,
         )
+
+
+def _operations() -> Iterator[OperationSupport]:
+    from nnadapter.drivers.openvino.operators import OPERATORS  # a program that is loaded needs no table
+
+    for name, row in sorted(OPERATORS.items()):
+        yield OperationSupport(type=f"ai.onnx::{name}", dtypes=row.dtypes, ranks=(0, 8), limits=row.limits)
 
 
 class OpenvinoDriver(Driver):
@@ -103,7 +107,7 @@ class OpenvinoDriver(Driver):
             raise DeviceNotFoundError(f"openvino has no device {device_id!r}; choose one of {offered}")
         if not has_extra(EXTRA):
             raise missing(f"openvino:{name}")
-        why = _missing(name)
+        why = "" if _is_there(name) else _missing(name)
         if why:
             raise DeviceUnavailableError(f"device 'openvino:{name}' cannot be used: {why}")
         return OpenvinoDevice(name)
@@ -128,6 +132,17 @@ def _row(name: str, type_: DeviceType) -> DeviceInfo:
         sub_type=str(core().get_property(name, "FULL_DEVICE_NAME")),
         version=version(),
     )
+
+
+def _is_there(name: str) -> bool:
+    """Whether a device answers: the others need not be looked for, and their libraries not loaded, to know that.
+
+    Of numbers, the engine knows only by looking: its CPU answers to any.
+    """
+    try:
+        return "." not in name and bool(core().get_property(name, "FULL_DEVICE_NAME"))
+    except Exception:  # noqa: BLE001  the engine raises whatever it likes; why it is not there is said by `_missing`
+        return False
 
 
 def _missing(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from math import prod
 from typing import Any
@@ -19,6 +20,7 @@ from nnadapter.ir.operand import Array
 
 _FEW_BYTES = 1 << 16
 """Outputs up to this size stay in the engine's memory and are copied: to bind memory takes 3 us, to copy these less."""
+_NOTHING: Mapping[int, Any] = {}
 _LOOK_MS = 2
 """How often somebody who may stop a computation is asked; the engine tells at once when it is done."""
 
@@ -40,12 +42,15 @@ class OpenvinoExecution(Execution):
         """
         self._request = request
         self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)
-        self._tensor = module().Tensor
+        self._tensor, self._set_input = module().Tensor, request.set_input_tensor
         self._inputs = signature.inputs
         self._open = frozenset(port for port, each in enumerate(request.model_inputs) if each.partial_shape.is_dynamic)
         self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
         self._stays = [shape is None or _is_small(shape, dtype) for shape, dtype in self._outputs]
         """Outputs that lie in the engine's memory, until other memory is given for them."""
+        self._fed = tuple((position, port) for position, port in enumerate(signature.inputs) if port is not None)
+        self._is_plain = all(self._stays) and not self._open
+        """A run is told nothing, and gives copies."""
         self._bound_inputs: list[object] = [None] * len(signature.inputs)
         self._bound_outputs: list[object] = [None] * len(signature.outputs)
         self._read_from = read_from  # the last one, so that it goes after the request
@@ -56,6 +61,8 @@ class OpenvinoExecution(Execution):
         Raises:
             ExecutionError: the engine does not take the inputs, or fails.
         """
+        if self._is_plain:
+            return self._copied(inputs)
         return self._computed(inputs, self._new(), self._infer_copies if all(self._stays) else self._infer)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
@@ -66,6 +73,16 @@ class OpenvinoExecution(Execution):
         """See `Execution.compute_into`, and `compute`. What is used again stays bound."""
         return self._computed(inputs, outputs, self._infer)
 
+    def _copied(self, inputs: Sequence[Array]) -> Sequence[Array]:
+        """Copies of what the engine makes in its own memory."""
+        try:
+            for position, port in self._fed:
+                self._bind(self._set_input, port, inputs[position], self._bound_inputs, position)
+            made = zip(self._infer_copies(_NOTHING), self._outputs, strict=True)
+            return [np.asarray(array, dtype) for array, (_, dtype) in made]
+        except Exception as error:
+            raise _failed(error) from error
+
     def _new(self) -> Sequence[Array | None]:
         """Arrays for the outputs, None for those that are read from the engine's own memory."""
         return [
@@ -74,12 +91,18 @@ class OpenvinoExecution(Execution):
         ]
 
     def _infer_while_wanted(self, cancelled: Callable[[], bool], fed: Mapping[int, Any]) -> Sequence[Any]:
-        self._request.start_async(fed)
-        while not self._request.wait_for(_LOOK_MS):
-            if cancelled():
+        try:
+            self._request.start_async(fed)
+            while not self._request.wait_for(_LOOK_MS):
+                if cancelled():
+                    self._request.cancel()
+                    break
+            self._request.wait()
+        except BaseException:  # an interrupt: the engine still works, on arrays that go with the frames above
+            with suppress(Exception):  # it says that it was cancelled
                 self._request.cancel()
-                break
-        self._request.wait()
+                self._request.wait()
+            raise
         return [
             self._request.get_output_tensor(port).data.copy() if stays else None
             for port, stays in enumerate(self._stays)
@@ -94,10 +117,10 @@ class OpenvinoExecution(Execution):
                 if port in self._open:
                     fed[port] = self._tensor(shareable(array), shared_memory=True)
                 elif port is not None:
-                    self._bind(self._request.set_input_tensor, port, array, self._bound_inputs, position)
+                    self._bind(self._set_input, port, array, self._bound_inputs, position)
             for port, result in enumerate(results):
                 if result is not None:
-                    self._stays[port] = False
+                    self._stays[port] = self._is_plain = False
                     self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
             own = np.array if infer is self._infer else np.asarray  # of views, or of copies
             return [
@@ -105,11 +128,11 @@ class OpenvinoExecution(Execution):
                 for made, result, (_, dtype) in zip(infer(fed), results, self._outputs, strict=True)
             ]
         except Exception as error:
-            raise ExecutionError(f"OpenVINO failed while it ran: {brief(error)}; check the inputs") from error
+            raise _failed(error) from error
 
     def close(self) -> None:
         """See `Execution.close`."""
-        del self._infer, self._infer_copies, self._request
+        del self._infer, self._infer_copies, self._set_input, self._request
 
     def _bind(self, setter: Callable[..., None], port: int, array: Array, bound: list[object], position: int) -> None:
         interface = array.__array_interface__
@@ -119,6 +142,10 @@ class OpenvinoExecution(Execution):
         bound[position] = None
         setter(port, self._tensor(shareable(array), shared_memory=True))
         bound[position] = place
+
+
+def _failed(error: Exception) -> ExecutionError:
+    return ExecutionError(f"OpenVINO failed while it ran: {brief(error)}; check the inputs")
 
 
 def _is_small(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:

@@ -190,6 +190,13 @@ def padded_pixels(form: Form) -> bool:
     return bool(pads and max(form.per_axis("strides")) > 1 and set(form.shape(1)[2:]) == {1})
 
 
+def other_functions_backwards(form: Form) -> bool:
+    """Whether a recurrent layer of both directions has other functions, or parameters of them, in the second one."""
+    lists = [form.attribute(f"activation{name}", []) for name in ("s", "_alpha", "_beta")]
+    both = form.attribute("direction", b"forward") == b"bidirectional"
+    return both and any(list(values[: len(values) // 2]) != list(values[len(values) // 2 :]) for values in lists)
+
+
 def is_crossed(form: Form) -> bool:
     """Whether Softmax below opset 13 has more to normalize than one axis, where the engine takes that one alone."""
     shape, axis = form.shape(0), form.attribute("axis", 1)

@@ -9,8 +9,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
+from nnadapter.drivers.openvino.booleans import compare_booleans
 from nnadapter.drivers.openvino.engine import core, module
 from nnadapter.drivers.openvino.overlaps import exclude_thresholds
+from nnadapter.drivers.openvino.permutations import keep_permutations
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.reals import keep_real
 from nnadapter.drivers.openvino.sharing import shareable
@@ -54,6 +56,10 @@ def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
         keep_real(engine_model)
     if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
         exclude_thresholds(engine_model)
+    if any(node.op_type in ("Gather", "Split") for node in model.graph.node):
+        keep_permutations(engine_model)
+    if any(node.op_type == "Cast" for node in model.graph.node):
+        compare_booleans(engine_model)
     return _kept_apart(engine_model)
 
 

@@ -22,6 +22,7 @@ from nnadapter.drivers.openvino.forms import (
     is_read_plainly_too,
     lone_labels,
     makes_part_of_pixel,
+    other_functions_backwards,
     overhanging,
     padded_pixels,
     padding_to_shape,
@@ -91,6 +92,11 @@ RESTRICTIONS = (
         "is taken as it is at inference: no training_mode, no mask, a constant ratio",
     ),
     Restriction(
+        "Where",
+        lambda form: len(set(form.node.input)) == 1,
+        "whose inputs are one value is not compiled",
+    ),
+    Restriction(
         "Resize",
         lambda form: form.attribute("antialias", 0) or form.attribute("exclude_outside", 0),
         "with antialias or exclude_outside weighs pixels in another way than ONNX says",
@@ -138,6 +144,11 @@ RESTRICTIONS = (
     Restriction("LSTM", lambda form: form.attribute("input_forget", 0), "leaves input_forget out"),
     Restriction(
         "LSTM GRU RNN", lambda form: form.attribute("layout", 0), "with layout 1 makes another shape than ONNX says"
+    ),
+    Restriction(
+        "LSTM GRU RNN",
+        other_functions_backwards,
+        "takes the functions of the forward direction for both directions",
     ),
     Restriction("SpaceToDepth", lambda form: form.attribute("mode", b"DCR") != b"DCR", "is computed in mode DCR only"),
     Restriction(

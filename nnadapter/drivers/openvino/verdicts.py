@@ -24,6 +24,7 @@ _SIZING = frozenset((
     "Trilu",
 ))  # fmt: skip
 """Ops that make sizes, and masks and positions of them, in exported models."""
+_REALS = frozenset(("float16", "float32"))
 
 
 def grouped_filters(model: onnx.ModelProto) -> frozenset[str]:
@@ -52,6 +53,11 @@ class Whole:
         parts = Parts(model, constant_bytes, grouped_filters(model))
         names = measured_names(model), counted_names(model)
         return Whole(parts, size_names(model), *names, has_open_inputs(model))
+
+    def is_size(self, name: str) -> bool:
+        """Whether a value follows from shapes alone, and is no real number, as angles of positions are."""
+        value = self.parts.value(name) if name in self.sizes else None
+        return name in self.sizes and (value is None or value.dtype not in _REALS)
 
     def counts(self, node: onnx.NodeProto, name: str) -> bool:
         """Whether a value is int64 that counts, which a node moves."""
@@ -98,7 +104,7 @@ def judge_open(node: onnx.NodeProto, whole: Whole) -> Verdict:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is taken at fixed sizes alone")
     if not is_open:
         return SUPPORTED
-    values = (name for name in (*node.input, *node.output) if name and name not in whole.sizes)
+    values = (name for name in (*node.input, *node.output) if name and not whole.is_size(name))
     open_types = all_of(_open_type(node, name, whole.parts) for name in values)
     return all_of((open_types, restriction(node, whole.parts, whole.sizes)))
 
@@ -112,11 +118,13 @@ def _of_data(node: onnx.NodeProto, whole: Whole) -> Verdict:
 
 
 def _of_sizes(node: onnx.NodeProto, whole: Whole) -> Verdict | None:
-    """The verdict on a node that makes sizes of sizes; None for any other."""
+    """The verdict on a node that makes sizes of sizes; None for any other, and for functions of positions."""
     # Constants that are dequantized follow from no data either, and are no sizes.
     if node.op_type in QUANTIZING or not all(name in whole.sizes for name in node.output if name):
         return None
     is_known = node.op_type in _SIZING and not plain_domain(node.domain)
+    if not is_known and not any(whole.is_size(name) for name in node.output if name):
+        return None
     detail = f"{node.op_type} is not among the ops that were found right on sizes"
     return SUPPORTED if is_known else Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from nnadapter import limits
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.container.descriptor import DESCRIPTOR
 from nnadapter.files.messages import Messages
@@ -16,11 +17,11 @@ PREFIX = struct.Struct("<8sIIQQ32s")
 ALIGNMENT = 64
 PAGE = 4096
 """Bytes; parts with as many begin at a multiple of it, so that each is mapped by itself."""
-LARGEST_TABLE = 1 << 26
-"""Bytes of the largest table that is read."""
 ADVICE = "compile the model again"
 """What to do about a file that is not what it should be."""
-MESSAGES = Messages(DESCRIPTOR, "nnadapter.container", CompiledModelError, "compiled model", ADVICE)
+MESSAGES = Messages(
+    DESCRIPTOR, "nnadapter.container", CompiledModelError, "compiled model", ADVICE, limits.CONTAINER_BYTES
+)
 
 
 class Part(NamedTuple):

@@ -9,16 +9,17 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
+from collections.abc import Callable
 from hashlib import sha256
 from itertools import pairwise
-from pathlib import Path
+from stat import S_ISREG
 
+from nnadapter import limits
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.beginning import MAGIC
 from nnadapter.files.container.layout import (
     ADVICE,
     ALIGNMENT,
-    LARGEST_TABLE,
     MESSAGES,
     PREFIX,
     VERSION,
@@ -40,16 +41,24 @@ class Container:
         self._checked: set[int] = set()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Container:
+    def open(
+        cls, path: str | os.PathLike[str], check: Callable[[os.stat_result], object] = lambda status: None
+    ) -> Container:
         """Map a file, and read its table.
+
+        Args:
+            path: of the file. Nobody is waited for where it is a pipe.
+            check: looks at what the system says of the very file that is opened, and raises where it is not wanted.
 
         Raises:
             CompiledModelError: it cannot be read, is none, is damaged, or of a newer version.
         """
         name = os.fsdecode(path)
         try:
-            with Path(path).open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
+            with open(path, "rb", opener=_open_at_once) as file:
+                status = os.fstat(file.fileno())
+                check(status)
+                size = status.st_size if S_ISREG(status.st_mode) else 0
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
@@ -119,7 +128,7 @@ class Container:
                 "nnadapter, or compile the model again with this one",
                 file=self.name,
             )
-        if version < 1 or zero or length > LARGEST_TABLE or offset < PREFIX.size or offset + length != size:
+        if version < 1 or zero or length > limits.CONTAINER_BYTES or offset < PREFIX.size or offset + length != size:
             raise self.damaged(f"its table has {length} bytes at {offset}, and the file ends at {size}")
         table = self._data[offset:]
         if sha256(table).digest() != digest:
@@ -148,3 +157,8 @@ class Container:
         for at in range(begin, end, _CHECKED_BYTES):
             if bytes(self._data[at : min(end, at + _CHECKED_BYTES)]).strip(b"\0"):
                 raise self.damaged(f"there is something between {begin} and {end}, where nothing belongs")
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for somebody to write, where the path is a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

@@ -44,11 +44,15 @@ class ContainerWriter:
         return self._known[digest]
 
     def finish(self) -> None:
-        """Write the table, and what says where it is."""
+        """Write the table, and what says where it is.
+
+        Raises:
+            CompiledModelError: there are more parts than readers take.
+        """
         table = MESSAGES.new("Table")
         for part in self._parts:
             table.parts.add(**part._asdict())
-        written: bytes = table.SerializeToString(deterministic=True)
+        written = MESSAGES.bytes_of(table)
         offset = self._pad(len(written))
         self._file.write(written)
         self._file.seek(0)

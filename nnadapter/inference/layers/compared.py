@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nnadapter.accuracy.cutting import Values
+from nnadapter.accuracy.tolerances import Tolerances
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.inference.layers.cutting import Values
-from nnadapter.inference.layers.tolerances import Tolerances
 from nnadapter.options import Options
 from nnadapter.reports.report import PartitionReport
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
+from nnadapter.accuracy.saving import Saved
 from nnadapter.running.deviation import Deviation
 
 _LISTED = 10
@@ -30,15 +31,6 @@ class Finding:
         kinds = kinds if count < 4 else f"{count} nodes"
         times = "infinitely many" if off.tolerances == inf else f"{off.tolerances:.3g}"
         return f"{ends} ({kinds}) on {places}: {off.value!r} is off by {off.largest_absolute:.3g}, {times} tolerances"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
-    """What was found, as files."""
-
-    folder: str
-    command: str
-    """What shows it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

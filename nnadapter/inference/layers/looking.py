@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from nnadapter.accuracy.cutting import Cutting, cut
+from nnadapter.accuracy.saving import save_stretch
+from nnadapter.accuracy.searching import Search, Stretch
+from nnadapter.accuracy.tolerances import quantized_values, shapes_of
+from nnadapter.accuracy.trials import HostValues, Trials
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.inference.layers.compared import Compared
-from nnadapter.inference.layers.cutting import Cutting, cut
 from nnadapter.inference.layers.findings import Finding, LayerReport
 from nnadapter.inference.layers.ruling_out import rule_out
-from nnadapter.inference.layers.saving import save_stretch
-from nnadapter.inference.layers.searching import Search, Stretch
-from nnadapter.inference.layers.tolerances import quantized_values, shapes_of
-from nnadapter.inference.layers.trials import HostValues, Trials
 from nnadapter.onnx.files import load_model
+from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.running.deviation import Deviation
 
 _MOST_VERIFIED = 4
@@ -33,7 +35,16 @@ def look(
         save: a folder for the tensors and a small model of what is found first.
         rules_out: a file for the smallest set of pins found that makes the outputs agree.
     """
-    search = _search(compared)
+    with closing(open_setting(compared.requests, compared.options)) as setting:
+        return _look(compared, _search(compared, setting), save, rules_out)
+
+
+def _look(
+    compared: Compared,
+    search: Search,
+    save: str | os.PathLike[str] | None,
+    rules_out: str | os.PathLike[str] | None,
+) -> LayerReport:
     cutting = search.cutting
     errors, unchecked = search.alone()
     wrong, shown = _verified(search, [atom for atom, error in sorted(errors.items()) if error.beyond])
@@ -54,11 +65,13 @@ def look(
         unchecked=cutting.own_names(unchecked),
         compilations=search.trials.compilations,
     )
-    shown = shown or joint
+    shown, told = shown or joint, compared.tolerances
     suspects = dict.fromkeys([*wrong, *members, *ranked, *cutting.accelerated])
     try:
         if save is not None and shown is not None:
-            report = replace(report, saved=save_stretch(Path(save), shown, compared))
+            report = replace(
+                report, saved=save_stretch(Path(save), shown, compared.requests, told.relative, told.absolute)
+            )
         if rules_out is not None:
             report = replace(report, ruled_out=rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])))
     except (OSError, ValueError) as error:  # a sequence of different shapes is no array
@@ -66,14 +79,13 @@ def look(
     return report
 
 
-def _search(compared: Compared) -> Search:
+def _search(compared: Compared, setting: Setting) -> Search:
     homes = {node.name: node.device for node in compared.report.nodes if node.device not in ("", *HOSTS)}
     cutting, defaults = cut(load_model(compared.model), shapes_of(compared.feed), homes)
     told = compared.tolerances
     tolerances = replace(told, quantized=told.quantized | quantized_values(cutting.graph) - told.outputs)
-    names = [name for name in compared.report.devices if name not in HOSTS]
-    trials = Trials(compared.requests, names, compared.options)
-    return Search(cutting, tolerances, trials, HostValues(cutting, {**defaults, **compared.feed}))
+    trials = Trials(setting)
+    return Search(cutting, tolerances, trials, HostValues(cutting, trials, {**defaults, **compared.feed}))
 
 
 def _verified(search: Search, atoms: Sequence[int]) -> tuple[Sequence[int], Stretch | None]:

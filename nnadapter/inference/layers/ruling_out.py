@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from nnadapter.accuracy.searching import first_true
 from nnadapter.drivers.selection import CPU
 from nnadapter.inference.layers.compared import Compared
 from nnadapter.inference.layers.findings import RuledOut
-from nnadapter.inference.layers.searching import first_true
 from nnadapter.inference.session import InferenceSession
 from nnadapter.rules.reading import read_rules
 from nnadapter.rules.values import Pin, Rules

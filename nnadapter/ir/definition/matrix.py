@@ -18,6 +18,31 @@ def _mat_mul(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Any:
     return np.matmul(x.swapaxes(-1, -2) if transpose_x else x, y.swapaxes(-1, -2) if transpose_y else y)
 
 
+def _integers(packed: Array, bits: int) -> Array:
+    """The integers in the bytes of the last axis, lowest bits first."""
+    each = np.unpackbits(packed, axis=-1, bitorder="little").reshape(*packed.shape[:-1], -1, bits)
+    return each @ (1 << np.arange(bits))
+
+
+def _mat_mul_n_bits(
+    x: Array,
+    weight: Array,
+    scale: Array,
+    zero_point: Array | None = None,
+    bias: Array | None = None,
+    *,
+    bits: int,
+    block_size: int,
+) -> Array:
+    integers = _integers(weight, bits)
+    if zero_point is None:
+        points: Array = np.full(scale.shape, 1 << (bits - 1))
+    else:
+        points = _integers(zero_point, bits)[:, : scale.shape[1]] if zero_point.dtype == np.uint8 else zero_point
+    reals = (integers - points[..., None]) * scale[..., None]
+    return _fully_connected(x, reals.reshape(len(weight), -1)[:, : x.shape[-1]], bias)
+
+
 _EXPANDED = 4
 
 
@@ -37,6 +62,7 @@ def _determinant(x: Array) -> Array:
 MATRIX: Mapping[str, Callable[..., Any]] = {
     "FULLY_CONNECTED": _fully_connected,
     "MAT_MUL": _mat_mul,
+    "MAT_MUL_N_BITS": _mat_mul_n_bits,
     "TRILU": lambda x, upper, k: np.triu(x, k) if upper else np.tril(x, k),
     "DETERMINANT": _determinant,
     "EINSUM": lambda *inputs, equation: np.einsum(equation, *inputs),

@@ -2,7 +2,7 @@
 
 Floating-point values are held as float64 while an operation computes and rounded to its output's type afterwards, so
 that a device may be compared against this at the tolerance of its own arithmetic. An operation that looks at pictures
-(see `_IMAGE`) is given `[N, C, H, W]` whatever the layout of its input.
+(see `IMAGES`) is given `[N, C, H, W]` whatever the layout of its input.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.errors import DriverError
 from nnadapter.ir.definition.attention import ATTENTION
 from nnadapter.ir.definition.bits import BITS
 from nnadapter.ir.definition.elementwise import ACTIVATIONS, ELEMENTWISE, cast
@@ -29,6 +30,8 @@ from nnadapter.ir.definition.spectral import SPECTRAL
 from nnadapter.ir.definition.windows import WINDOWS
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Layout
+from nnadapter.ir.operations import BROUGHT, SCHEMAS, schema_of
+from nnadapter.ir.operations.layouts import IMAGES
 
 
 def by_definition(model: Model, inputs: Sequence[Array]) -> list[Array]:
@@ -41,7 +44,10 @@ def by_definition(model: Model, inputs: Sequence[Array]) -> list[Array]:
         values[index] = np.asarray(array)
     for operation in model.operations:
         arguments = [None if index == ABSENT else values[index] for index in operation.inputs]
-        for index, result in zip(operation.outputs, _compute(model, operation, arguments), strict=True):
+        results = _compute(model, operation, arguments)
+        if operation.type not in SCHEMAS:
+            _check_results(model, operation, results)
+        for index, result in zip(operation.outputs, results, strict=True):
             values[index] = cast(result, model.operands[index].type.dtype)
             _expect(model, index, values[index])
     return [values[index] for index in model.outputs]
@@ -53,44 +59,49 @@ def _expect(model: Model, index: int, value: Array) -> None:
     assert value.dtype == np.dtype(operand.type.dtype), f"{operand.name}: {value.dtype}, the model says {operand.type}"
 
 
+def _check_results(model: Model, operation: Operation, results: Sequence[Any]) -> None:
+    """A definition from outside may disagree with its own shape rule."""
+    shapes = [np.shape(result) for result in results]
+    expected = [model.operands[index].type.dimensions for index in operation.outputs]
+    if shapes != expected:
+        raise DriverError(
+            f"the definition of {operation.type} of {BROUGHT.distribution_of(operation.type)} gave results of shapes "
+            f"{shapes}, its shape rule says {expected}; ask its vendor"
+        )
+
+
 def _compute(model: Model, operation: Operation, arguments: list[Array | None]) -> list[Array]:
     attributes = dict(operation.attributes)
     fuse_code, parameters = attributes.pop("fuse_code", "none"), attributes.pop("fuse_parameters", ())
-    wide: list[Any] = list(arguments) if operation.type == "BIT_CAST" else [_widen(argument) for argument in arguments]
-    channels_last = model.operands[operation.inputs[0]].type.layout is Layout.NHWC and operation.type in _IMAGE
+    wide: list[Any] = [_widened(value, operation.type) for value in arguments]
+    channels_last = model.operands[operation.inputs[0]].type.layout is Layout.NHWC and operation.type in IMAGES
     if channels_last:
         wide[0] = np.transpose(wide[0], (0, 3, 1, 2))
     with np.errstate(all="ignore"):
         activation = ACTIVATIONS.get(str(fuse_code), _as_it_is)
-        function: Any = quantized_function(model, operation, FUNCTIONS.get(operation.type))
+        function: Any = quantized_function(model, operation, _function_of(operation.type))
         activation_parameters: tuple[Any, ...] = parameters if isinstance(parameters, tuple) else ()
         results = function(*wide, finish=lambda result: activation(result, *activation_parameters), **attributes)
     return [np.transpose(result, (0, 2, 3, 1)) for result in results] if channels_last else results
+
+
+def _function_of(type_: str) -> Callable[..., Any] | None:
+    return FUNCTIONS.get(type_) or (None if type_ in SCHEMAS else schema_of(type_).definition)
 
 
 def _as_it_is(result: Array) -> Array:
     return result
 
 
-def _widen(value: Array | None) -> Any:
-    if value is None or not DataType(value.dtype.name).is_floating:
+def _widened(value: Array | None, operation: str) -> Any:
+    if value is None or operation == "BIT_CAST" or not DataType(value.dtype.name).is_floating:
         return value
+    if operation in _MOVING and value.dtype == np.float32:
+        return value  # what moves elements gains nothing by more bits
     return value.astype(np.float64)
 
 
-_IMAGE = frozenset(
-    {
-        "CONV_2D",
-        "CONV_2D_TRANSPOSE",
-        "MAX_POOL_2D",
-        "AVERAGE_POOL_2D",
-        "BATCH_NORMALIZATION",
-        "INSTANCE_NORMALIZATION",
-        "LOCAL_RESPONSE_NORMALIZATION",
-        "DEPTH_TO_SPACE",
-        "SPACE_TO_DEPTH",
-    }
-)
+_MOVING = frozenset({"RESHAPE", "TRANSPOSE", "EXPAND", "TILE", "CONCAT", "SPLIT", "SLICE", "GATHER", "GATHER_ELEMENTS"})
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **ELEMENTWISE,

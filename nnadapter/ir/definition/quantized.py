@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from nnadapter.ir.operations.quantization import MOVERS, REALS
 from nnadapter.ir.quantized import integer_range
 
 PRODUCTS = frozenset({"CONV_2D", "FULLY_CONNECTED", "MAT_MUL"})
-ANY_QUANTIZED = frozenset({"QUANTIZE", "DEQUANTIZE", "STORAGE_CAST"})
 
 
 def quantized_function(model: Model, operation: Operation, plain: Callable[..., Any] | None) -> Callable[..., Any]:
@@ -23,8 +22,9 @@ def quantized_function(model: Model, operation: Operation, plain: Callable[..., 
     """
     types = [None if index == ABSENT else model.operands[index].type for index in operation.inputs]
     result = model.operands[operation.outputs[0]].type
-    if operation.type in ANY_QUANTIZED:
-        return {"QUANTIZE": _quantize, "DEQUANTIZE": _dequantize, "STORAGE_CAST": _same}[operation.type](types, result)
+    if operation.type in QUANTIZED_FUNCTIONS:
+        function: Callable[..., Any] = QUANTIZED_FUNCTIONS[operation.type](types, result)
+        return function
     assert plain is not None
     first = types[0]
     if first is None or first.quantization is None:
@@ -89,6 +89,14 @@ def _dequantize(types: Any, result: OperandType) -> Callable[..., Any]:
 
 def _same(types: Any, result: OperandType) -> Callable[..., Any]:
     return lambda x, finish: [x]
+
+
+QUANTIZED_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "QUANTIZE": _quantize,
+    "DEQUANTIZE": _dequantize,
+    "STORAGE_CAST": _same,
+}
+"""By operation: what gives its function from the types of its inputs and its result."""
 
 
 def _product(plain: Callable[..., Any], types: Any, result: OperandType, channels: int) -> Callable[..., Any]:

@@ -33,9 +33,10 @@ from nnadapter.ir.operations import (
     volumes,
     window_pooling,
 )
+from nnadapter.ir.operations.brought import brought_operations
 from nnadapter.ir.schema import OperationSchema
 
-__all__ = ["SCHEMAS", "schema_of"]
+__all__ = ["BROUGHT", "SCHEMAS", "schema_of"]
 
 _FAMILIES = (
     elementwise.ROWS,
@@ -70,14 +71,27 @@ SCHEMAS: Mapping[str, OperationSchema] = MappingProxyType(
 )
 """The rows by operation type."""
 
+BROUGHT = brought_operations(frozenset(SCHEMAS))
+"""Operations from outside, which are looked for where the table has none."""
+
 
 def schema_of(type_: str) -> OperationSchema:
-    """Return the row of an operation type.
+    """Return the row of an operation type, from the table or from outside.
 
     Raises:
         InvalidModelError: there is no such operation.
     """
-    try:
-        return SCHEMAS[type_]
-    except KeyError:
-        raise InvalidModelError(f"unknown operation {type_!r}; {close_names(type_, SCHEMAS)}") from None
+    row = SCHEMAS.get(type_) or BROUGHT.get(type_)
+    if row is None:
+        raise InvalidModelError(_unknown(type_))
+    return row
+
+
+def _unknown(type_: str) -> str:
+    problem = BROUGHT.problem_of(type_)
+    if problem:
+        return f"unknown operation {type_!r}: {problem}"
+    close = close_names(type_, (*SCHEMAS, *BROUGHT.all))
+    return (
+        f"unknown operation {type_!r}; {close}{'' if close.endswith('?') else '; one from outside needs its package'}"
+    )

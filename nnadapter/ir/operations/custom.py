@@ -60,7 +60,7 @@ class CustomCall:
             "since_version": self.since_version,
             "attributes": _written(self.attributes),
             "present": self.present,
-            "output_types": "; ".join(_plain(type_) for type_ in self.outputs),
+            "output_types": written_types(self.outputs),
         }
 
     @classmethod
@@ -79,7 +79,7 @@ class CustomCall:
             since_version=version,
             attributes=_read(str(attributes["attributes"])),
             present=tuple(map(int, present)),
-            outputs=_types(str(attributes["output_types"])),
+            outputs=read_types(str(attributes["output_types"])),
         )
 
     def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
@@ -90,11 +90,19 @@ class CustomCall:
         return node_inputs
 
 
-def _plain(type_: OperandType) -> str:
-    return f"{type_.dtype.value}[{', '.join(str(int(size)) for size in type_.dimensions)}]"
+def written_types(types: Sequence[OperandType]) -> str:
+    """Data types and dimensions as text: `float32[1, 3]; int64[]`."""
+    return "; ".join(
+        f"{type_.dtype.value}[{', '.join(str(int(size)) for size in type_.dimensions)}]" for type_ in types
+    )
 
 
-def _types(text: str) -> tuple[OperandType, ...]:
+def read_types(text: str) -> tuple[OperandType, ...]:
+    """What `written_types` wrote.
+
+    Raises:
+        InvalidModelError: it is no such text.
+    """
     matches = [_TYPE.fullmatch(each.strip()) for each in text.split(";")]
     known = set(map(str, DataType))
     if any(each is None or each[1] not in known for each in matches):

@@ -6,6 +6,21 @@ from collections.abc import Iterable
 
 from nnadapter.ir.operand import DataType, Layout, OperandType
 
+IMAGES = frozenset(
+    {
+        "CONV_2D",
+        "CONV_2D_TRANSPOSE",
+        "MAX_POOL_2D",
+        "AVERAGE_POOL_2D",
+        "BATCH_NORMALIZATION",
+        "INSTANCE_NORMALIZATION",
+        "LOCAL_RESPONSE_NORMALIZATION",
+        "DEPTH_TO_SPACE",
+        "SPACE_TO_DEPTH",
+    }
+)
+"""Operations that read the layout of a picture."""
+
 
 def like(type_: OperandType, dimensions: tuple[int, ...], dtype: DataType | None = None) -> OperandType:
     """The type of a result whose axes are those of `type_`: its layout is kept, its quantization is not."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.operand import FLOATING, NUMERIC, OperandType
+from nnadapter.ir.operand import FLOATING, NUMERIC, DataType, OperandType
+from nnadapter.ir.operations.access import integer
 from nnadapter.ir.operations.broadcasting import Dimensions, broadcast
-from nnadapter.ir.operations.checks import check_vector
+from nnadapter.ir.operations.checks import check_dimensions, check_vector
 from nnadapter.ir.operations.fusion import FUSE_ATTRIBUTES, fusable, fused
 from nnadapter.ir.operations.row import Types, present, row
 from nnadapter.ir.schema import Attribute, AttributeKind, Attributes, OperationSchema, Role
@@ -67,6 +68,38 @@ def _mat_mul_flops(types: Types, outputs: Sequence[OperandType], attributes: Att
     return 2 * outputs[0].size * x[-1]
 
 
+PACKED_BITS = (2, 4, 8)
+"""Bits of an integer of which several may lie in a byte, none in two."""
+
+
+def _mat_mul_n_bits(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
+    x, weight, scale, *others = types
+    assert x is not None and weight is not None and scale is not None, "`check_inputs` has seen them"
+    bits, block_size = integer(attributes, "bits"), integer(attributes, "block_size")
+    if bits not in PACKED_BITS:
+        raise InvalidModelError(f"bits is {bits}, expected one of {list(PACKED_BITS)}")
+    if block_size < 1 or block_size * bits % 8:
+        raise InvalidModelError(f"block_size is {block_size}, expected 1 or more, and whole bytes of {bits} bits")
+    if weight.rank != 3:
+        raise InvalidModelError(f"weight has dimensions {list(weight.dimensions)}, expected three, [N, blocks, bytes]")
+    units, blocks = weight.dimensions[0], -(-x.dimensions[-1] // block_size)
+    check_dimensions("weight", weight, (units, blocks, block_size * bits // 8))
+    check_dimensions("scale", scale, (units, blocks))
+    zero_point, bias = (*others, None, None)[:2]
+    if zero_point is not None:
+        packed = zero_point.dtype is DataType.UINT8
+        check_dimensions("zero_point", zero_point, (units, -(-blocks * bits // 8) if packed else blocks))
+    if bias is not None:
+        check_vector("bias", bias, units)
+    return (OperandType(x.dtype, (*x.dimensions[:-1], units)),)
+
+
+def _mat_mul_n_bits_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
+    size = outputs[0].size
+    biased = len(types) > 4 and types[4] is not None
+    return 2 * size * present(types, 0).dimensions[-1] + (size if biased else 0)
+
+
 ROWS: tuple[OperationSchema, ...] = (
     row(
         "FULLY_CONNECTED",
@@ -92,6 +125,22 @@ ROWS: tuple[OperationSchema, ...] = (
             Attribute("transpose_y", AttributeKind.BOOL, False),
             *FUSE_ATTRIBUTES,
         ),
+        ranks=(1, 64),
+    ),
+    row(
+        "MAT_MUL_N_BITS",
+        (
+            Role("x", FLOATING),
+            Role("weight", frozenset({DataType.UINT8})),
+            Role("scale", FLOATING, same="x"),
+            Role("zero_point", FLOATING | {DataType.UINT8}, optional=True),
+            Role("bias", FLOATING, optional=True, same="x"),
+        ),
+        _mat_mul_n_bits,
+        _mat_mul_n_bits_flops,
+        "ONNX Runtime MatMulNBits-1: FULLY_CONNECTED whose weight [N, K] is packed in blocks along K, the first "
+        "integer in the lowest bits of a byte, each block with a scale and a zero point; none stands for 2^(bits - 1)",
+        attributes=(Attribute("bits", AttributeKind.INT), Attribute("block_size", AttributeKind.INT)),
         ranks=(1, 64),
     ),
 )

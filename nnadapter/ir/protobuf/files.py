@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import BinaryIO
 
+from nnadapter import limits
 from nnadapter.errors import ModelFileError
 from nnadapter.files.replacing import replace_file
 from nnadapter.ir.model import Model
@@ -14,7 +15,6 @@ from nnadapter.ir.protobuf.serialized import BEGINNING, message_of, read_model, 
 
 _FORBIDDEN = frozenset("/\\:\0")
 _DIGITS = 16
-_LARGEST = (1 << 31) - 1
 """Bytes of the largest protobuf message."""
 
 
@@ -93,8 +93,10 @@ def _mapped(folder: Path, name: str) -> memoryview:
 
 def _remaining(file: BinaryIO, source: Path) -> int:
     size = os.fstat(file.fileno()).st_size
-    if size > _LARGEST:
-        raise ModelFileError(f"{str(source)!r} has {size} bytes, expected at most {_LARGEST} without the weights")
+    if size > limits.MESSAGE_BYTES:
+        raise ModelFileError(
+            f"{str(source)!r} has {size} bytes, expected at most {limits.MESSAGE_BYTES} without the weights"
+        )
     return size
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import TypeVar
 
+from nnadapter import limits
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, Layout, Lifetime, Operand, OperandType, Quantization
 from nnadapter.ir.protobuf.messages import ADVICE, Message
 
-_LARGEST_RANK = 64
 _Word = TypeVar("_Word", bound=StrEnum)
 
 
@@ -36,10 +36,10 @@ def read_operand(message: Message) -> Operand:
         InvalidModelError: a word is not one of those that there are, or a dimension is no size.
     """
     dimensions = tuple(message.dimensions)
-    if len(dimensions) > _LARGEST_RANK or any(size < 0 for size in dimensions):
+    if len(dimensions) > limits.RANK or any(size < 0 for size in dimensions):
         raise InvalidModelError(
-            f"operand {message.name!r} has rank {len(dimensions)} and dimensions {list(dimensions[:_LARGEST_RANK])}, "
-            f"expected at most {_LARGEST_RANK}, none below 0; {ADVICE}"
+            f"operand {message.name!r} has rank {len(dimensions)} and dimensions {list(dimensions[: limits.RANK])}, "
+            f"expected at most {limits.RANK}, none below 0; {ADVICE}"
         )
     type_ = OperandType(
         _word(DataType, message.data_type, message.name),

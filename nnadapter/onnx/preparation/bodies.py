@@ -6,10 +6,16 @@ from dataclasses import replace
 
 import onnx
 
+from nnadapter.onnx.body import NEWEST_OPSET
 from nnadapter.onnx.building import array_info
+from nnadapter.onnx.function_ops import body_of
 from nnadapter.onnx.functions import Bodies, expand_functions
+from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, prepare_again
+from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schema_functions import typed_body
+from nnadapter.onnx.schemas import is_further
+from nnadapter.onnx.values import value_of_type
 
 
 def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | None:
@@ -17,9 +23,22 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
     node = prepared.nodes[position]
     if not node.since_version:
         return None
+    if is_further(node.domain, node.op_type, node.since_version):
+        return _further_body(prepared, node)
     types = [_type(prepared, name) for name in node.inputs]
     proto = prepared.model.graph.node[position]
     return typed_body(proto, node.since_version, node.domain, prepared.opsets[node.domain], types)
+
+
+def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | None:
+    known = prepared.constants
+    values = [value_of_type(name, _type(prepared, name)) if name else None for name in node.inputs]
+    constants = {position: known[name] for position, name in enumerate(node.inputs) if name in known}
+    try:
+        body = body_of(node, values, constants, prepared.opsets.get("", NEWEST_OPSET))
+    except Refusal:
+        return None
+    return None if body is None else body.function(node)
 
 
 def _type(prepared: Prepared, name: str) -> onnx.TypeProto:

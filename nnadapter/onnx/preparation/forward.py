@@ -4,8 +4,8 @@ Inference over a whole graph stops where a shape must be computed first by what 
 `Reshape`), and must then be begun again: once for every level of such shapes. Here every node is looked at once:
 
 1. `Shape` and `Size` of a known shape are taken as constants.
-2. A result of unknown shape is inferred from what is now known of the inputs of its node alone: by the rule for the op
-   where onnx has none, else by onnx.
+2. A result of unknown shape is inferred from what is now known of the inputs of its node alone: by what is said of the
+   op where onnx does not know it, else by onnx.
 3. A node whose inputs are known waits to be evaluated; all that wait are evaluated in one go, as soon as a shape
    hangs on the contents of one of them.
 """
@@ -19,9 +19,15 @@ from nnadapter.onnx.values import value_of, values_of
 
 
 class Forward:
-    """One way forward through one graph; `budget` is the most bytes that the arrays made on it may hold."""
+    """One way forward through one graph; `budget` is the most bytes that the arrays made on it may hold.
 
-    def __init__(self, read: OnnxModel, inference: Inference, known: KnownBefore, budget: float) -> None:
+    With `open_sizes` a result is known as soon as its rank is: the sizes of inputs are not.
+    """
+
+    def __init__(
+        self, read: OnnxModel, inference: Inference, known: KnownBefore, budget: float, *, open_sizes: bool = False
+    ) -> None:
+        self._open_sizes = open_sizes
         self._graph = read.graph
         self._inference = inference
         self._nodes = known.nodes
@@ -29,7 +35,7 @@ class Forward:
         self._types = inference.types(known)
         self._values = values_of(self._types.values())
         self.stated = dict(known.stated)
-        """What rules said of values, which inference over the whole graph is told from then on."""
+        """What is said of values without onnx, which inference over the whole graph is told from then on."""
 
     def go(self) -> Folding:
         """Return what becomes known on the way.
@@ -52,13 +58,16 @@ class Forward:
         self._folding.await_evaluation(index, self._values)
 
     def _is_known(self, index: int) -> bool:
+        if self._open_sizes:
+            outputs = self._graph.nodes[index].outputs
+            return all(name in self._values and self._values[name].shape is not None for name in outputs if name)
         return is_known(self._graph, index, self._values)
 
     def _infer(self, index: int) -> None:
         if self._is_known(index):
             return
         known = self._folding.known
-        said = self._inference.stated_of_one(index, self._values, known)
+        said = self._inference.stated_of_one(index, self._values, known, open_sizes=self._open_sizes)
         if said:
             self.stated.update(said)
             self._types.update(said)

@@ -10,26 +10,27 @@ The way through, for one model:
 
 No node is fused or rewritten: a node is kept, or folded because its outputs are known, or unused because nobody reads
 them. Nodes that draw random numbers or run another graph are never folded; those that dequantize weights are where
-devices need it (`dequantized.py`). Folding is bounded:
-the arrays that one call makes hold at most `ONCE_BYTES` and `PER_SHAPE_BYTES`.
+devices need it (`dequantized.py`). Folding is bounded, by bytes of the arrays that one call makes.
 """
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 
 import onnx
 
+from nnadapter import limits
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
 from nnadapter.onnx.branches import inline_branches
 from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.functions import expand_functions
 from nnadapter.onnx.graphs import read_nodes
-from nnadapter.onnx.inference import Inference, KnownBefore
+from nnadapter.onnx.inference import Inference, KnownBefore, Types
 from nnadapter.onnx.model import OnnxModel, read_model
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.operators import Operators
@@ -38,14 +39,13 @@ from nnadapter.onnx.preparation.data_dependence import marked
 from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.preparation.forward import Forward
 from nnadapter.onnx.preparation.structure import NodeHashes, structure_of
+from nnadapter.onnx.reading_ahead import read_ahead
 from nnadapter.onnx.references import array_of, lightened
 from nnadapter.onnx.sparse import with_dense
-from nnadapter.onnx.versions import check_versions
+from nnadapter.onnx.versions import check_versions, with_imports
 from nnadapter.process.collecting import paused_collection
 from partition.graph import Graph, Node, Value
 
-ONCE_BYTES = 1 << 30
-PER_SHAPE_BYTES = 1 << 26
 _WHOLE_ROUNDS = 2
 """Rounds over the whole graph at once, before what is left is gone through node by node."""
 _MOST_ROUNDS = 6
@@ -68,6 +68,8 @@ class Prepared(OnnxModel):
     """What is known of values whatever the shapes of inputs, before anything was folded."""
     defaults: Mapping[str, Array]
     """Contents of inputs that need not be fed: initializers that are inputs as well."""
+    stated: Types = field(default_factory=dict)
+    """What is said of values without onnx, whatever the shapes of inputs."""
     kept: Sequence[Array] = ()
     """What the model refers to: arrays that were part of the message."""
     original: Prepared | None = None
@@ -76,7 +78,7 @@ class Prepared(OnnxModel):
     @cached_property
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
         """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
-        return self.inference.types(KnownBefore({}, self.constants, range(len(self.nodes))))
+        return self.inference.types(KnownBefore({}, self.constants, range(len(self.nodes)), self.stated))
 
     @cached_property
     def structure(self) -> NodeHashes:
@@ -121,6 +123,7 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     check_equations(model)
     model = with_dense(model)
     nodes = read_nodes(model)
+    model = with_imports(model, {node.domain for node in nodes})
     ordered = in_order(model, nodes)
     expanded, origins = expand_functions(ordered, operators, nodes=nodes if ordered is model else None)
     original = prepared = prepare_again(expanded, origins, operators, nodes if expanded is model else None)
@@ -168,8 +171,12 @@ def prepare_again(
     initializers = _initializers(model, known.graph.constants)
     inference = Inference(known)
     before = KnownBefore({}, initializers, range(len(known.nodes)))
+    if inference.has_further:
+        onward = Forward(known, inference, before, _once_bytes(initializers), open_sizes=True)
+        onward.go()
+        before = replace(before, stated=onward.stated)
     values = inference.values(before)
-    folding = _fold(known, before, values, ONCE_BYTES)
+    folding = _fold(known, before, values, _once_bytes(initializers))
     return Prepared(
         model=model,
         graph=known.graph,
@@ -179,9 +186,16 @@ def prepare_again(
         evaluated=frozenset(folding.evaluated),
         inference=inference,
         values=values,
+        stated=before.stated,
         defaults=_initializers(model, frozenset(known.graph.inputs)),
         kept=kept,
     )
+
+
+def _once_bytes(constants: Mapping[str, Array]) -> int:
+    """How much may be folded of a model with these constants."""
+    own = sum(array.nbytes for array in constants.values())
+    return min(limits.FOLDED_BYTES, limits.FREELY_FOLDED_BYTES + limits.FOLDING_GROWTH * own)
 
 
 def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
@@ -199,7 +213,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
     for number in range(_MOST_ROUNDS):
         if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
             before = KnownBefore(shapes, known, left, stated)
-            onward = Forward(prepared, prepared.inference, before, PER_SHAPE_BYTES)
+            onward = Forward(prepared, prepared.inference, before, limits.FOLDED_BYTES_PER_SHAPE)
             folding = onward.go()
             added.update(folding.folded)
             evaluated |= folding.evaluated
@@ -210,7 +224,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
             break
         before = KnownBefore(shapes, known, left, stated)
         values = prepared.inference.values(before)
-        folding = _fold(prepared, before, values, PER_SHAPE_BYTES)
+        folding = _fold(prepared, before, values, limits.FOLDED_BYTES_PER_SHAPE)
         evaluated |= folding.evaluated
         fresh = [name for name in folding.folded if name not in known]
         added.update(folding.folded)
@@ -233,6 +247,7 @@ def _specialized(
     kept: Sequence[int],
 ) -> Specialized:
     graph = prepared.graph
+    _check_elements(graph, kept, values)
     gone = sorted(set(range(len(graph.nodes))) - set(kept))
     return Specialized(
         own=graph,
@@ -243,6 +258,19 @@ def _specialized(
         folded=tuple(graph.nodes[index].name for index in gone if index in evaluated),
         unused=tuple(graph.nodes[index].name for index in gone if index not in evaluated),
     )
+
+
+def _check_elements(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> None:
+    """Raise InvalidModelError where a node makes what has no place anywhere."""
+    for index in kept:
+        for name in graph.nodes[index].outputs:
+            shape = values[name].static_shape if name in values else None
+            if shape is not None and prod(shape) > limits.ELEMENTS:
+                node = graph.nodes[index]
+                raise InvalidModelError(
+                    f"node {node.name!r} ({node.op_type}) makes {name!r} of shape {list(shape)}: {prod(shape):,} "
+                    f"elements, expected at most {limits.ELEMENTS:,}; look at the sizes that the model is given"
+                )
 
 
 def _left(graph: Graph, kept: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]) -> Graph:
@@ -259,17 +287,22 @@ def _left(graph: Graph, kept: Sequence[int], constants: frozenset[str], values: 
 
 
 def _initializers(model: onnx.ModelProto, names: frozenset[str]) -> dict[str, Array]:
-    return {tensor.name: freeze(_contents(tensor)) for tensor in model.graph.initializer if tensor.name in names}
+    wanted = [tensor for tensor in model.graph.initializer if tensor.name in names]
+    held = read_ahead(wanted)
+    arrays = {tensor.name: _contents(tensor) for tensor in wanted}
+    del held
+    return arrays
 
 
 def _contents(tensor: onnx.TensorProto) -> Array:
     try:
-        return array_of(tensor)
+        array = array_of(tensor)
     except (TypeError, ValueError, KeyError) as error:
         raise InvalidModelError(
             f"initializer {tensor.name!r} with dims {list(tensor.dims)} cannot be read: "
             f"{' '.join(str(error).split())}; export the model again"
         ) from error
+    return freeze(array)
 
 
 def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:

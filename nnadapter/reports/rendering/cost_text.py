@@ -65,17 +65,25 @@ def guess_words(cost: CostFacts) -> str:
     return f"{GUESS} marks a guess: nobody measured what {names} costs" if names else ""
 
 
-def run_words(report: ReportFacts) -> str:
-    """How far the last run was from what had been predicted; empty within a factor of two, or where not known."""
+def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
+    """How far a run was from what had been predicted; empty within a factor of two, or where not known.
+
+    Args:
+        report: of the plan, with what its last run took.
+        best_seconds: of its steps in the best of several runs, which counts instead: what is predicted is a run that
+            nothing disturbs.
+    """
     pairs = [(each.seconds, each.predicted_seconds) for each in report.segments]
     known = [(took, said) for took, said in pairs if took is not None and said is not None]
-    took, said = (sum(times) for times in zip(*known, strict=True)) if known else (0.0, 0.0)
+    last, said = (sum(times) for times in zip(*known, strict=True)) if known else (0.0, 0.0)
+    which, took = ("last", last) if best_seconds is None else ("best", best_seconds)
     if len(known) < len(pairs) or not took or not said or 1 / _FAR <= took / said <= _FAR:
         return ""
     word = report.cost.predicted_word if report.cost is not None else "predicted"
+    run = f"the {which} run took {duration(took)}"
     if took > said:
-        return f"the last run took {duration(took)}, {took / said:.1f} times the {duration(said)} {word}"
-    return f"the last run took {duration(took)}, less than the {duration(said)} {word} by a factor of {said / took:.1f}"
+        return f"{run}, {took / said:.1f} times the {duration(said)} {word}"
+    return f"{run}, less than the {duration(said)} {word} by a factor of {said / took:.1f}"
 
 
 def _all_cpu_words(cost: CostFacts) -> str:

@@ -17,6 +17,7 @@ from nnadapter.reports.rendering.cost_text import (
     run_words,
     sources_words,
 )
+from nnadapter.reports.rendering.incident_lines import incident_lines
 from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
 from nnadapter.reports.rendering.rule_text import rule_words
@@ -33,7 +34,7 @@ def to_markdown(report: ReportFacts) -> str:
 
     What comes from the model or a driver stands in code spans, where it means nothing.
     """
-    parts = (_summary, _reasons, _segments, _borders, _refused, _op_types, _rules, _plan_file, _notes)
+    parts = (_summary, _reasons, _segments, _borders, _refused, _op_types, _rules, _plan_file, _notes, _incidents)
     return "\n\n".join(block for part in parts for block in part(report)) + "\n"
 
 
@@ -141,6 +142,12 @@ def _plan_file(report: ReportFacts) -> Iterator[str]:
         groups = plan.lost_groups()
         rows = [tuple(code(text) for text in group) for group in groups[:_SHOWN]]
         yield folded("entries lost", table(("node", "device", "why"), rows, len(groups)))
+
+
+def _incidents(report: ReportFacts) -> Iterator[str]:
+    lines = list(incident_lines(report))
+    if lines:
+        yield "Incidents:\n\n" + "\n".join(f"- {code(line)}" for line in lines[:_SHOWN])
 
 
 def _notes(report: ReportFacts) -> Iterator[str]:

@@ -13,6 +13,7 @@ from nnadapter.reports.facts import NodeFacts, ReportFacts, SegmentFacts, Tensor
 from nnadapter.reports.plain import plain
 from nnadapter.reports.rendering.border_text import border_words
 from nnadapter.reports.rendering.cost_text import guess_words, prediction_words
+from nnadapter.reports.rendering.incident_lines import incident_lines
 from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
 from nnadapter.reports.rendering.verdict import verdict
 
@@ -48,7 +49,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
         "coverage": plain(report.coverage),
         "switches": report.switches,
         "fewest": report.fewest,
-        "notes": list(report.notes),
+        "notes": [*report.notes, *incident_lines(report)],
         "borders": border_words(report),
         "weights": plain(report.weights),
         "cost": None if report.cost is None else _cost(report.cost),

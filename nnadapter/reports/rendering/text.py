@@ -10,6 +10,7 @@ from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.facts import ReportFacts, SegmentFacts
 from nnadapter.reports.rendering.border_text import border_words
 from nnadapter.reports.rendering.cost_text import cost_lines
+from nnadapter.reports.rendering.incident_lines import incident_lines
 from nnadapter.reports.rendering.op_types import op_type_lines
 from nnadapter.reports.rendering.refused import refused_groups
 from nnadapter.reports.rendering.rule_text import plan_file_lines, rule_lines
@@ -34,7 +35,7 @@ def to_text(report: ReportFacts) -> str:
     5. What was refused, by device, op type and reason, each with an example and what those nodes cost elsewhere.
     6. Op types, with where their nodes run.
     7. Rules with what they bind, and the plan file with what of it does not bind any more.
-    8. Notes: what did not go as promised.
+    8. Notes: what did not go as promised; incidents of the session: what devices failed to do, and how often.
     """
     return "\n".join(line for part in _PARTS for line in part(report))
 
@@ -43,7 +44,8 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     states = [node.state for node in report.nodes]
     running, folded, unused = (states.count(state) for state in ("runs", "folded", "unused"))
     shapes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
-    yield f"devices    {', '.join(report.devices)} (policy {report.policy})"
+    names = [f"{name} (isolated)" if name in report.isolated else name for name in report.devices]
+    yield f"devices    {', '.join(names)} (policy {report.policy})"
     yield from wrapped(shapes or "none", "inputs     ")
     yield f"nodes      {len(states)}: {running} run, {folded} folded before the run, {unused} unused"
     yield from _groups(report)
@@ -172,4 +174,24 @@ def _notes(report: ReportFacts) -> Iterator[str]:
             yield from wrapped(note, "  ")
 
 
-_PARTS = (_summary, cost_lines, _segments, _borders, _refusals, _op_types, rule_lines, plan_file_lines, _notes)
+def _incidents(report: ReportFacts) -> Iterator[str]:
+    lines = list(incident_lines(report))
+    if lines:
+        yield ""
+        yield "incidents"
+        for line in lines:
+            yield from wrapped(line, "  ")
+
+
+_PARTS = (
+    _summary,
+    cost_lines,
+    _segments,
+    _borders,
+    _refusals,
+    _op_types,
+    rule_lines,
+    plan_file_lines,
+    _notes,
+    _incidents,
+)

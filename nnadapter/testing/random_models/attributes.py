@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operations.matrix import PACKED_BITS
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.testing.random_models.generic import Types, axis_of, first_of
 
@@ -51,6 +52,16 @@ def clip(random: Random, types: Types) -> Chosen:
     """Limits on either side of 0, or none."""
     infinity = float("inf")
     return {"min": random.choice((-infinity, -1.0, 0.0, 0.5)), "max": random.choice((infinity, 1.0, 6.0, 0.5, -2.0))}
+
+
+def few_bits(random: Random, types: Types) -> Chosen:
+    """Bits and block size that the weights agree with; `operands.few_bits` made them."""
+    depth, weight = first_of(types).dimensions[-1], types[1]
+    assert weight is not None
+    _, blocks, size = weight.dimensions
+    fitting = [bits for bits in PACKED_BITS if -(-depth // (size * 8 // bits)) == blocks]
+    bits = random.choice(fitting)
+    return {"bits": bits, "block_size": size * 8 // bits}
 
 
 def response(random: Random, types: Types) -> Chosen:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, Layout, OperandType
+from nnadapter.ir.operations.matrix import PACKED_BITS
 from nnadapter.ir.schema import OperationSchema
 from nnadapter.testing.random_models.attributes import divisors
 from nnadapter.testing.random_models.generic import INDICES, operands_of
@@ -87,6 +88,24 @@ def matrices(maker: Maker, schema: OperationSchema) -> list[int]:
     stack = tuple(1 if maker.chance(0.3) else size for size in dimensions[:-2])
     shapes = [(depth,), (depth, columns), (*stack, depth, columns), (columns, depth), (*stack, columns, depth)]
     return [first, maker.fresh_of(maker.type_of(first).dtype, maker.random.choice(shapes))]
+
+
+def few_bits(maker: Maker, schema: OperationSchema) -> list[int]:
+    """An input, weights of 2, 4 or 8 bits in blocks, scales, and zero points of any form or none."""
+    allowed = schema.inputs[0].dtypes
+    first = maker.at_hand(lambda type_: type_.dtype in allowed and type_.rank >= 1 and type_.dimensions[-1] > 0)
+    if first is None:
+        first = maker.fresh_of(maker.dtype(allowed), maker.dimensions(2), 0.1)
+    type_, bits, size = maker.type_of(first), maker.random.choice(PACKED_BITS), maker.random.choice((1, 2, 4))
+    units, blocks = maker.random.choice((1, 2, 5)), -(-type_.dimensions[-1] // (size * 8 // bits))
+    chosen = [first, maker.fresh_of(DataType.UINT8, (units, blocks, size), _MOSTLY_CONSTANT)]
+    chosen += _weights(maker, first, (units, blocks))
+    points = maker.random.choice(("none", "packed", "reals"))
+    if points == "packed":
+        chosen.append(maker.fresh_of(DataType.UINT8, (units, -(-blocks * bits // 8)), _MOSTLY_CONSTANT))
+    elif points == "reals":
+        chosen += _weights(maker, first, (units, blocks))
+    return chosen
 
 
 def concatenated(maker: Maker, schema: OperationSchema) -> list[int]:

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.accuracy.bands import BANDS
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand
-from nnadapter.testing.tolerances import BANDS
 
 Perturb = Callable[[Array], Array]
 

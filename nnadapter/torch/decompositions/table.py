@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
+from torch._inductor import inductor_prims
 from torch.ops import aten
 
 from nnadapter.torch.decompositions.attention import attention, attention_backward
 from nnadapter.torch.decompositions.convolution import convolution_backward
 from nnadapter.torch.decompositions.copying import copy
+from nnadapter.torch.decompositions.encoding import encoder_layer, multi_head_attention
 from nnadapter.torch.decompositions.normalization import (
     batch_norm_functional,
     batch_norm_without_statistics,
@@ -26,6 +28,7 @@ from nnadapter.torch.decompositions.pooling import (
     max_pool_with_indices_backward,
 )
 from nnadapter.torch.decompositions.randomness import native_dropout
+from nnadapter.torch.decompositions.rounding import divided, floor_divided, multiplied_and_added, sign
 
 Decomposition = Callable[..., Any]
 
@@ -54,8 +57,15 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten._weight_norm_interface_backward.default: weight_norm_backward,
     aten.copy.default: copy,
     aten.native_dropout.default: native_dropout,
+    aten.sign.default: sign,
+    aten.div.Tensor_mode: divided,
+    aten.div.Scalar_mode: divided,
+    aten.floor_divide.default: floor_divided,
+    inductor_prims.fma: multiplied_and_added,  # what steps of optimizers come to, whoever compiles them
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
+    aten._native_multi_head_attention.default: multi_head_attention,
+    aten._transformer_encoder_layer_fwd.default: encoder_layer,
 }
 """What has no form in ONNX, or a wrong one."""
 

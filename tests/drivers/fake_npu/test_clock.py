@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.fake_npu.clock import instruction_flops, simulated_profile, simulated_seconds
+from nnadapter.drivers.fake_npu.clock import simulated_profile, simulated_seconds
 from nnadapter.drivers.fake_npu.lowering import lower
+from nnadapter.drivers.fake_npu.products import instruction_flops
 from nnadapter.drivers.fake_npu.scratch import with_scratch
 from nnadapter.drivers.profile import flaw
 from nnadapter.errors import InvalidOptionError

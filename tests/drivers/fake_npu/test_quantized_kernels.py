@@ -121,6 +121,17 @@ def test_transposed_factors():
         np.testing.assert_array_equal(run_model(model, feeds)[0], by_definition(model, feeds)[0])
 
 
+@pytest.mark.parametrize("dtype", ["int16", "uint16"])
+def test_sixteen_bits(dtype):
+    x = (np.random.default_rng(0).standard_normal((3, 40)) * 9).astype(np.float32)
+    builder = ModelBuilder()
+    given = builder.add_input("x", OperandType(DataType.FLOAT32, x.shape))
+    (integers,) = builder.add_operation("QUANTIZE", (given,), quantized=(quantized(dtype, 1e-3, 12345),))
+    model = builder.finish([integers, *builder.add_operation("DEQUANTIZE", (integers,))])
+    for found, wanted in zip(run_model(model, [x]), by_definition(model, [x]), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_integers_and_reals_along_an_axis(axis):
     generator = np.random.default_rng(0)
@@ -144,11 +155,11 @@ def test_numbers_that_are_none_and_infinities_saturate():
     assert run_model(model, [x])[0].tolist() == [-128, 127, -128, 127, -128, 7, 9]
 
 
-def test_other_results_than_of_eight_bits_are_refused():
+def test_wider_results_than_of_sixteen_bits_are_refused():
     builder = ModelBuilder()
     given = builder.add_input("x", OperandType(DataType.FLOAT32, (3,)))
-    model = builder.finish(builder.add_operation("QUANTIZE", (given,), quantized=(quantized("int16", 1.0, 0),)))
-    assert "accepted: int8, uint8" in context().supported(model)[0].detail
+    model = builder.finish(builder.add_operation("QUANTIZE", (given,), quantized=(quantized("int32", 1.0, 0),)))
+    assert "accepted: int16, int8, uint16, uint8" in context().supported(model)[0].detail
 
 
 def test_programs_on_quantized_operands_are_deserialized():

@@ -71,3 +71,21 @@ def test_layers_alike_in_the_same_memory_are_bound_once(scales: list[float], add
     }
     assert len(of_kernel["add"]) <= additions
     assert len(of_kernel["softmax"]) <= 2, "the last one may lie elsewhere"
+
+
+def test_whether_products_are_small_follows_from_the_sizes_at_hand() -> None:
+    """In one layout: in the memory for many rows few are bound again, and each layer counts."""
+    trace, builder = Trace(), ModelBuilder()
+    made = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), 256)))
+    weight = builder.add_constant("w", freeze(np.zeros((256, 256), np.float32)))
+    for _ in range(4):
+        (made,) = builder.add_operation("MAT_MUL", (made, weight))
+    traced = TracedGraph(lower(builder.finish([made])).graph)
+    numbers = {rows: traced.numbers(trace.replay([rows])) for rows in (2048, 64, 1024)}  # type: ignore[arg-type]
+    sized = SizedBinding(Layout.at(traced, numbers[2048], 1 << 26), numbers[2048], {})
+    assert not sized.has_small_products()
+    for rows, are_small in ((64, True), (1024, False), (64, True)):
+        after = sized.resized(numbers[rows])
+        assert after is not None, "there is room for it"
+        assert after.has_small_products() == are_small
+        sized = after

@@ -1,25 +1,45 @@
-"""How many threads BLAS has, alone and in company."""
+"""How many threads BLAS has, alone and in company, whatever comes between."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
 import time
+import types
+import warnings
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
+import nnadapter as nna
 from nnadapter.drivers import Control
 from nnadapter.drivers.fake_npu import threads as blas
-from nnadapter.drivers.fake_npu.threads import BlasThreads, Computation
+from nnadapter.drivers.fake_npu.execution import _compute
+from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, BlasThreads, Computation
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
 from tests.drivers.fake_npu.harness import context, floats
+from tests.drivers.fake_npu.signals import call_with_signals
+from tests.models import HEAD, parse
+
+SECONDS = 60
+"""Nothing here waits longer."""
 
 
 def blas_threads() -> set[int]:
+    """Of numpy's BLAS; other packages bring one of their own, which may have been loaded at any time."""
     np.ones((2, 2)) @ np.ones((2, 2))
-    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+    libraries = [each for each in threadpool_info() if each["user_api"] == "blas"]
+    own = [each for each in libraries if "numpy" in each["filepath"]]
+    return {each["num_threads"] for each in own or libraries}
+
+
+def set_number() -> list[int]:
+    """What `blas_threads` says of all libraries, sooner."""
+    return [pool.number() for pool in blas._pools()]
 
 
 @pytest.fixture
@@ -28,123 +48,234 @@ def pool() -> BlasThreads:
 
 
 class Worker(threading.Thread):
-    """A computation that goes on by one instruction when it is told to."""
+    """A computation in a thread, from when it is made until it is told to finish."""
 
-    def __init__(self, pool, limit=0):
-        super().__init__()
-        self.pool, self.one = pool, Computation(limit, pool)
-        self.instructions, self.steps, self.began = 0, threading.Semaphore(0), threading.Event()
+    def __init__(self, pool, limit=0, *, is_small=False):
+        super().__init__(daemon=True)
+        self.pool, self.one = pool, Computation(limit, is_small=is_small)
+        self.began, self.told = threading.Event(), threading.Event()
         self.start()
 
     def run(self):
         try:
-            self.one.begin()
+            self.pool.begin(self.one)
             self.began.set()
-            while True:
-                self.steps.acquire()
-                if self.instructions is None:
-                    return
-                if self.pool.is_asked:
-                    self.one.make_room()
-                self.instructions += 1
+            self.told.wait(SECONDS)
         finally:
             self.pool.users.pop(self.one, None)
-            self.one.end()
+            self.pool.make_room()
 
     def finish(self):
-        self.instructions = None
-        self.steps.release()
-        self.join()
+        self.told.set()
+        self.join(SECONDS)
+        assert not self.is_alive()
+
+
+def begun(pool, *arguments, **options) -> Worker:
+    worker = Worker(pool, *arguments, **options)
+    assert worker.began.wait(SECONDS)
+    return worker
+
+
+def waiting(pool) -> Worker:
+    """One that has come, behind all others, and waits for its turn."""
+    worker = Worker(pool)
+    until(lambda: worker.one in pool.users)
+    return worker
 
 
 def until(done) -> None:
+    end = time.monotonic() + SECONDS
     while not done():
+        assert time.monotonic() < end, "it does not come"
         time.sleep(0.001)
 
 
 def test_alone_the_number_is_what_was_asked_for(pool) -> None:
     before = blas_threads()
-    for limit, expected in ((1, {1}), (0, before)):
-        worker = Worker(pool, limit)
-        worker.began.wait()
+    for limit, expected in ((1, {1}), (0, before), (1000, before)):
+        worker = begun(pool, limit)
         assert blas_threads() == expected
         worker.finish()
         assert blas_threads() == before
 
 
-def test_in_company_each_has_one_from_the_next_instruction_of_all_on(pool) -> None:
+def test_in_company_each_has_one_and_the_last_all(pool) -> None:
     before = blas_threads()
-    first, second = Worker(pool), Worker(pool)
-    first.began.wait()
-    second.began.wait()
+    workers = [begun(pool), begun(pool)]
     assert blas_threads() == before, "half of the processors are free"
-    third = Worker(pool)
-    until(lambda: pool.is_asked)
-    first.steps.release()
-    until(lambda: not first.one.computes)
-    assert not third.began.is_set() and blas_threads() == before, "the second is in the middle of an instruction"
-    second.steps.release()
-    third.began.wait()
+    workers.append(begun(pool))
     assert blas_threads() == {1}
-    until(lambda: first.instructions == second.instructions == 1)
-    for worker in (first, third):
-        worker.finish()
-    assert blas_threads() == {1}, "one still computes"
-    second.finish()
+    workers.pop().finish()
     assert blas_threads() == before
-
-
-def test_who_ends_makes_room_as_well(pool) -> None:
-    workers = [Worker(pool), Worker(pool)]
-    for worker in workers:
-        worker.began.wait()
-    third = Worker(pool)
-    until(lambda: pool.is_asked)
     for worker in workers:
         worker.finish()
-    third.began.wait()
-    third.finish()
-    assert not pool.users and not pool.is_asked
+    assert blas_threads() == before
 
 
 def test_as_many_compute_as_there_are_processors_and_the_others_in_their_order() -> None:
     pool = BlasThreads(cores=2)
-    workers = [Worker(pool)]
-    workers[0].began.wait()
-    workers.append(Worker(pool))
-    until(lambda: pool.is_asked)
-    workers[0].steps.release()
-    workers[1].began.wait()
-    for _ in range(2):
-        workers.append(Worker(pool))
-        until(lambda: len(pool.users) == len(workers))
-    assert not pool.is_asked, "nobody has to stop for those who wait"
+    workers = [begun(pool), begun(pool), waiting(pool), waiting(pool)]
+    assert not workers[2].began.is_set() and not workers[3].began.is_set()
     workers[0].finish()
-    workers[2].began.wait()
-    assert not workers[3].began.is_set()
+    assert workers[2].began.wait(SECONDS) and not workers[3].began.is_set()
     workers[1].finish()
-    workers[3].began.wait()
+    assert workers[3].began.wait(SECONDS)
     for worker in workers[2:]:
         worker.finish()
-    assert not pool.users and not pool.is_asked
+    assert not pool.users
 
 
-def test_a_computation_that_never_began_ends(pool) -> None:
-    Computation(1, pool).end()
-    worker = Worker(pool)
-    worker.began.wait()
+def test_who_waits_comes_even_if_nobody_called() -> None:
+    """An interrupt ended what computed, and another one the call of those whose turn it is."""
+    pool = BlasThreads(cores=1)
+    gone = Computation()
+    pool.begin(gone)
+    worker = waiting(pool)
+    pool.users.pop(gone)
+    assert worker.began.wait(SECONDS)
     worker.finish()
 
 
-def test_a_number_that_an_interrupt_left_is_set_by_who_waits(pool) -> None:
-    """The one that computes is gone, and nobody was told."""
-    gone = Computation(1, pool)
-    gone.begin()
-    waiting = Worker(pool, 2)
-    until(lambda: pool.is_asked or waiting.began.is_set())
-    pool.users.pop(gone)
-    waiting.began.wait()
-    waiting.finish()
+def test_small_products_have_one_thread_and_limit_nobody(pool) -> None:
+    before = blas_threads()
+    small = begun(pool, is_small=True)
+    assert blas_threads() == {1}
+    large = begun(pool)
+    assert blas_threads() == before
+    for worker in (small, large):
+        worker.finish()
+    limited = begun(pool, 2, is_small=True)
+    assert blas_threads() == {min(2, *before)}
+    limited.finish()
+    assert blas_threads() == before
+
+
+def test_one_inside_of_another_waits_for_nobody() -> None:
+    """As a handler of signals does that runs a session: the one that it stands in cannot go on before it."""
+    before, pool = blas_threads(), BlasThreads(cores=1)
+    outer, inner = Computation(), Computation()
+    pool.begin(outer)
+    worker = waiting(pool)
+    pool.begin(inner)
+    for one in (inner, outer):
+        pool.users.pop(one, None)
+        pool.make_room()
+    assert worker.began.wait(SECONDS)
+    worker.finish()
+    assert blas_threads() == before
+    assert not pool.users
+
+
+@pytest.mark.parametrize("rows", [8, "N"])
+def test_a_handler_of_signals_may_run_a_session_wherever_it_comes(rows) -> None:
+    """The session that it stands in the middle of, too, and with another number of threads."""
+    model = parse(f"{HEAD} g (float[{rows}, 8] x) => (float[{rows}, 8] y) {{ y = MatMul(x, x) }}")
+    feed, before, calls = {"x": floats(8, 8)}, set_number(), []
+    with (
+        nna.InferenceSession(model, devices=[("fake_npu", {"threads": 1})]) as limited,
+        nna.InferenceSession(model, devices="fake_npu") as other,
+    ):
+        for session in (limited, other):
+            session.run(None, feed)
+            session.run(None, feed)
+
+        def work():
+            for outer, inner in ((limited, limited), (limited, other), (other, limited)):
+                number = call_with_signals(lambda: outer.run(None, feed), lambda: inner.run(None, feed))  # noqa: B023
+                calls.append(number)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(SECONDS)
+        assert not thread.is_alive(), "a handler waits for what it stands in"
+    assert len(calls) == 3 and min(calls) > 50
+    assert set_number() == before and not BLAS_THREADS.users
+
+
+def test_an_interrupt_wherever_it_comes_leaves_the_number_as_it_was() -> None:
+    before, moments = set_number(), 0
+    while True:
+        left, moments = moments, moments + 1
+
+        def interrupt():
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+
+        try:
+            call_with_signals(lambda: _compute([lambda: None] * 2, Computation(1)), interrupt)
+        except KeyboardInterrupt:
+            assert set_number() == before and not BLAS_THREADS.users, moments
+        else:
+            break
+    assert moments > 20
+    worker = begun(BLAS_THREADS, 1)
+    assert set(set_number()) == {1}
+    worker.finish()
+    assert set_number() == before
+
+
+def test_a_forked_process_computes_while_its_parent_does() -> None:
+    before = set_number()
+    program = product(8)
+    workers = [begun(BLAS_THREADS)]
+    workers += [waiting(BLAS_THREADS) for _ in range(os.cpu_count() or 1)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+            child = os.fork()
+        if not child:
+            try:
+                program.create_execution().compute([floats(8, 8)])
+                os._exit(0 if set_number() == before and not BLAS_THREADS.users else 2)
+            finally:
+                os._exit(1)
+        end = threading.Timer(SECONDS, os.kill, (child, signal.SIGKILL))
+        end.start()
+        assert os.waitpid(child, 0)[1] == 0
+        end.cancel()
+    finally:
+        for worker in workers:
+            worker.finish()
+    assert set_number() == before
+
+
+def product(rows, columns=None):
+    columns = columns or rows
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (rows, columns)))
+    w = builder.add_input("w", OperandType(DataType.FLOAT32, (columns, columns))) if rows != columns else x
+    (result,) = builder.add_operation("MAT_MUL", (x, w))
+    return context().compile(builder.finish([result]))
+
+
+def with_torch(monkeypatch, is_loaded) -> None:
+    if is_loaded:
+        monkeypatch.setitem(sys.modules, "torch", sys.modules.get("torch", types.ModuleType("torch")))
+    else:
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+
+def test_small_products_have_one_thread_where_other_threads_spin(monkeypatch) -> None:
+    before = blas_threads()
+    for is_loaded, size, expected in ((False, 128, before), (True, 128, {1}), (True, 1024, before)):
+        with_torch(monkeypatch, is_loaded)
+        assert seen_within(product(size), [floats(size, size)]) == expected
+    assert blas_threads() == before
+
+
+def seen_within(program, arrays) -> set[int]:
+    """The number of threads within a run of a program."""
+    seen: list[set[int]] = []
+
+    def asked() -> bool:
+        seen.append(blas_threads())
+        return False
+
+    program.create_execution().compute_within(arrays, Control(cancelled=asked))
+    return seen[0]
 
 
 def test_many_threads_compute_what_one_does() -> None:
@@ -164,11 +295,11 @@ def test_many_threads_compute_what_one_does() -> None:
         for _ in range(10):
             results.append(execution.compute([array])[0])
 
-    workers = [threading.Thread(target=work) for _ in range(6)]
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(6)]
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join()
+        worker.join(SECONDS)
     assert len(results) == 60
     for result in results:
         np.testing.assert_allclose(result, expected, rtol=1e-5)
@@ -179,26 +310,19 @@ def test_many_threads_compute_what_one_does() -> None:
 def test_any_thread_sets_the_number_and_puts_it_back(pool) -> None:
     """threadpoolctl lets the first thread that did so do it again, and no other as long as that is alive."""
     before = blas_threads()
-    first, second = Worker(pool, 1), Worker(pool, 1)
-    first.began.wait()
-    second.began.wait()
-    second.finish()
-    first.finish()
-    alive = Worker(pool, 1)
-    alive.began.wait()
-    later = Worker(pool, 2)
-    until(lambda: pool.is_asked or later.began.is_set())
-    later.finish()
-    alive.finish()
-    Worker(pool, 0).finish()
-    assert blas_threads() == before
-    with_option = Computation(1, pool)
-    with_option.begin()
+    with threadpool_limits(limits=max(before), user_api="blas"):
+        first, second = begun(pool, 1), begun(pool, 1)
+        assert blas_threads() == {1}
+        second.finish()
+        first.finish()
+        assert blas_threads() == before
+    here = Computation(1)
+    pool.begin(here)
     assert blas_threads() == {1}
-    pool.users.pop(with_option)
-    other = threading.Thread(target=with_option.end)
+    pool.users.pop(here)
+    other = threading.Thread(target=pool.make_room, daemon=True)
     other.start()
-    other.join()
+    other.join(SECONDS)
     assert blas_threads() == before
 
 

@@ -18,6 +18,7 @@ from nnadapter.errors import (
     DriverError,
     IncompatibleProgramError,
     OutOfMemoryError,
+    TransientError,
 )
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from partition.verdict import Reason
@@ -84,6 +85,7 @@ def test_results_belong_to_the_caller(device):
         ("status6", IncompatibleProgramError, "a sentence"),
         ("status7", CancelledError, "a sentence"),
         ("status8", CompilationError, "a sentence"),
+        ("status9", TransientError, "a sentence"),
     ],
 )
 def test_failures_become_errors_of_the_tree(device, fault, error, message):

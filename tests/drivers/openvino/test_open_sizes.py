@@ -195,3 +195,44 @@ def test_what_is_not_taken_with_open_sizes(text, reason, detail):
 def test_known_sizes_are_admitted_at_once():
     assert context().admit(model_of("(float16[2, 4] x) => (float16[2, 4] y) { y = Relu (x) }")).verdict
     assert not context().admit(model_of("(float16[n, 4] x) => (float16[n, 4] y) { y = Relu (x) }")).verdict
+
+
+ATTENTION = """<ir_version: 10, opset_import: ["" : 17]> g (float[b, t, 8] x) => (float[b, t, 8] y)
+<int64[1] zero = {0}, int64[2] heads = {2, 4}, int64[1] eight = {8}, int64 first = {0}, int64 second = {1}> {
+    shape = Shape (x)
+    b = Gather (shape, first)
+    t = Gather (shape, second)
+    b1 = Unsqueeze (b, zero)
+    t1 = Unsqueeze (t, zero)
+    split = Concat <axis = 0> (b1, t1, heads)
+    whole = Concat <axis = 0> (b1, t1, eight)
+    parted = Reshape (x, split)
+    q = Transpose <perm = [0, 2, 1, 3]> (parted)
+    across = Transpose <perm = [0, 1, 3, 2]> (q)
+    product = MatMul (q, across)
+    weights = Softmax <axis = -1> (product)
+    mixed = MatMul (weights, q)
+    back = Transpose <perm = [0, 2, 1, 3]> (mixed)
+    y = Reshape (back, whole)
+}"""
+
+
+@pytest.mark.parametrize("lengths", [(2, 3, 4, 5, 2, 6), (3, 2, 4, 5, 2, 6), (2, 2, 3, 2, 4, 5)])
+def test_whichever_run_has_as_many_tokens_as_heads_others_share_a_plan(lengths):
+    model = parse(ATTENTION)
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        for length in lengths:
+            feed = {"x": numbers(2, length, 8, seed=length)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
+        plans = session.report().plans
+    assert plans.made <= 3 and plans.sizes.startswith("one plan for all input shapes")
+
+
+def test_shapes_that_are_refused_one_after_the_other_end_the_search():
+    model = parse(ATTENTION)
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        for batch in (1, 2, 3, 4, 5, 6):
+            session.run(None, {"x": numbers(batch, 2, 8)})
+        assert session.report().plans.sizes.startswith("a plan for every set of input shapes: openvino may take")
+        session.run(None, {"x": numbers(1, 3, 8)})
+        assert session.report().plans.made == 7

@@ -77,7 +77,7 @@ def test_a_network_over_two_accelerators():
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("devices", ["openvino:CPU", "openvino:CPU,fake_npu"])
+@pytest.mark.parametrize("devices", ["openvino:CPU", pytest.param("openvino:CPU,fake_npu", marks=pytest.mark.sweep)])
 def test_rapidocr_reads_the_same_text(devices, tmp_path):
     script = EXAMPLES / "read_text.py"
     picture = min((EXAMPLES / "pictures").glob("*.png"), key=lambda path: path.stat().st_size)

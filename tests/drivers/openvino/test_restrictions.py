@@ -85,6 +85,12 @@ PAIRS = {
         "y = LSTM <hidden_size = 1, input_forget = §0|1§> (x, w, w)",
         "float[1,4,1] w = {1, 2, 3, 4}",
     ),
+    "backwards": (
+        "13",
+        "float[2,1,1] x",
+        'y = RNN <hidden_size = 1, direction = "bidirectional", activations = ["Relu", "§Relu|Tanh§"]> (x, w, w)',
+        "float[2,1,1] w = {1, 2}",
+    ),
 }
 """Opset, input, node, constants; between the signs what makes it a form that is taken, and one that is not."""
 
@@ -105,6 +111,19 @@ def test_a_form_is_refused_and_its_neighbor_is_taken(parts):
     x = np.asarray(3 * numbers(*shape), onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type))
     (expected,) = run_whole(taken, {taken.graph.input[0].name: x})
     np.testing.assert_allclose(computed(opened, taken, [x])[0], expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_choice_among_one_value():
+    """ONNX Runtime has no Where of booleans."""
+    opened, (taken, refused) = (
+        context(),
+        (model_of(form, "16", "bool[3] x", "y = Where (x, §z|x§, §z|x§)", "bool[1] z = {1}") for form in (1, 2)),
+    )
+    (verdict,) = opened.supported(refused)
+    assert verdict.detail == "Where whose inputs are one value is not compiled"
+    assert all(opened.supported(taken))
+    (y,) = computed(opened, taken, [np.array([True, False, True])])
+    assert y.tolist() == [True] * 3
 
 
 def test_the_page_lists_every_restriction():

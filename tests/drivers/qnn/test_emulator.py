@@ -36,6 +36,40 @@ def test_what_qnn_does_not_take_runs_on_the_cpu():
         np.testing.assert_allclose(found, wanted, atol=5e-3)
 
 
+EMPTY = f"""{HEAD} g (float[0, 3] x, float[2, 3] y) => (float[0, 3] a, float[2, 3] c) {{
+    a = Neg(x)
+    b = Concat<axis = 0>(x, y)
+    c = Relu(b)
+}}"""
+
+
+def test_tensors_without_elements_are_not_shown_to_qnn():
+    """Its compiler divides by their number, which ends the process."""
+    feeds = {"x": np.zeros((0, 3), np.float32), "y": np.array([[1, -1, 2], [-3, 4, 5]], np.float32)}
+    with nna.InferenceSession(parse(EMPTY), devices="qnn") as session:
+        results = session.run(None, feeds)
+        assert session.report().refusals().keys() >= {("qnn", "Neg", Reason.UNSUPPORTED_TYPE)}
+    for found, wanted in zip(results, run_whole(parse(EMPTY), feeds), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=5e-3)
+
+
+def test_what_is_quantized_behind_a_cast_is_rounded():
+    """QNN truncates the elements behind the last 128."""
+    size = 160
+    text = f"""{HEAD} g (float16[1, {size}] x) => (int8[1, {size}] y) <float s = {{0.05}}, int8 z = {{3}}> {{
+        a = Cast<to = 1>(x)
+        y = QuantizeLinear(a, s, z)
+    }}"""
+    x = np.linspace(-3, 3, size).astype(np.float16).reshape(1, size)
+    with nna.InferenceSession(parse(text), devices=["qnn", "cpu"]) as session:
+        (got,) = session.run(None, {"x": x})
+        on = {node.op_type: node.device for node in session.report().nodes}
+    assert on == {"Cast": "qnn", "QuantizeLinear": "cpu"}
+    real = x.astype(np.float32) / np.float32(0.05)
+    far = np.abs(real - np.floor(real) - 0.5) > 0.2  # half precision decides nearer to a half
+    np.testing.assert_array_equal(got[far], (np.rint(real) + 3)[far])
+
+
 def quantized_convolution():
     weights = np.random.default_rng(3).integers(-60, 60, (8, 3, 3, 3)).astype(np.int8)
     arrays = {"s": np.float32(0.02), "z": np.uint8(128), "ws": np.float32(0.01), "wz": np.int8(0), "w": weights,

@@ -1,8 +1,10 @@
 """Files of parts: what is written is read; what was changed is refused, whatever it is."""
 
+import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.errors import CompiledModelError
+from nnadapter.files.beginning import MAGIC
 from nnadapter.files.container import Container, is_container, write_container
 from nnadapter.files.container.layout import ALIGNMENT, MESSAGES, PAGE, PREFIX
+from nnadapter.limits import CONTAINER_BYTES
 
 SMALL = [("a", b"first"), ("b", b""), ("c", bytes(range(200))), ("a", b"first"), ("d", b"x" * 70)]
 
@@ -135,6 +139,26 @@ def test_the_prefix_is_not_believed(prefix):
         Container.of(with_table([ROW], **prefix))
 
 
+def test_tables_are_bounded_before_memory_is_taken_for_them():
+    harmful = b"\x0a\x00" * (CONTAINER_BYTES // 2 + 1)  # rows that hold nothing: a hundred times as much in memory
+    whole = PREFIX.pack(MAGIC, 1, 0, PREFIX.size, len(harmful), sha256(harmful).digest()) + harmful
+    with pytest.raises(CompiledModelError, match=f"its table has {len(harmful)} bytes"):
+        Container.of(whole)
+
+
+def test_what_is_larger_than_readers_take_is_not_written():
+    small = replace(MESSAGES, largest=100)
+    table = small.new("Table")
+    table.parts.add(kind="x", sha256=bytes(32))
+    assert small.parse("Table", small.bytes_of(table)) == table
+    table.parts.add(kind="x" * 70)
+    for attempt in (lambda: small.bytes_of(table), lambda: small.parse("Table", table.SerializeToString())):
+        with pytest.raises(
+            CompiledModelError, match=r"a message Table .* expected at most 100; compile the model again"
+        ):
+            attempt()
+
+
 def test_a_newer_version_says_what_to_do():
     with pytest.raises(CompiledModelError, match=r"version 2.*knows 1 to 1; update nnadapter"):
         Container.of(with_table([ROW], version=2))
@@ -164,6 +188,13 @@ def test_what_is_no_file_is_an_error(tmp_path):
     with pytest.raises(CompiledModelError, match="0 bytes"):
         Container.open(tmp_path / "empty")
     assert not is_container(3)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
+def test_a_pipe_is_an_error_and_nobody_is_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CompiledModelError, match="0 bytes"):
+        Container.open(tmp_path / "pipe")
 
 
 def test_files_are_told_by_their_beginning(tmp_path, small):

@@ -39,7 +39,7 @@ def test_random_graphs(seed):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("kind", ["det", "rec", "cls"])
+@pytest.mark.parametrize("kind", [*(pytest.param(each, marks=pytest.mark.fuzz) for each in ("det", "rec")), "cls"])
 def test_networks(kind):
     model, shape = ocr_model(kind), OCR_SHAPES[kind][-1 if kind == "det" else 0]
     nodes = nna.partition_report(model, "planted", {"x": shape}).nodes

@@ -57,7 +57,11 @@ def test_beside_brute_force(devices, layers, size, kept, seeds):
     assert np.mean(excess) <= 0.005
 
 
-@pytest.mark.parametrize(("devices", "shapes"), [(2, [(12, 10), (30, 7), (100, 4)]), (3, [(10, 4), (16, 6)])])
+@pytest.mark.parametrize(("devices", "shapes"), [
+    (2, [(12, 10), (30, 7), (100, 4)]),
+    (3, [(10, 4)]),
+    pytest.param(3, [(16, 6)], marks=pytest.mark.sweep),
+])  # fmt: skip
 def test_beside_the_whole_graph(devices, shapes):
     """Bounds of either hold for what the other finds; on average folding loses nothing."""
     excess, used = [], 0

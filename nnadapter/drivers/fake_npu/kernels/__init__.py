@@ -16,7 +16,7 @@ FAMILIES: Mapping[str, str] = {
     "shift_right subtract sum unary where xor",
     "gating": "swiglu",
     "losses": "negative_log_likelihood",
-    "matrix": "determinant einsum fully_connected matmul triangle",
+    "matrix": "determinant einsum fully_connected matmul triangle unpack_weight",
     "movement": "bit_cast concat copy diagonal expand gather gather_elements pad range slice split tile transpose",
     "normalization": "instance_normalization layer_normalization local_response_normalization log_softmax "
     "lp_normalization mean_variance_normalization rms_normalization softmax",

@@ -10,6 +10,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu.kernels.blocks import even_blocks, gemm_rows
 from nnadapter.drivers.fake_npu.kernels.kernel import Finish, KernelArguments, NumpyKernel, Run, in_sequence
 from nnadapter.ir.operand import Array
+from nnadapter.ir.unpacking import unpacked_weight
 
 _BIAS_RUN = 2048
 """About how many elements of a bias are added in one inner loop."""
@@ -115,11 +116,19 @@ def _bind_einsum(call: KernelArguments) -> Run:
     return lambda: np.einsum(equation, *inputs, out=out, optimize=path)
 
 
+def _bind_unpack_weight(call: KernelArguments) -> Run:
+    """The weight of MAT_MUL_N_BITS as reals, where it is not constant. Inputs: packed, scale, zero point if any."""
+    (weight, scale, *zero_point), (out,) = call.inputs, call.outputs
+    unpack = partial(unpacked_weight, weight, scale, zero_point[0] if zero_point else None, **call.parameters)
+    return lambda: np.copyto(out, unpack())
+
+
 KERNELS: Mapping[str, NumpyKernel] = {
     "fully_connected": NumpyKernel(bind=_bind_fully_connected, fuses=True),
     "matmul": NumpyKernel(bind=_bind_matmul, fuses=True),
     "determinant": NumpyKernel(bind=_bind_determinant),
     "einsum": NumpyKernel(bind=_bind_einsum),
     "triangle": NumpyKernel(bind=_bind_triangle, in_place=(0,)),
+    "unpack_weight": NumpyKernel(bind=_bind_unpack_weight),
 }
 """Rows of the kernel table."""

@@ -8,8 +8,10 @@ from string import ascii_letters
 
 from nnadapter.drivers.fake_npu.emitter import Emitter
 from nnadapter.drivers.fake_npu.graph import TensorType
-from nnadapter.ir.model import Operation
+from nnadapter.ir.derived import derived
+from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operations.equation import Equation, label_sizes, read_equation
+from nnadapter.ir.unpacking import unpacked_weight
 
 
 def lower_einsum(emitter: Emitter, operation: Operation) -> None:
@@ -90,3 +92,21 @@ def _lower_directly(emitter: Emitter, operation: Operation, equation: Equation) 
     terms = ("".join(letters[label] for label in term) for term in (*equation.terms, equation.result))
     *factors, result = terms
     emitter.emit_operation(operation, "einsum", {"equation": f"{','.join(factors)}->{result}"})
+
+
+def lower_mat_mul_n_bits(emitter: Emitter, operation: Operation) -> None:
+    """MAT_MUL_N_BITS: a product with the weight as reals, which are made once where the packed ones are constant."""
+    x, *packed, bias = (*operation.inputs, *[ABSENT] * (5 - len(operation.inputs)))
+    types = emitter.model.operands
+    depth = types[x].type.dimensions[-1]
+    parameters = {"bits": operation.attributes["bits"], "block_size": operation.attributes["block_size"]}
+    present = [operand for operand in packed if operand != ABSENT]
+    if all(map(emitter.is_constant, present)):
+        arrays = [None if operand == ABSENT else emitter.constant(operand) for operand in packed]
+        weight = emitter.add_constant(derived(unpacked_weight, *arrays, depth=depth, **parameters))
+    else:
+        result = TensorType(emitter.result_type(packed[1]).dtype, (types[packed[0]].type.dimensions[0], depth))
+        inputs = list(map(emitter.tensor, present))
+        (weight,) = emitter.emit("unpack_weight", inputs, (result,), {"depth": depth, **parameters})
+    biases = [] if bias == ABSENT else [emitter.tensor(bias)]
+    emitter.emit_operation(operation, "fully_connected", inputs=[emitter.tensor(x), weight, *biases])

@@ -1,0 +1,249 @@
+"""One fault in one session: what is done, what is seen of it, and whether that is what is promised."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx.parser
+
+import nnadapter as nna
+from nnadapter.drivers import registry
+from nnadapter.drivers.faulty import Fault, Kind, Phase, Script
+from nnadapter.drivers.faulty.kinds import KINDS, WRITING
+from nnadapter.errors import PHASES, CacheWarning, DriverWarning, FallbackWarning, NNAdapterError
+
+FORMS = ("in process", "isolated")
+POLICIES = ("warn", "allow", "forbid")
+RUNS = 3
+HANG_S, LIMIT_S = 0.2, 1.0
+"""Seconds that a hang takes in this process, which nobody can end, and those after which another one is killed."""
+FATAL = frozenset((Kind.CRASH, Kind.EXIT))
+"""Kinds that end the process."""
+UNNOTICED = frozenset((Kind.NAN, Kind.FLIPPED_BITS, Kind.KEEPS_OUTPUTS))
+"""Kinds that nobody can notice who does not compute the same again: `Options.verify` and `shadow` do."""
+HARMLESS = frozenset((Kind.SLOW, Kind.LIES_ABOUT_BLOB))
+"""Kinds that cost time and nothing else."""
+_MODEL = """<ir_version: 8, opset_import: ["": 17]>
+matrix (float[4, 8] x) => (float[4, 8] y) {
+    [first] a = Relu(x)
+    [second] b = Add(a, x)
+    [third] c = Add(b, b)
+    [fourth] y = LAST
+}"""
+_LAST = {True: "Mul(c, c)", False: "Relu(c)"}
+"""The last node: one that the device inside refuses, or takes."""
+_ASKED = (Phase.JUDGE, Phase.ADMIT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One of the matrix."""
+
+    kind: Kind
+    phase: Phase
+    device: str
+    """The device inside."""
+    form: str
+    policy: str
+
+    @property
+    def ends_the_process(self) -> bool:
+        """Nothing in this process can survive it."""
+        return self.form == "in process" and self.kind in FATAL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What came of a cell."""
+
+    right: int = 0
+    """Runs whose results were right."""
+    wrong: int = 0
+    """Runs whose results were others."""
+    warned: tuple[str, ...] = ()
+    """Categories of warnings."""
+    error: str = ""
+    """Class of the error that was raised, of this package's tree or not."""
+    typed: bool = False
+    """It is of this package's tree."""
+    device: str | None = None
+    phase: str | None = None
+    """Fields of the error."""
+    made: bool = True
+    """The fault came."""
+    input_changed: bool = False
+    """The caller's array holds other numbers."""
+    message: str = ""
+    ended: str = ""
+    """How the process ended, where it did, and the line that said where."""
+
+
+def cells(devices: tuple[str, ...], forms: tuple[str, ...] = FORMS) -> Iterator[Cell]:
+    """Every fault x phase x form x policy."""
+    for kind, row in KINDS.items():
+        for phase in (each for each in Phase if each in row.phases):
+            for device in devices:
+                for form in forms:
+                    for policy in POLICIES:
+                        yield Cell(kind=kind, phase=phase, device=device, form=form, policy=policy)
+
+
+def fault_of(cell: Cell) -> Fault:
+    """The fault of a cell; it comes once, but for what a device says when it is asked, and asked again."""
+    more: dict[str, Any] = {} if cell.phase in _ASKED and cell.kind not in FATAL else {"times": 1}
+    if cell.kind is Kind.SLOW or (cell.kind is Kind.HANG and cell.form == "in process"):
+        more["seconds"] = HANG_S
+    return Fault(kind=cell.kind, phase=cell.phase, **more)
+
+
+def forget_process(device: str) -> None:
+    """End the process of an isolated device: the next cell has one of its own, as one that was lost often rests."""
+    isolated = registry._isolated.pop(f"faulty:{device}", None)
+    if isolated is not None:
+        isolated.close()
+
+
+def try_cell(cell: Cell) -> Seen:
+    """Run a session with one fault: open, a few runs, close; where programs are read, another one before it."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        log = Path(folder, "log")
+        script = Script(faults=(fault_of(cell),), log=str(log)).to_toml()
+        x = np.random.default_rng(0).standard_normal((4, 8), np.float32)
+        before = x.copy()
+        counts = {"right": 0, "wrong": 0}
+        fields: dict[str, Any] = {}
+        try:
+            with _opened_by(cell, script) as devices:
+                _session(cell, devices, Path(folder, "compiled.nna"), x, counts)
+        except Exception as error:  # noqa: BLE001  whatever comes is what is shown
+            fields = _fields_of(error)
+        forget_process(cell.device)
+        made = log.exists() and '"kind"' in log.read_text()
+    ours = (FallbackWarning, DriverWarning, CacheWarning)
+    warned = tuple(each.category.__name__ for each in told if issubclass(each.category, ours))
+    message = fields.pop("message", "") or " | ".join(str(each.message) for each in told)
+    changed = not np.array_equal(x, before)
+    return Seen(**counts, warned=warned, **fields, made=made, input_changed=changed, message=message)
+
+
+def _fields_of(error: Exception) -> dict[str, Any]:
+    return {
+        "error": type(error).__name__,
+        "typed": isinstance(error, NNAdapterError),
+        "device": getattr(error, "device", None),
+        "phase": getattr(error, "phase", None),
+        "message": str(error),
+    }
+
+
+@contextmanager
+def _opened_by(cell: Cell, script: str) -> Iterator[list[Any]]:
+    """The devices of the session; faults of opening come from the environment."""
+    if cell.phase is not Phase.OPEN:
+        yield [(f"faulty:{cell.device}", {"script": script, **_isolation(cell), **_refusing(cell)})]
+        return
+    os.environ["NNADAPTER_FAULTS"] = script
+    try:
+        yield [(f"faulty:{cell.device}", _isolation(cell))]
+    finally:
+        del os.environ["NNADAPTER_FAULTS"]
+
+
+def _isolation(cell: Cell) -> dict[str, Any]:
+    if cell.form != "isolated":
+        return {}
+    return {"isolate": dict.fromkeys(PHASES, LIMIT_S) if cell.kind is Kind.HANG else True}
+
+
+def _refusing(cell: Cell) -> dict[str, Any]:
+    """Options by which the device inside refuses the last node, where it does not anyway."""
+    return {"switched_off": "Mul"} if cell.kind is Kind.SAYS_YES and cell.device == "fake_npu" else {}
+
+
+def _session(cell: Cell, devices: list[Any], file: Path, x: np.ndarray, counts: dict[str, int]) -> None:
+    options = nna.Options(fallback=cell.policy, cache_dir=False)
+    model: Any = onnx.parser.parse_model(_MODEL.replace("LAST", _LAST[cell.kind is Kind.SAYS_YES]))
+    if cell.phase is Phase.DESERIALIZE:
+        nna.compile(model, file, devices=devices, options=options, keep_model=True)
+        model = file
+    with nna.InferenceSession(model, devices=devices, options=options) as session:
+        outputs: list[tuple[np.ndarray, np.ndarray]] = []
+        for _ in range(RUNS):
+            right = _right(x, squared=cell.kind is Kind.SAYS_YES)
+            (y,) = session.run(None, {"x": x})
+            outputs.append((y, right))
+        for y, right in outputs:  # looked at late: a device may write to what it gave away
+            counts["right" if np.allclose(y, right, rtol=1e-5, atol=1e-6) else "wrong"] += 1
+
+
+def _right(x: np.ndarray, *, squared: bool) -> np.ndarray:
+    last = 2 * (np.maximum(x, 0) + x)
+    return last * last if squared else np.maximum(last, 0)
+
+
+def verdict(cell: Cell, seen: Seen) -> str:
+    """What a cell shows: `as promised`, `not noticed` where nobody can, or what is wrong."""
+    if cell.ends_the_process:
+        return _of_the_dead(cell, seen)
+    if not seen.made:
+        return "the fault did not come"
+    if seen.error and not seen.typed:
+        return f"an error of another tree: {seen.error}"
+    all_right = not seen.error and seen.right == RUNS
+    if cell.kind in UNNOTICED:
+        return "not noticed" if not seen.error else f"raised {seen.error}"
+    if cell.kind is Kind.WRITES_INPUTS:
+        return "as promised" if all_right and not seen.input_changed else "not noticed: inputs are changed"
+    if cell.kind in WRITING and all_right and not seen.warned:
+        return "not noticed"  # a device's own check of bytes did not find them, or nobody read them
+    if cell.kind in HARMLESS or (cell.kind is Kind.HANG and cell.form == "in process"):
+        return "as promised" if all_right else _wrong(seen)
+    if all_right and (cell.kind is Kind.SAYS_YES or cell.phase is Phase.DESERIALIZE):
+        return "as promised"  # it can do what it refused, or said so in time; a program is compiled again, and noted
+    if cell.policy == "forbid":
+        return _of_forbidden(cell, seen, all_right=all_right)
+    if not all_right:
+        return _wrong(seen)
+    if cell.policy == "allow":
+        allowed = {"DriverWarning", "CacheWarning"}
+        return "as promised" if set(seen.warned) <= allowed else f"warned: {', '.join(seen.warned)}"
+    return "as promised" if len(seen.warned) == 1 else f"{len(seen.warned)} warnings"
+
+
+def _of_the_dead(cell: Cell, seen: Seen) -> str:
+    if not seen.ended:
+        return "the process did not end"
+    if cell.kind is Kind.EXIT:
+        return "ends the process"
+    return "ends the process, said where" if f"'faulty:{cell.device}'" in seen.ended else "ends the process, unsaid"
+
+
+def _of_forbidden(cell: Cell, seen: Seen, *, all_right: bool) -> str:
+    if cell.phase is Phase.CLOSE:  # nothing falls back: what was to be done is done
+        return "as promised" if all_right else _wrong(seen)
+    if not seen.error:
+        return "no error"
+    if seen.device != f"faulty:{cell.device}":
+        return f"{seen.error} has device {seen.device!r}"
+    if cell.phase in _ASKED and seen.error == "NotDelegatedError":
+        return "as promised"  # no more than a device that says no
+    known = (cell.phase.value, "compile" if cell.kind in (Kind.SAYS_YES, Kind.DEVICE_LOST) else "")
+    return "as promised" if seen.phase in known else f"{seen.error} has phase {seen.phase!r}"
+
+
+def _wrong(seen: Seen) -> str:
+    return f"raised {seen.error}" if seen.error else f"{seen.wrong} results are wrong"
+
+
+def to_plain(seen: Seen) -> dict[str, Any]:
+    """What was seen as plain data, for another process."""
+    return asdict(seen)

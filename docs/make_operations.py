@@ -1,0 +1,141 @@
+"""Write docs/operations/, the reference of the adapter IR's operations, from the schema table and what is said with it.
+
+    python docs/make_operations.py
+
+One page per family and an index. `nnadapter ops --describe OPERATION` prints the same entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+
+from nnadapter.ir.operations import SCHEMAS
+from nnadapter.ir.operations.fusion import FUSE_CODES
+from nnadapter.ir.reference.entry import Entry, entry_of
+from nnadapter.ir.reference.families import FAMILIES
+from nnadapter.ir.reference.plain import example_text, facts, formula_text, signature_text
+
+FOLDER = Path(__file__).with_name("operations")
+_MADE = "This page is made by `python docs/make_operations.py`. A test fails when it is not what the code does."
+
+
+def pages() -> Mapping[str, str]:
+    """Return the pages by file name."""
+    entries = {family: [entry_of(type_) for type_ in meanings] for family, meanings in FAMILIES.items()}
+    missing = SCHEMAS.keys() - {entry.type for told in entries.values() for entry in told}
+    assert not missing, f"nnadapter/ir/reference says nothing of {', '.join(sorted(missing))}"
+    return {
+        "README.md": "\n".join(_index(entries)) + "\n",
+        **{f"{family}.md": "\n".join(_family(family, told)) + "\n" for family, told in entries.items()},
+    }
+
+
+def _title(family: str) -> str:
+    return family.replace("_", " ").capitalize()
+
+
+def _index(entries: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    yield "# Operations of the adapter IR"
+    yield ""
+    yield f"What each of the {len(SCHEMAS)} operations means: for whoever writes a driver, a converter or a pass, or"
+    yield "builds models by hand. `nnadapter ops --describe CONV_2D` prints an entry in a terminal, `--json` as JSON."
+    yield "Operations that other packages bring are described there as well."
+    yield ""
+    yield _MADE
+    yield from _RULES.splitlines()
+    yield ""
+    yield "## Fuse codes"
+    yield ""
+    yield "Activations that an operation applies to its own result; `fuse_parameters` holds their parameters."
+    yield ""
+    yield "| fuse_code | fuse_parameters | FLOPs per element |"
+    yield "|---|---|---|"
+    yield from (f"| `{code}` | {', '.join(names)} | {steps} |" for code, (names, steps) in FUSE_CODES.items())
+    yield ""
+    yield "## Families"
+    yield ""
+    yield "| family | operations |"
+    yield "|---|---|"
+    for family, told in entries.items():
+        links = ", ".join(f"[{entry.type}]({family}.md#{entry.type.lower()})" for entry in told)
+        yield f"| [{_title(family)}]({family}.md) | {links} |"
+
+
+_RULES = """
+## How to read an entry
+
+- **Signature**: inputs, then attributes in the order of the table, then outputs. `?` may be absent, `…` is any number.
+- **Formula**: letters are explained at the inputs. Indices count from 0. `floor`, `ceil` and `trunc` round down, up and
+  toward 0.
+- **Definition**: the numpy code that says what an operation means, and what that calls. A fused activation comes
+  behind it. The code of an image operation is given [N, C, H, W] whatever the layout.
+- **Example**: computed by the definition when this page was made. Attributes that are not required have defaults.
+- **FLOPs**: arithmetic steps, a multiply-add counting two; exp, log, sqrt, erf, sin, cos, tanh and pow count one.
+
+## What holds for all of them
+
+- Floating-point values are computed with in float64 by the definition, and rounded once, to the data type of the
+  result. A device is held to that within the tolerance of its own arithmetic.
+- Integers are computed with in their own data type, and wrap around.
+- Axes are 0 to rank - 1. Sizes, axes and pads are worked out: nothing is negative, left out or -1, unless an entry says
+  so.
+- Shapes are known when a model is compiled, or follow from sizes that a driver agreed to leave open.
+- Operands of rank 4 may have the layout NHWC where an entry says so, or where elements are taken one by one. Their
+  dimensions are then [N, H, W, C]. Filters stay in ONNX's order. An axis, and a list with a number for every axis, such
+  as the pads of PAD or the shape of RESIZE_LINEAR, counts the dimensions as they are.
+- A quantized operand holds integers that stand for reals: scale * (integer - zero point). What an operation makes of
+  such operands, its entry says.
+- Operations have no effects. An input is never changed.
+"""
+
+
+def _family(family: str, entries: Sequence[Entry]) -> Iterator[str]:
+    yield f"# {_title(family)}"
+    yield ""
+    yield from (import_module(f"nnadapter.ir.operations.{family}").__doc__ or "").strip().splitlines()
+    yield ""
+    yield f"[All operations](README.md). {_MADE}"
+    yield ""
+    yield " · ".join(f"[{entry.type}](#{entry.type.lower()})" for entry in entries)
+    for entry in entries:
+        yield from ("", f"## {entry.type}", "", entry.summary, "", "```text", signature_text(entry), "```")
+        yield from _table("input", ("types", "meaning"), entry.inputs)
+        yield from _table("attribute", ("kind", "default", "meaning"), [_with_choices(row) for row in entry.attributes])
+        yield from _table("output", ("meaning",), entry.outputs)
+        yield from ("", "**Formula**", "", "```text", formula_text(entry), "```")
+        if entry.example is not None:
+            yield from ("", f"**Example**, {entry.example.flops} FLOPs", "", "```text", example_text(entry), "```")
+        yield from ("", "**Traps**", "") if entry.traps else ()
+        yield from (f"- {trap}" for trap in entry.traps)
+        yield from ("", "| more | |", "|---|---|")
+        yield from (f"| {name} | {_cell(text)} |" for name, text in facts(entry))
+        if entry.definition:
+            yield from ("", "<details><summary>Definition in numpy</summary>", "", "```python", entry.definition, "```")
+            yield from ("", "</details>")
+
+
+def _with_choices(row: Mapping[str, str]) -> Mapping[str, str]:
+    return {**row, "kind": f"{row['kind']}: {row['choices']}" if row["choices"] else row["kind"]}
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    if not rows:
+        return
+    yield ""
+    yield f"| {' | '.join((title, *columns))} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for row in rows:
+        cells = (f"`{row['name']}`", *(_cell(row[column]) for column in columns))
+        yield f"| {' | '.join(cells)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)

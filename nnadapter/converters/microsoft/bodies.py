@@ -1,0 +1,116 @@
+"""Ops that are described as functions of ONNX's own ops: their bodies are converted, node by node.
+
+One converter serves nearly all; some have their own beside the body. Bodies are written at the newest opset that they
+know, whatever the model's opset is, so that a fused op stays one operation where ONNX has such an op by now (Attention,
+Gelu, LayerNormalization). DequantizeLinear, an op and QuantizeLinear in a body are one quantized operation, as they are
+in a model. Sizes that are traced are open to a body, which then decides on none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from nnadapter.converters.context import ConversionContext
+from nnadapter.converters.groups import Group, find_groups
+from nnadapter.converters.quantized_groups import convert_quantized_group
+from nnadapter.converters.registry import converter, has_converter, lookup
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.body import Body
+from nnadapter.onnx.function_ops import body_of, function_ops
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.refusal import Refusal
+from partition.dtypes import ITEMSIZE_OF_DTYPE
+from partition.graph import Value
+from partition.verdict import Reason
+
+
+def convert_body(context: ConversionContext, node: OnnxNode) -> None:
+    """Convert what a node computes by its body; the operations stand for the node."""
+    inputs = [_value(context, name) if name else None for name in node.inputs]
+    known = _Contents(context, node)
+    body = body_of(node, inputs, known, integers=known.integers)
+    if body is None:
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} has no body")
+    names = _names(body, node)
+    for name, contents in body.constants.items():
+        context.hold(names[name], contents)
+    nodes = [_called(each, names) for each in body.nodes]
+    groups = {group.target: group for group in find_groups(nodes, node.outputs)}
+    waiting = {member for group in groups.values() for member in group.members} - groups.keys()
+    for position in range(len(nodes)):
+        group = groups.get(position)
+        if position in waiting or (group is not None and _convert_group(context, nodes, group)):
+            continue
+        for member in (position,) if group is None else group.members:
+            _convert_inner(context, node, nodes[member])
+
+
+def _called(inner: OnnxNode, names: Mapping[str, str]) -> OnnxNode:
+    """A node of a body by the names of the graph."""
+    read, made = (tuple(names[name] if name else "" for name in part) for part in (inner.inputs, inner.outputs))
+    return replace(inner, inputs=read, outputs=made)
+
+
+def _convert_group(context: ConversionContext, nodes: Sequence[OnnxNode], group: Group) -> bool:
+    """Convert nodes that mean one quantized operation; whether the operation takes such operands."""
+    mark = context.mark()
+    sources = {name: nodes[source] for name, source in group.sources.items()}
+    try:
+        convert_quantized_group(context, nodes[group.node], sources, nodes[group.target])
+    except Refusal:
+        context.undo(mark)
+        return False
+    return True
+
+
+def _convert_inner(context: ConversionContext, node: OnnxNode, inner: OnnxNode) -> None:
+    convert = lookup("", inner.op_type, inner.since_version)
+    if convert is None:
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"{inner.op_type} in the body of {node.op_type} has no converter")
+    convert(context, inner)
+
+
+def _value(context: ConversionContext, name: str) -> Value:
+    type_ = context.type_of(name)
+    return Value(name, type_.dtype.value, type_.dimensions, ITEMSIZE_OF_DTYPE[type_.dtype.value])
+
+
+class _Contents(Mapping[int, Array]):
+    """The inputs of a node whose contents are known, by position; looked at when they are asked for."""
+
+    def __init__(self, context: ConversionContext, node: OnnxNode) -> None:
+        self._context = context
+        self._names = {
+            position: name for position, name in enumerate(node.inputs) if name and context.is_constant(name)
+        }
+
+    def __getitem__(self, position: int) -> Array:
+        return self._context.constant(self._names[position])
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def integers(self, position: int) -> tuple[int, ...] | None:
+        """Those that follow from sizes, traced."""
+        return self._context.integers(self._names[position]) if position in self._names else None
+
+
+def _names(body: Body, node: OnnxNode) -> dict[str, str]:
+    """The names in the graph of what a body names; those inside are no names that a model has."""
+    prefix = next(filter(None, node.outputs))
+    inner = (*body.constants, *(name for each in body.nodes for name in each.outputs if name))
+    names = {name: f"{prefix}%{name}" for name in inner}
+    names.update(zip(body.inputs, node.inputs, strict=True))
+    names.update((inside, outside) for inside, outside in zip(body.outputs, node.outputs, strict=False) if inside)
+    return names
+
+
+def register_bodies() -> None:
+    """Register the conversion of bodies for every op that has one, and no converter of its own."""
+    for domain, op_type, version in function_ops():
+        if not has_converter(domain, op_type, version):
+            converter(op_type, version, domain=domain)(convert_body)

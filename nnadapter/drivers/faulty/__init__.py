@@ -1,0 +1,12 @@
+"""faulty: a device around any other, which makes the faults that a script asks for.
+
+Read it in this order: kinds (the table of faults), script and reading (what a person writes), subjects (what calls are
+about), faults (which are due) with log, acting, answers and results (how they are made), driver, context, program,
+execution. docs/faults.md says what it is for.
+"""
+
+from nnadapter.drivers.faulty.kinds import Kind, Phase
+from nnadapter.drivers.faulty.reading import read_script
+from nnadapter.drivers.faulty.script import Fault, Script
+
+__all__ = ["Fault", "Kind", "Phase", "Script", "read_script"]

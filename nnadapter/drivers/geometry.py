@@ -1,0 +1,202 @@
+"""Geometry that kernels of most devices need: what stands around windows, where samples lie, which elements are taken.
+
+Each function takes a `NamedOperation` and looks at its types and attributes alone, so it is called once, as the
+operation is lowered. The definition (`nnadapter.ir.definition`) shares nothing with it; tests hold both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
+
+import numpy as np
+
+from nnadapter.ir.named_operation import NamedOperation
+from nnadapter.ir.operand import Array, Layout, OperandType
+
+Coordinates = Callable[[Array, np.float32, np.float32, np.float32], Array]
+"""Indices of a result, sizes of input and result, the scale -> places in the input; all float32."""
+
+
+def window_padding(operation: NamedOperation) -> tuple[tuple[int, int], ...]:
+    """What has to stand around the input of a convolution or a pool so that every window of the result is whole.
+
+    That is what `pads` says, and more at the end where `ceil_mode` leaves the last window partly outside. A pool must
+    not see it: fill it with the smallest number for a maximum, with 0 for a sum, and divide by `window_divisors`.
+
+    Args:
+        operation: CONV_2D, CONV_3D, or a pool.
+
+    Returns:
+        For every axis of the picture, how many elements before and behind it.
+    """
+    return tuple(
+        (begin, max(end, (count - 1) * stride + (kernel - 1) * dilation + 1 - begin - size))
+        for size, count, kernel, stride, dilation, begin, end in _windows(operation)
+    )
+
+
+def window_divisors(operation: NamedOperation) -> Array:
+    """By what each window's sum is divided in AVERAGE_POOL_2D and AVERAGE_POOL_3D.
+
+    Padding counts with `count_include_pad`; what `ceil_mode` adds behind it never does.
+
+    Returns:
+        An array of the result's data type, with an axis for every axis of the picture: [rows, columns].
+    """
+    inside = bool(operation.count_include_pad)
+    counts = [
+        _counted(count, kernel, stride, dilation, *((begin + size + end, 0) if inside else (size, begin)))
+        for size, count, kernel, stride, dilation, begin, end in _windows(operation)
+    ]
+    divisors: Array = reduce(np.multiply.outer, counts).astype(operation.output.type.dtype.array_type)
+    return divisors
+
+
+def transposed_crop(operation: NamedOperation) -> tuple[slice, ...]:
+    """Which part of a transposed convolution that was done without pads is its result.
+
+    Without pads, an axis of the picture has `stride * (size - 1) + dilation * (kernel - 1) + 1 + output_padding`
+    elements. Most libraries take pads only where they are the same on both sides; this takes any.
+
+    Args:
+        operation: CONV_2D_TRANSPOSE or CONV_3D_TRANSPOSE.
+
+    Returns:
+        A slice for every axis of the picture.
+    """
+    pads, sizes = operation.pads, _sizes(operation.output.type)
+    return tuple(slice(begin, begin + size) for begin, size in zip(pads, sizes, strict=False))
+
+
+def resize_coordinates(operation: NamedOperation, axis: int) -> Array:
+    """Where along an axis of the input the elements of a resized result lie, before they are rounded or bounded.
+
+    Source: ONNX Resize-19, `coordinate_transformation_mode`; in float32, as ONNX Runtime computes it.
+
+    Args:
+        operation: RESIZE_NEAREST or RESIZE_LINEAR.
+        axis: of the input; 0 is the first.
+
+    Returns:
+        float32, one for each element of the result along the axis.
+    """
+    size, made = operation.input.type.dimensions[axis], operation.output.type.dimensions[axis]
+    mode = _COORDINATES[operation.coordinate_transformation_mode]
+    scale = np.float32(operation.scales[axis])
+    return mode(np.arange(made, dtype=np.float32), np.float32(size), np.float32(made), scale)
+
+
+def nearest_places(operation: NamedOperation, axis: int) -> Array:
+    """Which elements of an axis RESIZE_NEAREST takes: int64, one for each element of the result along it."""
+    last = operation.input.type.dimensions[axis] - 1
+    places: Array = _NEAREST[operation.nearest_mode](resize_coordinates(operation, axis))
+    return np.clip(places, 0, last).astype(np.int64)
+
+
+def linear_places(operation: NamedOperation, axis: int) -> tuple[Array, Array, Array]:
+    """Between which elements of an axis RESIZE_LINEAR mixes: the one before, the one behind, and the latter's share.
+
+    Returns:
+        int64, int64 and float32, one for each element of the result along the axis:
+        `x[before] * (1 - share) + x[behind] * share`.
+    """
+    last = operation.input.type.dimensions[axis] - 1
+    places = np.clip(resize_coordinates(operation, axis), 0, last)
+    before = np.floor(places).astype(np.int64)
+    return before, np.minimum(before + 1, last), places - before.astype(np.float32)
+
+
+def resized_axes(operation: NamedOperation) -> tuple[int, ...]:
+    """The axes that RESIZE_NEAREST or RESIZE_LINEAR changes; along the others it takes every element as it is."""
+    before, made = operation.input.type.dimensions, operation.output.type.dimensions
+    return tuple(axis for axis, scale in enumerate(operation.scales) if scale != 1 or before[axis] != made[axis])
+
+
+def slices(operation: NamedOperation) -> tuple[slice, ...]:
+    """What SLICE takes, as numpy's index: a slice for every axis, steps of either sign.
+
+    An end before the first element, which the model writes as -(size + 1), is None, as Python has it.
+    """
+    found = [slice(None)] * operation.input.type.rank
+    for axis, start, end, step in zip(operation.axes, operation.starts, operation.ends, operation.steps, strict=True):
+        found[axis] = slice(start, None if end < 0 else end, step)
+    return tuple(found)
+
+
+def positive_slices(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple[int, ...]]:
+    """As `slices`, for devices without negative steps: the same elements in rising order, and the axes to turn around.
+
+    Returns:
+        A slice for every axis, its step 1 or more; the axes along which what they give is to be reversed.
+    """
+    found, reversed_axes = list(slices(operation)), []
+    for axis, size in enumerate(operation.input.type.dimensions):
+        if found[axis].step is not None and found[axis].step < 0:
+            taken = range(*found[axis].indices(size))
+            found[axis] = slice(taken[-1], taken[0] + 1, -found[axis].step) if taken else slice(0, 0)
+            reversed_axes.append(axis)
+    return tuple(found), tuple(reversed_axes)
+
+
+def crop_and_padding(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple[tuple[int, int], ...]]:
+    """What PAD takes away, where its pads are negative, and what it then adds.
+
+    Returns:
+        A slice for every axis, and for every axis how many elements come before and behind.
+    """
+    sizes, pads = operation.input.type.dimensions, operation.pads
+    pairs = tuple(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
+    kept = tuple(slice(max(0, -begin), size - max(0, -end)) for size, (begin, end) in zip(sizes, pairs, strict=True))
+    return kept, tuple((max(0, begin), max(0, end)) for begin, end in pairs)
+
+
+def _sizes(type_: OperandType) -> tuple[int, ...]:
+    """The axes of the picture."""
+    return type_.dimensions[1:-1] if type_.layout is Layout.NHWC else type_.dimensions[2:]
+
+
+def _windows(operation: NamedOperation) -> Iterator[tuple[int, int, int, int, int, int, int]]:
+    """For every axis of the picture its size, how many windows, and each one's kernel, stride, dilation and pads."""
+    is_pool = "kernel_shape" in operation.attributes
+    kernel: Sequence[int] = operation.kernel_shape if is_pool else operation.filter.type.dimensions[2:]
+    sizes, counts, rank = _sizes(operation.input.type), _sizes(operation.output.type), len(kernel)
+    begins, ends = operation.pads[:rank], operation.pads[rank:]
+    return zip(sizes, counts, kernel, operation.strides, operation.dilations, begins, ends, strict=True)
+
+
+def _counted(count: int, kernel: int, stride: int, dilation: int, size: int, offset: int) -> Array:
+    """How many taps of each window along an axis lie within `size` elements that begin `offset` behind the padding."""
+    taps = np.arange(count)[:, None] * stride + np.arange(kernel) * dilation - offset
+    return np.asarray(((taps >= 0) & (taps < size)).sum(1))
+
+
+_HALF, _ONE = np.float32(0.5), np.float32(1)
+
+
+def _align_corners(x: Array, size: np.float32, made: np.float32, scale: np.float32) -> Array:
+    return x * (size - _ONE) / (made - _ONE) if made > 1 else np.zeros_like(x)
+
+
+def _half_pixel(x: Array, size: np.float32, made: np.float32, scale: np.float32) -> Array:
+    return (x + _HALF) / scale - _HALF
+
+
+def _half_pixel_symmetric(x: Array, size: np.float32, made: np.float32, scale: np.float32) -> Array:
+    shift = size * _HALF * (_ONE - made / (scale * size))
+    return shift + (x + _HALF) / scale - _HALF
+
+
+_COORDINATES: Mapping[str, Coordinates] = {
+    "asymmetric": lambda x, size, made, scale: x / scale,
+    "align_corners": _align_corners,
+    "half_pixel": _half_pixel,
+    "pytorch_half_pixel": lambda x, *more: _half_pixel(x, *more) if len(x) > 1 else np.zeros_like(x),
+    "half_pixel_symmetric": _half_pixel_symmetric,
+}
+_NEAREST: Mapping[str, Callable[[Array], Array]] = {
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "round_prefer_floor": lambda x: np.ceil(x - _HALF),
+    "round_prefer_ceil": lambda x: np.floor(x + _HALF),
+}

@@ -1,0 +1,93 @@
+"""Computations as work of two streams, in the process of an isolated device: what its driver promises of streams.
+
+1. An event that was never recorded has happened, and waiting for it is no wait.
+2. What is enqueued on one stream, from tensors in the device's memory, is done when an event behind it has happened.
+3. Another stream that waits for that event goes on behind it.
+4. Streams and events may be closed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.interface import Device
+from nnadapter.drivers.streams import Stream
+from nnadapter.errors import FAILURES
+from nnadapter.ir.operand import Array
+
+Task = tuple[Any, Sequence[Array]]
+"""An execution, and what it is to compute with."""
+Ahead = tuple[list[list[Array]], list[str]]
+"""Results of each task, and which promises were broken, in words."""
+
+
+def compute_ahead(device: Device, before: Sequence[Task], behind: Sequence[Task]) -> Ahead | None:
+    """Compute tasks on one stream, and others on another that waits for the first; each execution is in one of them.
+
+    Returns:
+        None where the device has no streams or no memory, or does not enqueue such a task.
+    """
+    if not (device.has_memory and device.has_streams):
+        return None
+    broken: list[str] = []
+    with ExitStack() as stack:
+        first, second = (_closed_twice(stack, device.create_stream()) for _ in range(2))
+        event = _closed_twice(stack, device.create_event())
+        if not event.is_done:
+            broken.append("an event that was never recorded has not happened")
+        event.synchronize()
+        made = _enqueued(device, stack, before, first)
+        first.record(event)
+        second.wait(event)
+        made += _enqueued(device, stack, behind, second)
+        second.synchronize()
+        if not event.is_done:
+            broken.append("an event has not happened when what waited for it is done")
+        event.synchronize()
+        first.synchronize()
+        if len(made) < len(before) + len(behind):
+            return None
+        return [[_on_host(tensor) for tensor in each] for each in made], broken
+
+
+def _closed_twice(stack: ExitStack, made: Any) -> Any:
+    stack.callback(made.close)
+    stack.callback(made.close)
+    return made
+
+
+def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: Stream) -> list[Sequence[DeviceTensor]]:
+    """What each task makes, as far as the device enqueues them."""
+    made: list[Sequence[DeviceTensor]] = []
+    for execution, inputs in tasks:
+        tensors = execution.enqueue([_on_device(device, stack, array) for array in inputs], stream)
+        if tensors is None:
+            break
+        for tensor in tensors:
+            stack.callback(tensor.memory.free)
+        stack.callback(_wait, stream)  # which comes before what it reads and writes is freed
+        made.append(tensors)
+    return made
+
+
+def _wait(stream: Stream) -> None:
+    with suppress(*FAILURES):
+        stream.synchronize()
+
+
+def _on_device(device: Device, stack: ExitStack, array: Array) -> DeviceTensor:
+    memory = device.allocate(array.nbytes)
+    stack.callback(memory.free)
+    memory.copy_in(np.ascontiguousarray(array))
+    return DeviceTensor(memory, array.dtype, array.shape)
+
+
+def _on_host(tensor: DeviceTensor) -> Array:
+    array = np.empty(tensor.shape, tensor.dtype)
+    tensor.memory.copy_out(array)
+    return array

@@ -1,0 +1,128 @@
+"""One way between two processes: messages in both directions, one at a time, with descriptors beside them.
+
+A message is its length as little-endian uint64, and that many bytes.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+_LENGTH = struct.Struct("<Q")
+_PIECE = 1 << 16
+MOST_DESCRIPTORS = 16
+"""Beside one message."""
+
+
+class End(socket.socket):
+    """One of a pair. It is closed with the last who holds it: an interrupt may have come before anybody else could."""
+
+    def __del__(self) -> None:
+        """Close it."""
+        self.close()
+
+
+def ends() -> tuple[End, End]:
+    """Return both of a pair."""
+    own, other = socket.socketpair()
+    return End(fileno=own.detach()), End(fileno=other.detach())
+
+
+class Channel:
+    """One end. Whoever uses it does so alone."""
+
+    def __init__(self, end: End) -> None:
+        self._socket = end
+
+    def send(self, contents: bytes, descriptors: Sequence[int] = (), end: float | None = None) -> None:
+        """Send a message.
+
+        Args:
+            contents: of the message.
+            descriptors: that the other side gets copies of.
+            end: by when it has to be gone, by `time.monotonic`.
+
+        Raises:
+            TimeoutError: the other side takes nothing.
+            OSError: it is gone.
+        """
+        self._socket.settimeout(_left(end))
+        message = _LENGTH.pack(len(contents)) + contents
+        if not descriptors:
+            self._socket.sendall(message)
+            return
+        sent = socket.send_fds(self._socket, [message[:_PIECE]], list(descriptors))
+        self._socket.sendall(memoryview(message)[sent:])
+
+    def receive(self, end: float | None = None) -> bytes:
+        """Wait for a message.
+
+        Raises:
+            TimeoutError: none came in time; what has come of it is lost.
+            EOFError: the other side is gone.
+        """
+        self._socket.settimeout(_left(end))
+        return self._whole(self._socket.recv(_PIECE), end)
+
+    def is_readable(self, seconds: float) -> bool:
+        """Wait so long for something to come, or for the other side to go."""
+        self._socket.settimeout(max(seconds, 0.0))
+        try:
+            self._socket.recv(1, socket.MSG_PEEK)
+        except TimeoutError:
+            return False
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    def receive_with_descriptors(self) -> tuple[bytes, list[int]]:
+        """As `receive`, with what came beside the message."""
+        self._socket.settimeout(None)
+        first, descriptors, _, _ = socket.recv_fds(self._socket, _PIECE, MOST_DESCRIPTORS)
+        return self._whole(first, None), descriptors
+
+    def close(self) -> None:
+        """Close this end; who waits at the other one learns of it, if no process that was forked has it, too."""
+        self._socket.close()
+
+    def _whole(self, first: bytes, end: float | None) -> bytes:
+        if len(first) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(first)
+            if len(first) == _LENGTH.size + length:  # nearly always
+                return first[_LENGTH.size :]
+        pieces = bytearray(first)
+        wanted: int | None = None
+        while wanted is None or len(pieces) < wanted:
+            if wanted is None and len(pieces) >= _LENGTH.size:
+                wanted = _LENGTH.size + _LENGTH.unpack_from(pieces)[0]
+                continue
+            self._socket.settimeout(_left(end))
+            piece = self._socket.recv(min(_PIECE if wanted is None else wanted - len(pieces), 1 << 20))
+            if not piece:
+                raise EOFError("the other side is gone")
+            pieces += piece
+        return bytes(memoryview(pieces)[_LENGTH.size : wanted])
+
+
+def pair() -> tuple[Channel, End]:
+    """Return one end, and the other one, whose descriptor is to be given away."""
+    own, other = ends()
+    return Channel(own), other
+
+
+def from_descriptor(descriptor: int) -> Channel:
+    """Return the end that a descriptor stands for, which it takes."""
+    return Channel(End(fileno=descriptor))
+
+
+def can_share() -> bool:
+    """Whether descriptors can be passed here."""
+    return hasattr(socket, "send_fds") and hasattr(socket, "AF_UNIX")
+
+
+def _left(end: float | None) -> float | None:
+    return None if end is None else max(end - time.monotonic(), 1e-6)

@@ -1,0 +1,294 @@
+"""The process of a device, as this one sees it: what it is asked, on which channels, and its end.
+
+Every question goes over a channel of its own for as long as it takes, and whoever asks waits there himself, with a
+time limit: there is no thread between. What is under way when a limit is over, or when somebody interrupts it, cannot
+be told from what hangs, so the process is killed. Nothing is ever asked twice.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import queue
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from threading import Lock, RLock, Thread
+from typing import Any, BinaryIO
+from weakref import WeakSet
+
+from nnadapter import errors
+from nnadapter.drivers.isolation.channel import pair
+from nnadapter.drivers.isolation.lane import Computation, Lane, UnwantedError
+from nnadapter.drivers.isolation.limits import PHASE_OF
+from nnadapter.drivers.isolation.messages import read_answer, written
+from nnadapter.drivers.isolation.starting import Started, start
+from nnadapter.errors import DeviceLostError, DeviceTimeoutError, DriverError, NNAdapterError, located
+from nnadapter.process.forking import part_at_fork
+
+_TOLD = 300
+"""Characters of what the process said last."""
+_SAID_BYTES = 1 << 20
+"""What it prints is cut off now and then, beyond so much."""
+_SAID_LAST = 1 << 14
+_LAST_LINES = 30
+_SAID_LAST = 1 << 14
+_TICK_S = 0.5
+"""How often somebody looks whether it is still used."""
+_CLOSE_S = 30.0
+
+
+class Child:
+    """One process, which is being started.
+
+    Args:
+        device: its name.
+        limit_s: seconds that it may take to open the device.
+        on_tick: called now and then, from a thread of its own, as long as the process lives.
+    """
+
+    def __init__(self, device: str, limit_s: float, on_tick: Callable[[Child], None]) -> None:
+        self.device = device
+        self.lost = ""
+        """Why it can no longer be asked; empty while it can."""
+        self.is_ended = False
+        """It was ended on purpose, and not because something went wrong."""
+        self.has_delivered = False
+        """It has computed something."""
+        self.users: WeakSet[object] = WeakSet()
+        """Contexts that are open."""
+        self.is_counted = False
+        """Its loss is."""
+        self.closing: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        """Takes numbers of what nobody has any more, from finalizers, too."""
+        self.told: Any = None
+        """What it said when the device was open."""
+        self.model: tuple[int, Any] = (0, None)
+        self.model_lock = RLock()
+        self._limit, self._on_tick = limit_s, on_tick
+        self._error: BaseException | None = None
+        self._started: Started | None = None
+        self._idle: list[Lane] = []
+        self._lanes: WeakSet[Lane] = WeakSet()
+        self._ending = Lock()
+        self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
+        self._opening = Lock()
+        """Held until it has opened the device, or failed."""
+        self._opening.acquire()
+        _all.add(self)
+        part_at_fork(self)
+        Thread(target=self._live, name=f"nnadapter process of {device}", daemon=True).start()
+
+    @property
+    def process_id(self) -> int:
+        """The system's number of the process."""
+        assert self._started is not None, "it was started"
+        return self._started.process.pid
+
+    def wait_until_open(self, end: float | None = None) -> None:
+        """Wait until the device is open.
+
+        Args:
+            end: by when, by `time.monotonic`; None for as long as it may take.
+
+        Raises:
+            DeviceTimeoutError: it is still starting.
+            NNAdapterError: it did not open.
+        """
+        if self._opening.locked():
+            if not self._opening.acquire(timeout=-1 if end is None else max(end - time.monotonic(), 0.0)):
+                text = f"device {self.device!r} is still being started"
+                raise DeviceTimeoutError(text, device=self.device, phase="open")
+            self._opening.release()
+        if self._error is not None:
+            raise self._error
+
+    def ask(self, what: str, limit_s: float, **arguments: Any) -> Any:
+        """Have the process do something, and return what comes of it.
+
+        Raises:
+            DeviceTimeoutError: no answer came in time; the process is killed.
+            DeviceLostError: the process died, now or before.
+            NNAdapterError: what the driver raised.
+        """
+        aside: list[memoryview] = []
+        contents = written((what, arguments), lambda buffer: aside.append(buffer.raw()))
+        return self.converse(what, limit_s, lambda lane, end: lane.ask(contents, aside, end))
+
+    def run(self, computation: Computation, limit_s: float) -> Any:
+        """Have it compute; see `ask`, and `Lane.compute`."""
+        made = self.converse("compute", limit_s, lambda lane, end: lane.compute(computation, end))
+        self.has_delivered = True
+        return made
+
+    def converse(self, what: str, limit_s: float, talk: Callable[[Lane, float], tuple[bytes, Any]]) -> Any:
+        """Say something over a channel that nobody else has, and return what comes of it; see `ask`.
+
+        Args:
+            what: is asked.
+            limit_s: how long it may take.
+            talk: says it, and returns the answer as bytes, or nothing and what came of it.
+        """
+        if self.lost:
+            raise self._lost(DeviceLostError, what)
+        lane: Lane | None = None
+        try:
+            lane = self._lane()
+            answer, value = talk(lane, time.monotonic() + limit_s)
+        except UnwantedError:
+            raise self._stopped(what, "once nobody wanted it any more") from None
+        except TimeoutError:
+            raise self._stopped(what, f"within {limit_s:g} s") from None
+        except (OSError, EOFError):
+            raise self._died(what) from None
+        finally:
+            if lane is not None and not lane.is_talking:
+                self._idle.append(lane)
+            elif not self.lost:  # an interrupt: what was sent, and what will be answered, is not known
+                self.end(f"device {self.device!r} was interrupted at {what!r} and was stopped", on_purpose=True)
+        return self._read(what, answer) if answer else value
+
+    def end(self, why: str, *, on_purpose: bool = False) -> None:
+        """Kill the process; nothing happens the second time. May be called from any thread."""
+        with self._ending:
+            if self.lost:
+                return
+            self.is_ended, self.lost = on_purpose, why
+            if self._started is not None:
+                self._started.process.kill()
+                self._started.process.wait()
+        self._give_back()
+
+    def part(self) -> None:
+        """In a process that was forked: let go of what is the other one's."""
+        self.lost, self.is_ended = "its process belongs to the one that this was forked from", True
+        self._ending = Lock()
+        self.closing, self._opening, self.model_lock = queue.SimpleQueue(), Lock(), RLock()
+        if self._started is not None:
+            self._started.process.returncode = 0  # it is no child of this one, and not to be waited for
+        self._give_back(list(self._lanes))
+
+    def _live(self) -> None:
+        """Start, and look now and then after what goes on, as long as the process lives."""
+        try:
+            self._started = start(self._said)
+            told = self.ask("open", self._limit, name=self.device)
+            self.told = told
+        except BaseException as error:  # noqa: BLE001  whoever waits for it raises it
+            self._error = error
+            self.end(f"device {self.device!r} did not open")
+        finally:
+            self._opening.release()
+        while not self.lost:
+            try:
+                number = self.closing.get(timeout=_TICK_S)
+            except queue.Empty:
+                self._tidy()
+                continue
+            if number is not None:
+                with contextlib.suppress(NNAdapterError):
+                    self.ask("close", _CLOSE_S, number=number)
+
+    def _tidy(self) -> None:
+        """Close channels that nobody has used lately, and forget what was printed long ago."""
+        for lane in self._idle[:]:
+            with contextlib.suppress(ValueError):
+                self._idle.remove(lane)
+                if lane.was_used:
+                    lane.was_used = False
+                    self._idle.append(lane)
+                else:
+                    lane.close()
+        with contextlib.suppress(OSError, ValueError):
+            if os.fstat(self._said.fileno()).st_size > _SAID_BYTES:
+                os.ftruncate(self._said.fileno(), 0)
+        self._on_tick(self)
+
+    def _lane(self) -> Lane:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            assert self._started is not None, "it was started"
+            own, other = pair()
+            lane = Lane(own, self.device)
+            self._lanes.add(lane)
+            with other:
+                self._started.door.send(b"", [other.fileno()], time.monotonic() + _CLOSE_S)
+            return lane
+
+    def _read(self, what: str, answer: bytes) -> Any:
+        try:
+            said = read_answer(answer, self.device)
+            if isinstance(said, tuple) and len(said) == 2:
+                if said[0] is True:
+                    return said[1]
+                raise _error(self.device, said[1])
+            raise DriverError(f"the process of device {self.device!r} gave no answer", device=self.device)
+        except NNAdapterError as error:
+            raise located(error, self.device, PHASE_OF[what]) from error.__cause__
+
+    def _lost(self, kind: type[DeviceLostError], what: str) -> DeviceLostError:
+        text = f"{self.lost}; it is started again when it is next used"
+        return kind(text, device=self.device, phase=PHASE_OF[what])
+
+    def _stopped(self, what: str, limit: str) -> DeviceLostError:
+        self.end(f"device {self.device!r} gave no answer to {what!r} {limit} and was stopped")
+        return self._lost(DeviceTimeoutError, what)
+
+    def _died(self, what: str) -> DeviceLostError:
+        if not self.lost and self._started is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._started.process.wait(5)
+            code = self._started.process.poll()
+            how = f"killed by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
+            self.end(f"the process of device {self.device!r} ended at {what!r}, {how}{self._last_words()}")
+        return self._lost(DeviceLostError, what)
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError, ValueError):
+            begin = max(0, os.fstat(self._said.fileno()).st_size - _SAID_LAST)
+            said = os.pread(self._said.fileno(), _SAID_LAST, begin).decode(errors="replace")
+            told = " ".join(_crash(said) or " ".join(said.split("\n")[-_LAST_LINES:]).split())
+            return f", saying: {told[:_TOLD]}" if told else ""
+        return ""
+
+    def _give_back(self, lanes: list[Lane] | None = None) -> None:
+        for lane in (*self._idle, *(lanes or ())):
+            lane.close()
+        self._idle.clear()
+        if self._started is not None:
+            self._started.door.close()
+            self._started.lifeline.close()
+        self._said.close()
+        self.closing.put(None)
+
+
+def _crash(said: str) -> list[str]:
+    """What the trace of a crash says: which it was, and in which call of the driver; empty where there is none."""
+    lines = said.split("\n")
+    fatal = [line for line in lines if line.startswith("Fatal Python error")]
+    calls = [f"in {line.partition(' in ')[2]}" for line in lines if " in device " in line and ", call " in line]
+    return [*fatal[-1:], *calls[-1:]]
+
+
+def _error(device: str, said: Any) -> NNAdapterError:
+    """What the driver raised, as it was where it is one of ours; else as a fault of the driver."""
+    if not (isinstance(said, tuple) and len(said) == 3 and isinstance(said[2], Mapping)):
+        return DriverError(f"the process of device {device!r} gave an error that is none", device=device)
+    kind, message, fields = said
+    known = getattr(errors, str(kind), None)
+    if isinstance(known, type) and issubclass(known, NNAdapterError):
+        with contextlib.suppress(TypeError):  # some need more than a message
+            return known(str(message), **{str(name): value for name, value in fields.items()})
+    return DriverError(f"{kind}: {message}", device=device)
+
+
+def _end_all() -> None:
+    for child in list(_all):
+        child.end("this process ends", on_purpose=True)
+
+
+_all: WeakSet[Child] = WeakSet()
+atexit.register(_end_all)

@@ -1,0 +1,137 @@
+"""A context of a device in another process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pickle import PickleBuffer
+from typing import Any, Protocol
+
+from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
+from nnadapter.drivers.isolation.child import Child
+from nnadapter.drivers.isolation.limits import PHASE_OF
+from nnadapter.drivers.isolation.made import Made, There
+from nnadapter.drivers.isolation.program import IsolatedProgram, Recipe
+from nnadapter.drivers.profile import Profile
+from partition.verdict import Verdict
+
+
+class Home(Protocol):
+    """The device."""
+
+    name: str
+
+    def child_for(self, context: Made) -> Child:
+        """The process, which stays as long as the context is open there."""
+
+
+class IsolatedContext(Context):
+    """See `nnadapter.drivers.isolated`; `close` frees it there.
+
+    Args:
+        device: the device.
+        options: of the context.
+        limits: seconds that questions may take, by phase.
+    """
+
+    def __init__(self, device: Home, options: Mapping[str, Any], limits: Mapping[str, float]) -> None:
+        self.device, self.limits = device, limits
+        self._options = options
+        self.made = Made(self._create)
+        """Where it is."""
+        self.made.there()
+
+    def supported(self, model: SegmentModel) -> Sequence[Verdict]:
+        """See `Context.supported`."""
+        verdicts: list[Verdict] = self._ask("supported", model)[1]
+        return verdicts
+
+    def admit(self, model: SegmentModel) -> Admission:
+        """See `Context.admit`."""
+        admission: Admission = self._ask("admit", model)[1]
+        return admission
+
+    def profile(self) -> Profile | None:
+        """See `Context.profile`."""
+        there = self.made.there()
+        profile: Profile | None = there.child.ask("profile", self.limit("profile"), context=there.number)
+        return profile
+
+    def compile(self, model: SegmentModel) -> Program:
+        """See `Context.compile`."""
+        return self._compiled("compile", model)
+
+    def compile_whole(self, model: SegmentModel) -> Program:
+        """See `Context.compile_whole`."""
+        return self._compiled("compile_whole", model)
+
+    def bind(self, program: Program, model: SegmentModel) -> Program | None:
+        """See `Context.bind`; None where the process of the program is lost: its model is compiled again anyway."""
+        assert isinstance(program, IsolatedProgram), "programs of a context are its own"
+        known, there = program.made.there(), self.made.there()
+        if known.child is not there.child:
+            return None
+        there, number = self._ask("bind", model, program=known.number)
+        if number is None:
+            return None
+        return IsolatedProgram(self, Recipe("compile", model), There(there.child, number))
+
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return self._deserialized("deserialize", blob)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: the process gets the bytes in memory that is shared."""
+        return self._deserialized("deserialize_view", blob)
+
+    def _deserialized(self, what: str, blob: bytes | memoryview) -> Program:
+        program = IsolatedProgram(self, Recipe(what, blob=blob))
+        program.made.there()
+        return program
+
+    def check_blob(self, blob: memoryview) -> Compatibility | None:
+        """See `Context.check_blob`.
+
+        Raises:
+            DriverError: the driver raised, or gave something else.
+        """
+        there, limit = self.made.there(), self.limit("check_blob")
+        says: Compatibility | None = there.child.ask("check_blob", limit, context=there.number, blob=PickleBuffer(blob))
+        return says
+
+    def close(self) -> None:
+        """See `Context.close`."""
+        there = self.made.known
+        if there is not None:
+            there.child.users.discard(self.made)
+        self.made.close(self.limit("close"))
+
+    def limit(self, what: str) -> float:
+        """Seconds that something may take."""
+        return self.limits[PHASE_OF[what]]
+
+    def compiled(self, what: str, model: SegmentModel) -> There:
+        """Where a program of a model is, compiled anew."""
+        there, number = self._ask(what, model)
+        return There(there.child, number)
+
+    def _compiled(self, what: str, model: SegmentModel) -> Program:
+        started = time.perf_counter()
+        there = self.compiled(what, model)
+        return IsolatedProgram(self, Recipe(what, model), there, time.perf_counter() - started)
+
+    def _create(self) -> There:
+        child = self.device.child_for(self.made)
+        return There(child, child.ask("create_context", self.limit("create_context"), options=self._options))
+
+    def _ask(self, what: str, model: SegmentModel, **arguments: Any) -> tuple[There, Any]:
+        """Ask about a model, which is sent unless it was the last one."""
+        there = self.made.there()
+        child = there.child
+        with child.model_lock:
+            number, last = child.model
+            if last is not model:
+                number += 1
+                child.ask("take_model", self.limit("take_model"), number=number, model=model)
+                child.model = number, model
+            return there, child.ask(what, self.limit(what), context=there.number, model=number, **arguments)

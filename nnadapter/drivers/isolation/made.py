@@ -1,0 +1,90 @@
+"""Something that was made in a device's process, and is made again in the next one when it is used there."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from threading import RLock, Thread
+from typing import NamedTuple
+from weakref import finalize
+
+from nnadapter.drivers.isolation.child import Child
+from nnadapter.errors import DeviceTimeoutError, NNAdapterError
+from nnadapter.process.forking import part_at_fork
+
+
+class There(NamedTuple):
+    """Where it is."""
+
+    child: Child
+    number: int
+
+
+class Made:
+    """See above. Usable from many threads.
+
+    Args:
+        make: makes it, in a process that lives.
+        there: where it was made already.
+    """
+
+    def __init__(self, make: Callable[[], There], there: There | None = None) -> None:
+        self._make = make
+        self.known: There | None = None
+        """Where it was when somebody asked last."""
+        self._lock = RLock()
+        self._again: Thread | None = None
+        if there is not None:
+            self._take(there)
+        part_at_fork(self)
+
+    def there(self, end: float | None = None) -> There:
+        """Where it is now; made again where that process is lost.
+
+        Args:
+            end: by when, by `time.monotonic`; None for as long as it may take. What is being made goes on behind that.
+
+        Raises:
+            DeviceTimeoutError: it is not made yet.
+            NNAdapterError: it cannot be made.
+        """
+        there = self.known
+        if there is not None and not there.child.lost:
+            return there
+        if end is not None:
+            self._wait(end)
+        with self._lock:
+            there = self.known
+            if there is None or there.child.lost:
+                there = self._take(self._make())
+            return there
+
+    def part(self) -> None:
+        """In a process that was forked: it is made again there."""
+        self._lock, self._again = RLock(), None
+
+    def close(self, limit_s: float) -> None:
+        """Free it, if its process lives."""
+        there, self.known = self.known, None
+        if there is not None and not there.child.lost:
+            there.child.ask("close", limit_s, number=there.number)
+
+    def _take(self, there: There) -> There:
+        self.known = there
+        finalize(self, there.child.closing.put, there.number).atexit = False
+        return there
+
+    def _wait(self, end: float) -> None:
+        """Have it made aside, and wait for that."""
+        again = self._again
+        if again is None or not again.is_alive():
+            again = self._again = Thread(target=self._made_aside, name="nnadapter made again", daemon=True)
+            again.start()
+        again.join(max(end - time.monotonic(), 0.0))
+        if again.is_alive():
+            raise DeviceTimeoutError("the device is still being started again")
+
+    def _made_aside(self) -> None:
+        with contextlib.suppress(NNAdapterError):  # who waits asks again, and is told
+            self.there()

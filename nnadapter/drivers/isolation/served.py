@@ -1,0 +1,211 @@
+"""What can be asked of a device, in its process: everything that was made on it has a number.
+
+What is closed takes with it what was made from it. Drivers are called by functions that are named for the call, so that
+the trace of a crash says where it was (`drivers/crashes.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.border import ask_compatibility, checked_bytes, create_execution, read_only
+from nnadapter.drivers.capability import Capability, DeviceInfo
+from nnadapter.drivers.crashes import NamedCalls
+from nnadapter.drivers.interface import Compatibility, Context, Program
+from nnadapter.drivers.isolation.ahead import Ahead, compute_ahead
+from nnadapter.drivers.registry import device_info, open_device
+from nnadapter.drivers.selection import check_options
+from nnadapter.errors import CompilationError, DriverError, ExecutionError
+from nnadapter.ir.operand import Array
+from partition.verdict import Unsupported
+
+Job = tuple[int, Sequence[Array]]
+"""An execution, and what it is to compute with."""
+
+
+class _Made:
+    """What was made on the device, by number."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+        self._lock = Lock()
+        self._by_number: dict[int, Any] = {}
+        self._of: dict[int, int] = {}
+        """From what each was made."""
+
+    def __getitem__(self, number: int) -> Any:
+        return self._by_number[number]
+
+    def keep(self, made: Any, of: int = 0) -> int:
+        number = next(self._numbers)
+        self._by_number[number], self._of[number] = made, of
+        return number
+
+    def taken(self, number: int) -> list[Any]:
+        """Forget something, and what was made from it; returned in the order in which they are to be closed."""
+        with self._lock:
+            if number not in self._by_number:
+                return []
+            behind = [each for each, of in list(self._of.items()) if of == number]
+            del self._of[number]
+            made = self._by_number.pop(number)
+        return [*(thing for each in behind for thing in self.taken(each)), made]
+
+
+class Served:
+    """The device, once the first question has named it, and all that was made on it."""
+
+    def __init__(self) -> None:
+        self._made = _Made()
+        self._name = ""
+        self._model: tuple[int, Any] = (0, None)
+
+    def call(self, what: str) -> Callable[..., Any]:
+        """What answers a question."""
+        answers: Callable[..., Any] = getattr(self, f"_{what}")
+        return answers
+
+    def execution(self, number: int) -> tuple[Any, Callable[..., Any]]:
+        """An execution, and what calls it."""
+        return self._made[number], self._calls["compute"]
+
+    def _open(self, name: str) -> tuple[Capability, DeviceInfo]:
+        self._name, self._calls = name, NamedCalls(name)
+        self._device = open_device(name)
+        return self._device.capability, replace(device_info(self._name), capability=None)
+
+    def _create_context(self, options: Mapping[str, Any]) -> int:
+        device = self._device
+        context = self._calls["create_context"](device.create_context, check_options(self._name, options))
+        if not isinstance(context, Context):
+            raise DriverError(f"the driver gave {type(context).__name__}, expected a Context", device=self._name)
+        return self._made.keep(context)
+
+    def _profile(self, context: int) -> Any:
+        return self._calls["profile"](self._made[context].profile)
+
+    def _memory_statistics(self) -> Any:
+        return self._calls["memory_statistics"](self._device.memory_statistics)
+
+    def _compute_ahead(self, before: Sequence[Job], behind: Sequence[Job]) -> Ahead | None:
+        made = self._made
+        first, second = ([(made[number], inputs) for number, inputs in jobs] for jobs in (before, behind))
+        return compute_ahead(self._device, first, second)
+
+    def _take_model(self, number: int, model: Any) -> None:
+        """Hold a model for the questions that follow: the same object for all of them, as drivers may rely on."""
+        self._model = (number, model)
+
+    def _supported(self, context: int, model: int) -> list[Any]:
+        return list(self._calls["supported"](self._made[context].supported, self._held(model)))
+
+    def _admit(self, context: int, model: int) -> Any:
+        return self._calls["admit"](self._made[context].admit, self._held(model))
+
+    def _compile(self, context: int, model: int) -> int:
+        program = self._calls["compile"](self._made[context].compile, self._held(model))
+        return self._program(program, context)
+
+    def _compile_whole(self, context: int, model: int) -> int:
+        program = self._calls["compile_whole"](self._made[context].compile_whole, self._held(model))
+        return self._program(program, context)
+
+    def _bind(self, context: int, program: int, model: int) -> int | None:
+        bound = self._calls["bind"](self._made[context].bind, self._made[program], self._held(model))
+        return None if bound is None else self._program(bound, context)
+
+    def _deserialize(self, context: int, blob: Any) -> int:
+        call = self._calls["deserialize"]
+        return self._program(call(self._made[context].deserialize, bytes(memoryview(blob))), context)
+
+    def _deserialize_view(self, context: int, blob: Any) -> int:
+        call = self._calls["deserialize"]
+        return self._program(call(self._made[context].deserialize_view, memoryview(blob).toreadonly()), context)
+
+    def _check_blob(self, context: int, blob: Any) -> Compatibility | None:
+        view = memoryview(blob).toreadonly()
+        says: Compatibility | Unsupported | None = self._calls["check_blob"](
+            ask_compatibility, self._made[context], view
+        )
+        if isinstance(says, Unsupported):
+            raise DriverError(says.detail, device=self._name)
+        return says
+
+    def _serialize(self, program: int) -> bytes | None:
+        return checked_bytes(self._calls["serialize"](self._made[program].serialize))
+
+    def _memory(self, program: int) -> tuple[int, int, Mapping[Hashable, int]]:
+        made = self._made[program]
+        return int(made.memory_bytes), int(made.execution_bytes), dict(made.shared_bytes)
+
+    def _create_execution(self, program: int) -> int:
+        execution = self._calls["create_execution"](create_execution, self._made[program])
+        return self._made.keep(execution, program)
+
+    def _compute(self, jobs: Sequence[Job], at_once: bool) -> tuple[list[list[Array]], list[tuple[int, ...]]]:
+        """Results of each job, all of them held until the last is done, and which inputs each has written to."""
+        input_copies = [[read_only(np.array(array)) for array in inputs] for _, inputs in jobs]
+        tasks = [(self._made[execution], inputs) for (execution, _), inputs in zip(jobs, input_copies, strict=True)]
+        if at_once:
+            with ThreadPoolExecutor(len(tasks)) as pool:
+                results = list(pool.map(_computed, tasks))
+        else:
+            results = list(map(_computed, tasks))
+        changed = [
+            tuple(i for i, (now, before) in enumerate(zip(inputs, original, strict=True)) if _differs(now, before))
+            for inputs, (_, original) in zip(input_copies, jobs, strict=True)
+        ]
+        return results, changed
+
+    def _close(self, number: int) -> None:
+        failures = []
+        for made in self._made.taken(number):
+            try:
+                self._calls["close"](made.close)
+            except Exception as error:  # noqa: BLE001  the others are closed all the same
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def _footprint(self) -> tuple[int, int]:
+        """Resident bytes, and open file handles; zeros where the system does not say."""
+        process = Path("/proc/self")
+        if not (process / "statm").exists():
+            return 0, 0
+        pages = int((process / "statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE"), len(list((process / "fd").iterdir()))
+
+    def _held(self, number: int) -> Any:
+        known, model = self._model
+        assert known == number, "the host sends a model before it asks about it"
+        return model
+
+    def _program(self, program: Any, context: int) -> int:
+        if not isinstance(program, Program):
+            raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program", device=self._name)
+        return self._made.keep(program, context)
+
+
+def _computed(task: tuple[Any, Sequence[Array]]) -> list[Array]:
+    execution, inputs = task
+    results = execution.compute(inputs)
+    for position, result in enumerate(results):
+        if type(result) is not np.ndarray:
+            type_name = type(result).__name__
+            raise ExecutionError(f"the driver gave {type_name} for output {position}, expected a numpy array")
+    return list(results)
+
+
+def _differs(now: Array, before: Array) -> bool:
+    if now.dtype == object:
+        return bool((now != before).any())
+    return now.tobytes() != before.tobytes()

@@ -1,0 +1,186 @@
+"""A model of adapter IR for one set of sizes after the other -> NNAdapterModel: put together once, then numbers alone.
+
+1. Once per class of shapes each model is built as any other, at the sizes that it was traced at, and becomes a `Block`.
+2. Where numbers stand in it that hang on sizes is looked up: dimensions, bytes, attributes; and contents that do.
+3. At new sizes these are written for all models of the class at once, and whoever builds one gets a copy of its block:
+   a program keeps no other. No operand or operation is made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.native.blocks import Block, JoinedBlocks
+from nnadapter.drivers.native.models import aligned, build, contents
+from nnadapter.drivers.native.packing import PACKED
+from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.filled_model import FillableModel, FilledModel, FilledTogether, Replay
+from nnadapter.ir.operand import Array, OperandType
+from nnadapter.ir.operations import schema_of
+from nnadapter.ir.replaying import taking
+from nnadapter.ir.schema import AttributeKind, AttributeValue
+from nnadapter.ir.structure import numbers, with_numbers
+from nnadapter.ir.tracing import Traced, current, is_traced
+
+
+@dataclass(frozen=True, slots=True)
+class _Bytes:
+    """Where the bytes of an operand stand, and what they are the product of."""
+
+    place: int
+    factor: int
+    numbers: tuple[int, ...]
+
+
+class _Template:
+    """NNAdapterModel of a model of traced numbers, and where its sizes stand."""
+
+    def __init__(self, of: FillableModel) -> None:
+        traced = of.model
+        plain = with_numbers(traced, list(map(current, numbers(traced))))
+        self.holder = Holder()
+        root = build(plain, self.holder)
+        self.block = Block(self.holder, root)
+        whole = CLASSES["Model"].from_address(root)
+        integers, reals = list[tuple[int, int]](), list[tuple[int, int]]()
+        self.bytes, self.data = list[_Bytes](), dict[int, int]()
+        for index, address in enumerate(read_pointers(whole.operands, whole.operand_count)):
+            assert address is not None, "it was made"
+            operand, type_ = CLASSES["Operand"].from_address(address), traced.operands[index].type
+            if is_traced(type_.dimensions):
+                integers += _of_list(self.block.place(operand.dimensions), type_.dimensions)
+                self.bytes.append(_bytes(self.block.place(address, "bytes", "Operand"), type_))
+            if index in of.given:
+                self.data[index] = self.block.place(address, "data", "Operand")
+        for index, address in enumerate(read_pointers(whole.operations, whole.operation_count)):
+            assert address is not None, "it was made"
+            operation, type_name = CLASSES["Operation"].from_address(address), traced.operations[index].type
+            kinds = {row.name: row.kind for row in schema_of(type_name).attributes}
+            addresses = read_pointers(operation.attributes, operation.attribute_count)
+            for (name, value), place in zip(traced.operations[index].attributes.items(), addresses, strict=True):
+                if is_traced(value) and place is not None:
+                    into = reals if kinds[name] in _REAL else integers
+                    into += self._of_attribute(place, value)
+        self.integers: Sequence[tuple[int, int]] = integers
+        """Places of words, and the numbers that stand there."""
+        self.reals: Sequence[tuple[int, int]] = reals
+
+    def _of_attribute(self, address: int, value: AttributeValue) -> Iterator[tuple[int, int]]:
+        if isinstance(value, tuple):
+            return _of_list(self.block.place(CLASSES["Attribute"].from_address(address).value.integers), value)
+        return _of_list(self.block.place(address, "value", "Attribute"), (value,))
+
+
+_MOST_BYTES = 2.0**63 - 2.0**32
+"""Of a tensor, with some room for what reals round."""
+_REAL = (AttributeKind.FLOAT, AttributeKind.FLOATS)
+
+
+class ModelTemplates:
+    """NNAdapterModels of models that are filled together."""
+
+    def __init__(self, of: FilledTogether) -> None:
+        templates = {model.place: _Template(model) for model in of.models if not _has_packed_sizes(model)}
+        self._numbers = {place: number for number, place in enumerate(templates)}
+        """Of the blocks, by the places of their models."""
+        self._blocks = JoinedBlocks([each.block for each in templates.values()])
+        self._held = [each.holder for each in templates.values()]
+        self._data = [each.data for each in templates.values()]
+        moved = list(zip(self._blocks.starts, templates.values(), strict=False))
+        self._integers = _Numbers((start + word, number) for start, each in moved for word, number in each.integers)
+        self._reals = _Numbers((start + word, number) for start, each in moved for word, number in each.reals)
+        self._products = _Products((start, product) for start, each in moved for product in each.bytes)
+
+    def build(self, model: FilledModel, holder: Holder) -> int | None:
+        """The address of one of the models, see `models.build`; None for one that is built anew at each sizes.
+
+        Raises:
+            InvalidModelError: numbers of one of them have more than 64 bits.
+        """
+        number = self._numbers.get(model.of.place)
+        if number is None:
+            return None
+        words, address = self._blocks.copied(number, model.replay.prepared(self, self._filled))
+        for index, value in model.contents.items():
+            words[self._data[number][index]] = contents(holder.keep(aligned(value))) or 0
+        holder.keep((words, self._held[number]))
+        return address
+
+    def _filled(self, replay: Replay) -> Array:
+        words = self._blocks.words()
+        try:
+            self._integers.write(words, replay.known)
+            self._reals.write(words.view(np.float64), replay.known)
+            self._products.write(words, replay.known)
+        except OverflowError as error:
+            raise InvalidModelError(f"sizes are too large for a driver in C: {error}; give smaller inputs") from error
+        return words
+
+
+class _Numbers:
+    """Numbers of a replay, by the words where they stand."""
+
+    def __init__(self, standing: Iterable[tuple[int, int]]) -> None:
+        numbers = list(standing)
+        self._words = np.array([word for word, _ in numbers], np.intp)
+        self._take = taking([number for _, number in numbers])
+
+    def write(self, words: Array, known: Sequence[Any]) -> None:
+        """Write them all."""
+        words[self._words] = self._take(known)
+
+
+class _Products:
+    """Products of numbers of a replay, by the words where they stand."""
+
+    def __init__(self, standing: Iterable[tuple[int, _Bytes]]) -> None:
+        products = list(standing)
+        read = dict.fromkeys(number for _, each in products for number in each.numbers)
+        self._take, one = taking(list(read)), len(read)
+        places = dict(zip(read, range(one), strict=True))
+        self._words = np.array([start + each.place for start, each in products], np.intp)
+        self._plain = np.array([each.factor for _, each in products], np.int64)
+        most = max((len(each.numbers) for _, each in products), default=0)
+        factors = [
+            [*map(places.__getitem__, each.numbers), *[one] * (most - len(each.numbers))] for _, each in products
+        ]
+        self._factors = np.array(factors, np.intp).reshape(len(products), most)
+        """Per product which numbers; as many for each, of which some are 1."""
+
+    def write(self, words: Array, known: Sequence[Any]) -> None:
+        """Write them all.
+
+        Raises:
+            OverflowError: one does not fit.
+        """
+        factors = np.array((*self._take(known), 1), np.int64)[self._factors]
+        most = (factors.prod(axis=1, dtype=np.float64) * self._plain).max(initial=0.0)
+        if most >= _MOST_BYTES:
+            raise OverflowError(f"a tensor has {most:.3g} bytes")
+        words[self._words] = factors.prod(axis=1) * self._plain
+
+
+def _has_packed_sizes(of: FillableModel) -> bool:
+    """Whether elements of four bits have open sizes: their bytes are no product."""
+    packed = (each.type for each in of.model.operands if each.type.dtype in PACKED)
+    return any(is_traced(type_.dimensions) for type_ in packed) or any(
+        of.model.operands[index].type.dtype in PACKED for index in of.given
+    )
+
+
+def _of_list(start: int, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """The places of traced numbers in a list of 8-byte numbers that begins there, and which they are."""
+    return ((start + place, each.number) for place, each in enumerate(values) if isinstance(each, Traced))
+
+
+def _bytes(place: int, type_: OperandType) -> _Bytes:
+    dimensions: tuple[Any, ...] = type_.dimensions
+    plain = prod(size for size in dimensions if not isinstance(size, Traced))
+    traced = tuple(size.number for size in dimensions if isinstance(size, Traced))
+    return _Bytes(place, plain * int(type_.dtype.itemsize), traced)

@@ -1,0 +1,25 @@
+"""The adapter IR to ONNX: a registry of exporters, one file per family of operations, and the export of a model."""
+
+from __future__ import annotations
+
+from nnadapter.exporting import (  # noqa: F401  importing a family registers its exporters
+    arithmetic,
+    attention,
+    custom,
+    elementwise,
+    losses,
+    matrix,
+    movement,
+    normalization,
+    quantization,
+    recurrent,
+    reduction,
+    resizing,
+    sampling,
+    spectral,
+    windows,
+)
+from nnadapter.exporting.export import Export, export_model, to_onnx
+from nnadapter.exporting.registry import exporters
+
+__all__ = ["Export", "export_model", "exporters", "to_onnx"]

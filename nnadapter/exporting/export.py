@@ -1,0 +1,222 @@
+"""A model of the adapter IR as an ONNX model.
+
+1. Names of operands are kept; what two values would share is made unique. A node is named for where it comes from.
+2. What is quantized goes out as `quantization` says; a fused activation as ops behind its operation; a picture with
+   channels last is transposed before an operation that looks at pictures, and its result back.
+3. A result that is the model's input, a constant, or an output twice is copied: ONNX's outputs are made by nodes.
+4. Sizes that the model leaves open are named dimensions of inputs; an attribute that follows from them is refused.
+5. Weights are referred to (`nnadapter.onnx.references`): whoever uses the ONNX model keeps the model that it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.exporting.elementwise import FUSED
+from nnadapter.exporting.quantization import dequantized, export_sums, on_reals, quantized, sums
+from nnadapter.exporting.registry import Exporter, exporters
+from nnadapter.exporting.writer import GraphWriter, NodeWriter
+from nnadapter.ir.model import ABSENT, Model, Operation
+from nnadapter.ir.named_operation import NamedOperation
+from nnadapter.ir.operand import Array, DataType, Layout, Operand, OperandType
+from nnadapter.ir.operations.layouts import IMAGES
+from nnadapter.ir.tracing import Traced
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.written_nodes import WrittenNode, written_model
+from partition.graph import Value
+from partition.verdict import Reason, Unsupported
+
+if TYPE_CHECKING:
+    import onnx
+
+_TO_CHANNELS_FIRST, _TO_CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Export:
+    """A model as ONNX, and what became of each operation."""
+
+    model: onnx.ModelProto
+    """What refused operations make is an input of it."""
+    nodes: tuple[range, ...]
+    """Per operation: positions of its nodes; none if it was refused."""
+    refusals: Mapping[int, Unsupported]
+    """By position of the operation: why ONNX cannot say it."""
+
+
+def to_onnx(model: Model) -> onnx.ModelProto:
+    """Return a model as ONNX. See the module's rules.
+
+    Raises:
+        InvalidModelError: an operation has no form in ONNX; the message says which, and why.
+    """
+    exported = export_model(model)
+    if exported.refusals:
+        position, refusal = next(iter(exported.refusals.items()))
+        operation = model.operations[position]
+        made = ", ".join(repr(model.operands[index].name) for index in operation.outputs)
+        more = f", and {len(exported.refusals) - 1} more" if len(exported.refusals) > 1 else ""
+        raise InvalidModelError(
+            f"operation {position} {operation.type} ({made}) cannot be written as ONNX: {refusal.detail}{more}; keep "
+            "the model in its own format, or build it of other operations"
+        )
+    return exported.model
+
+
+def export_model(model: Model) -> Export:
+    """Return a model as ONNX with holes for operations that ONNX cannot say."""
+    return _ModelExport(model).run()
+
+
+class _ModelExport:
+    """One export under way."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._graph = GraphWriter()
+        self._names = [self._graph.unique(operand.name) for operand in model.operands]
+        self._graph.dtypes.update(
+            (name, operand.type.dtype) for name, operand in zip(self._names, model.operands, strict=True)
+        )
+        self._holes: list[int] = []
+
+    def run(self) -> Export:
+        model, nodes, refusals = self._model, [], {}
+        for position, operation in enumerate(model.operations):
+            first = len(self._graph.nodes)
+            opsets = dict(self._graph.opsets)
+            try:
+                self._operation(operation, first)
+            except Refusal as refusal:
+                del self._graph.nodes[first:]
+                self._graph.opsets = opsets
+                refusals[position] = refusal.verdict
+                self._holes += operation.outputs
+            nodes.append(range(first, len(self._graph.nodes)))
+        outputs = self._outputs()
+        read = {name for node in self._graph.nodes for name in node.inputs}
+        inputs = [*model.inputs, *self._holes]
+        between = set(range(len(model.operands))) - {*inputs, *model.outputs}
+        made = written_model(
+            self._graph.nodes,
+            map(self._value, inputs),
+            outputs,
+            (self._value(index) for index in sorted(between) if model.operands[index].value is None),
+            self._weights(read),
+            {name: value for name, value in self._graph.constants.items() if name in read},
+            self._graph.opsets,
+        )
+        return Export(model=made, nodes=tuple(nodes), refusals=refusals)
+
+    def _weights(self, read: set[str]) -> dict[str, Array]:
+        """Constants of the model that something reads."""
+        pairs = zip(self._names, self._model.operands, strict=True)
+        return {name: operand.value for name, operand in pairs if operand.value is not None and name in read}
+
+    def _value(self, index: int) -> Value:
+        return self._value_called(self._names[index], self._model.operands[index])
+
+    def _value_called(self, name: str, operand: Operand) -> Value:
+        sizes = tuple(map(_dimension, operand.type.dimensions))
+        return Value(name, operand.type.dtype.value, sizes, int(operand.type.dtype.array_type.itemsize))
+
+    def _outputs(self) -> list[Value]:
+        """Values of the model's outputs, each made by a node and none twice."""
+        outputs, given = [], set()
+        made = {index for operation in self._model.operations for index in operation.outputs} - set(self._holes)
+        for index in self._model.outputs:
+            name = self._names[index]
+            if index not in made or index in given:
+                copy = self._graph.unique(name)
+                self._graph.nodes.append(
+                    WrittenNode(op_type="Identity", inputs=(name,), outputs=(copy,), name=self._graph.unique_node(copy))
+                )
+                name = copy
+            given.add(index)
+            outputs.append(self._value_called(name, self._model.operands[index]))
+        return outputs
+
+    def _operation(self, operation: Operation, first: int) -> None:
+        named = NamedOperation(self._model, operation)
+        inputs = ["" if index == ABSENT else self._names[index] for index in named.positions]
+        types = [None if operand is None else operand.type for operand in named.inputs]
+        write = NodeWriter(self._graph, named, inputs, types)
+        results = self._written(write, _channels_last(operation, write))
+        wanted = [self._names[index] for index in operation.outputs]
+        self._name(first, [*results], wanted, operation)
+
+    def _written(self, write: NodeWriter, channels_last: bool) -> list[str]:
+        """The nodes of one operation, and the names of its results."""
+        if channels_last:
+            write = _with_channels_first(write)
+        real = on_reals(write)
+        if real:
+            write = _with_reals(write)
+        integer = sums(write)
+        made = export_sums(write) if integer else _exporter(write.operation.type)(write)
+        results = [made] if isinstance(made, str) else list(made)
+        fuse_code = str(write.operation.attributes.get("fuse_code", "none"))
+        if fuse_code != "none" and not integer:
+            results = [FUSED[fuse_code](write, each, *write.operation.fuse_parameters) for each in results]
+        if real:
+            results = [quantized(write, each, write.result.type) for each in results]
+        if channels_last:
+            results = [write.node("Transpose", each, perm=_TO_CHANNELS_LAST) for each in results]
+        return results
+
+    def _name(self, first: int, results: list[str], wanted: Sequence[str], operation: Operation) -> None:
+        """Call results as their operands are called, and nodes for where they come from."""
+        nodes = self._graph.nodes
+        own = {name for node in nodes[first:] for name in node.outputs}
+        renamed: dict[str, str] = {}
+        for result, name in zip(results, wanted, strict=True):
+            if result in own and result not in renamed:
+                renamed[result] = name
+            else:
+                nodes.append(WrittenNode(op_type="Identity", inputs=(result,), outputs=(name,)))
+        origin = operation.origins[0] if operation.origins else wanted[0]
+        for position in range(first, len(nodes)):
+            node = nodes[position]
+            nodes[position] = replace(
+                node,
+                inputs=tuple(renamed.get(name, name) for name in node.inputs),
+                outputs=tuple(renamed.get(name, name) for name in node.outputs),
+                name=self._graph.unique_node(origin),
+            )
+
+
+def _exporter(type_: str) -> Exporter:
+    exporter = exporters().get(type_)
+    if exporter is None:
+        raise Refusal(Reason.UNSUPPORTED_OPERATION, f"nobody says how {type_} is written as ONNX")
+    return exporter
+
+
+def _channels_last(operation: Operation, write: NodeWriter) -> bool:
+    return operation.type in IMAGES and write.type.layout is Layout.NHWC
+
+
+def _with_channels_first(write: NodeWriter) -> NodeWriter:
+    """The writer of an operation whose picture is transposed first."""
+    first = write.type
+    dimensions = tuple(first.dimensions[axis] for axis in _TO_CHANNELS_FIRST)
+    if first.quantization is not None and first.quantization.axis is not None:
+        raise Refusal(Reason.UNSUPPORTED_TYPE, "a picture with channels last is quantized along an axis")
+    turned = write.node("Transpose", write.inputs[0], perm=_TO_CHANNELS_FIRST)
+    type_ = OperandType(first.dtype, dimensions, Layout.NCHW, first.quantization)
+    return write.reading((turned, *write.inputs[1:]), (type_, *write.types[1:]))
+
+
+def _with_reals(write: NodeWriter) -> NodeWriter:
+    """The writer of an operation whose quantized operands are reals first."""
+    pairs = zip(write.inputs, write.types, strict=True)
+    names = [name if type_ is None else dequantized(write, name, type_) for name, type_ in pairs]
+    types = [None if type_ is None else OperandType(DataType.FLOAT32, type_.dimensions) for type_ in write.types]
+    return write.reading(names, types)
+
+
+def _dimension(size: object) -> int | str:
+    return f"size_{size.number}" if isinstance(size, Traced) else int(size)  # type: ignore[call-overload]

@@ -1,0 +1,24 @@
+"""Fourier transforms."""
+
+from __future__ import annotations
+
+from nnadapter.exporting.registry import exporter
+from nnadapter.exporting.writer import NodeWriter
+from nnadapter.ir.operand import DataType
+
+
+@exporter("DFT")
+def export_dft(write: NodeWriter) -> str:
+    """DFT. Source: ONNX DFT-20."""
+    of = write.operation
+    numbers = [write.number(each, DataType.INT64) for each in (of.length, of.axis)]
+    return write.node("DFT", write.inputs[0], *numbers, inverse=of.inverse, onesided=of.onesided)
+
+
+@exporter("STFT")
+def export_stft(write: NodeWriter) -> str:
+    """STFT. Source: ONNX STFT-17."""
+    of = write.operation
+    x, window = write.inputs
+    step, length = (write.number(each, DataType.INT64) for each in (of.frame_step, of.frame_length))
+    return write.node("STFT", x, step, window, length, onesided=of.onesided)

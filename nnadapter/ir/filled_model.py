@@ -1,0 +1,229 @@
+"""A model of traced numbers at one set of sizes after the other, where little is asked of each.
+
+A device that compiles for fixed sizes is given the same model at every sizes, with other numbers. Its operands and
+operations are made when somebody asks for them. Who needs numbers alone (a driver in C, whose form of the model is
+prepared once: `FilledTogether.prepared`) does not ask. Models that are filled by the same replay share what each of
+them would ask of it: numbers are the same in all, and most types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from nnadapter.ir.model import Model, Operation
+from nnadapter.ir.operand import Array, Lifetime, Operand, OperandType
+from nnadapter.ir.replaying import taking
+from nnadapter.ir.structure import TracedModel, numbers
+from nnadapter.ir.tracing import Interned, Traced, is_traced
+
+_INTEGERS = frozenset([int])
+"""Types of numbers that are equal only where they are the same."""
+
+
+class Replay:
+    """The numbers of a trace at some sizes, and what models made of them that they share."""
+
+    def __init__(self, known: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
+        self.known = known
+        """Every number."""
+        self._types = types
+        self._prepared: dict[Hashable, Any] = {}
+
+    @cached_property
+    def types(self) -> list[OperandType]:
+        """Traced types of the models, by what `FilledTogether` numbers them."""
+        return self._types()
+
+    def prepared(self, key: Hashable, prepare: Callable[[Replay], Any]) -> Any:
+        """What `prepare` made of it, once for all models; twice where two threads ask at the same time."""
+        if key not in self._prepared:
+            self._prepared[key] = prepare(self)
+        return self._prepared[key]
+
+
+class FilledTogether:
+    """Models of numbers of one trace that are filled by the same replays.
+
+    Args:
+        models: who fills them does so in this company from here on.
+    """
+
+    def __init__(self, models: Sequence[FillableModel]) -> None:
+        self.models = tuple(models)
+        self._values = Interned()
+        self._types: dict[tuple[Any, ...], int] = {}
+        self._prepared: dict[Hashable, Any] = {}
+        self._last: Replay | None = None
+        for place, model in enumerate(self.models):
+            model.join(self, place)
+
+    def add(self, type_: OperandType) -> int:
+        """The number of a traced type, the same for types that are equal wherever a replay does not refuse."""
+        key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
+        return self._types.setdefault(key, len(self._types))
+
+    def at(self, known: Sequence[Any]) -> Replay:
+        """What models share at these numbers, as long as the same ones are asked for again."""
+        last = self._last
+        if last is None or last.known is not known:
+            last = self._last = Replay(known, lambda: self._types_at(known))
+        return last
+
+    def prepared(self, key: Hashable, prepare: Callable[[FilledTogether], Any]) -> Any:
+        """What `prepare` made of all, once for all sizes; twice where two threads ask at the same time."""
+        if key not in self._prepared:
+            self._prepared[key] = prepare(self)
+        return self._prepared[key]
+
+    def _types_at(self, known: Sequence[Any]) -> list[OperandType]:
+        values = self._values.settled(known)
+        return [OperandType(dtype, values[dimensions], *rest) for dtype, dimensions, *rest in self._types]
+
+
+class FillableModel:
+    """A model of traced numbers, of whose inputs some are constants at each sizes.
+
+    Args:
+        model: of traced numbers.
+        given: operands, among its inputs, whose contents follow from sizes.
+    """
+
+    def __init__(self, model: Model, given: Sequence[int] = ()) -> None:
+        self.given = frozenset(given)
+        operands = [
+            Operand(operand.name, operand.type, Lifetime.CONSTANT) if index in self.given else operand
+            for index, operand in enumerate(model.operands)
+        ]
+        inputs = tuple(index for index in model.inputs if index not in self.given)
+        self.model = Model(tuple(operands), model.operations, inputs, model.outputs)
+        """It, those inputs being constants without contents."""
+        self.traced = TracedModel(model)
+        self.is_sound = model.is_sound
+        self.has_traced_operations = any(map(is_traced, _values(model.operations)))
+        every = numbers(model)
+        self._take = taking([each.number for each in every if isinstance(each, Traced)])
+        plain = repr([None if isinstance(each, Traced) else each for each in every])
+        self.likeness: Hashable = (self.model.structure, plain)
+        """What models have in common that differ in names, in traced numbers and in what constants hold."""
+        self._types: dict[int, int] = {}
+        """By operand whose type is traced, the number of that."""
+        FilledTogether([self])
+
+    together: FilledTogether
+    """Those that are filled with it; itself alone, as long as nobody says otherwise."""
+    place: int
+    """Among them."""
+
+    def join(self, together: FilledTogether, place: int) -> None:
+        """Be filled with others from here on."""
+        self.together, self.place = together, place
+        operands = enumerate(self.model.operands)
+        self._types = {
+            index: together.add(operand.type) for index, operand in operands if is_traced(operand.type.dimensions)
+        }
+
+    def numbers_at(self, known: Sequence[Any]) -> Hashable:
+        """The numbers of the model in the order of `ir.structure.numbers`, equal where they are the very same."""
+        taken = self._take(known)
+        return taken if _INTEGERS.issuperset(map(type, taken)) else repr(taken)
+
+    def type_at(self, operand: int, replay: Replay) -> OperandType:
+        """The type of an operand with the numbers of a replay."""
+        number = self._types.get(operand)
+        return self.model.operands[operand].type if number is None else replay.types[number]
+
+
+class FilledModel(Model):
+    """A model at some sizes.
+
+    Args:
+        of: the model of traced numbers.
+        known: every number of a replay.
+        contents: of the operands that are given.
+    """
+
+    def __init__(self, of: FillableModel, known: Sequence[Any], contents: Mapping[int, Array]) -> None:
+        # Model's own __init__ would want what is made later, and sets every field the slow way.
+        self.__dict__.update(
+            of=of,
+            known=known,
+            replay=of.together.at(known),
+            contents=contents,
+            inputs=of.model.inputs,
+            outputs=of.model.outputs,
+            is_sound=of.is_sound,
+            is_open=False,
+        )
+        if not of.has_traced_operations:
+            self.__dict__["operations"] = of.model.operations
+
+    of: FillableModel
+    known: Sequence[Any]
+    replay: Replay
+    contents: Mapping[int, Array]
+
+    @property
+    def operation_count(self) -> int:
+        """See `Model.operation_count`."""
+        return len(self.of.model.operations)
+
+    @cached_property
+    def operands(self) -> tuple[Operand, ...]:
+        """See `Model.operands`."""
+        operands = list(self._filled.operands)
+        for index, value in self.contents.items():
+            operand = operands[index]
+            assert value.shape == operand.type.dimensions, f"{operand.name} is {value.shape}, not {operand.type}"
+            operands[index] = Operand(operand.name, operand.type, Lifetime.CONSTANT, value)
+        return tuple(operands)
+
+    @cached_property
+    def operations(self) -> tuple[Operation, ...]:
+        """See `Model.operations`."""
+        return self._filled.operations
+
+    @cached_property
+    def varying(self) -> tuple[tuple[int, ...], ...]:
+        """See `Model.varying`."""
+        return self._filled.varying
+
+    @cached_property
+    def structure(self) -> Hashable:
+        """See `Model.structure`."""
+        if not self.contents:
+            return self.of.model.structure
+        return Model(self.operands, self.operations, self.inputs, self.outputs).structure
+
+    @cached_property
+    def likeness(self) -> Hashable:
+        """Equal for models of one replay that differ in names and in what constants hold."""
+        shapes = tuple([(value.dtype, value.shape) for value in self.contents.values()])
+        return self.of.likeness, self.of.numbers_at(self.known), shapes
+
+    def type_at(self, operand: int) -> OperandType:
+        """See `Model.type_at`."""
+        return self.of.type_at(operand, self.replay)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The model without what it was made of."""
+        return _plain, ((self.operands, self.operations, self.inputs, self.outputs, self.varying), self.is_sound)
+
+    @cached_property
+    def _filled(self) -> Model:
+        return self.of.traced.filled(self.known)
+
+
+def likeness_of(model: Model) -> Hashable:
+    """Equal for models with known sizes that differ in names and in what constants hold."""
+    return model.likeness if isinstance(model, FilledModel) else (model.structure, repr(numbers(model)))
+
+
+def _values(operations: Sequence[Operation]) -> list[Any]:
+    return [value for operation in operations for value in operation.attributes.values()]
+
+
+def _plain(parts: tuple[Any, ...], is_sound: bool) -> Model:
+    model = Model(*parts)
+    return model.found_sound() if is_sound else model

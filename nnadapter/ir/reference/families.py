@@ -1,0 +1,90 @@
+"""Which operations stand together, and what is said of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.reference import (
+    accumulation,
+    attention,
+    bits,
+    convolution,
+    custom,
+    elementwise,
+    functions,
+    generation,
+    indexing,
+    linear_algebra,
+    losses,
+    matrix,
+    movement,
+    normalization,
+    norms,
+    pooling,
+    quantization,
+    recurrent,
+    reduction,
+    resizing,
+    sampling,
+    scattering,
+    spectral,
+    volumes,
+    window_pooling,
+)
+from nnadapter.ir.reference.meaning import Meaning
+from nnadapter.ir.schema import OperationSchema
+
+_MODULES = (
+    elementwise,
+    functions,
+    bits,
+    convolution,
+    volumes,
+    pooling,
+    window_pooling,
+    matrix,
+    linear_algebra,
+    normalization,
+    norms,
+    attention,
+    recurrent,
+    reduction,
+    accumulation,
+    movement,
+    indexing,
+    scattering,
+    resizing,
+    sampling,
+    generation,
+    quantization,
+    spectral,
+    losses,
+    custom,
+)
+
+FAMILIES: Mapping[str, Mapping[str, Meaning]] = MappingProxyType(
+    {module.__name__.rpartition(".")[2]: module.MEANINGS for module in _MODULES}
+)
+"""By family, named as the module of its rows: the operations in the order in which they are told."""
+_FAMILY_OF = {type_: family for family, meanings in FAMILIES.items() for type_ in meanings}
+
+
+def family_of(type_: str) -> str:
+    """The family of an operation; empty for one from outside."""
+    return _FAMILY_OF.get(type_, "")
+
+
+def meaning_of(schema: OperationSchema) -> Meaning | None:
+    """What is said of an operation: by its own row, or by the family's table; None if nobody says anything.
+
+    Raises:
+        InvalidModelError: a row from outside holds something else.
+    """
+    meaning = schema.meaning
+    if meaning is not None and not isinstance(meaning, Meaning):
+        raise InvalidModelError(f"{schema.type}: meaning is {type(meaning).__name__}, expected an nnadapter.ir.Meaning")
+    if meaning is not None:
+        return meaning
+    return FAMILIES[_FAMILY_OF[schema.type]][schema.type] if schema.type in _FAMILY_OF else None

@@ -1,0 +1,175 @@
+"""Which ONNX ops become an operation, as conversions have shown; the table is written by docs/make_operators.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_TABLE = """\
+ABS: Abs ReduceL1
+NEG: Neg
+SIGN: Sign
+FLOOR: Floor
+CEIL: Ceil
+ROUND: DynamicQuantizeLinear QLinearMatMul QuantizeLinear Round
+EXP: Exp ReduceLogSumExp
+LOG: Log ReduceLogSum ReduceLogSumExp
+SQRT: ReduceL2 Sqrt
+RECIPROCAL: Reciprocal
+ERF: Erf
+SIN: Sin
+COS: Cos
+TANH: Tanh
+SIGMOID: Sigmoid com.microsoft::QLinearSigmoid com.microsoft::QuickGelu
+SOFTPLUS: Softplus
+SOFTSIGN: Softsign
+MISH: Mish
+RELU: Relu com.microsoft::FusedConv com.microsoft::FusedGemm
+SWISH: Swish
+HARD_SIGMOID: HardSigmoid
+HARD_SWISH: HardSwish
+LEAKY_RELU: LeakyRelu com.microsoft::QLinearLeakyRelu
+ELU: Elu
+SELU: Selu
+NOT: Mod Not
+MAX: Clip DynamicQuantizeLinear Max
+MIN: Clip DynamicQuantizeLinear Min
+AND: And Mod
+OR: Or
+XOR: Mod Xor
+EQUAL: DynamicQuantizeLinear Equal Mod
+GREATER: Greater Trilu
+GREATER_EQUAL: GreaterOrEqual
+LESS: Less Mod Trilu
+LESS_EQUAL: LessOrEqual
+ADD: Add DynamicQuantizeLinear Gemm GroupNormalization Mod QLinearMatMul QuantizeLinear ReduceLogSumExp
+    com.microsoft::Attention com.microsoft::BiasGelu com.microsoft::FusedGemm com.microsoft::QLinearAdd
+    com.microsoft::SkipLayerNormalization com.microsoft::SkipSimplifiedLayerNormalization
+SUB: ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul ReduceLogSumExp Sub
+MUL: ConvInteger DequantizeLinear Gemm GroupNormalization Mul QLinearMatMul ReduceL2 ReduceSumSquare
+    com.microsoft::QLinearMul com.microsoft::QuickGelu
+DIV: Div DynamicQuantizeLinear Mean QLinearMatMul QuantizeLinear
+GELU: Gelu com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu
+CLIP: Clip DynamicQuantizeLinear QLinearMatMul QuantizeLinear ReduceLogSumExp
+ASSIGN: Dropout Identity Max Mean Min ReduceSum Sum
+CAST: Cast CastLike ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul
+    QuantizeLinear
+PRELU: PRelu
+POW: Pow
+MOD: Mod
+SUM: Mean Sum
+WHERE: DynamicQuantizeLinear Mod Trilu Where
+CONV_2D: Conv ConvInteger QLinearConv com.microsoft::FusedConv
+CONV_2D_TRANSPOSE: ConvTranspose
+MAX_POOL_2D: MaxPool
+AVERAGE_POOL_2D: AveragePool
+FULLY_CONNECTED: Gemm
+MAT_MUL: Gemm MatMul MatMulInteger QLinearMatMul com.microsoft::Attention com.microsoft::FusedGemm
+    com.microsoft::FusedMatMul
+MAT_MUL_N_BITS: com.microsoft::MatMulNBits
+BATCH_NORMALIZATION: BatchNormalization
+LAYER_NORMALIZATION: LayerNormalization com.microsoft::SkipLayerNormalization
+INSTANCE_NORMALIZATION: GroupNormalization InstanceNormalization
+LOCAL_RESPONSE_NORMALIZATION: LRN
+SOFTMAX: Softmax
+LOG_SOFTMAX: LogSoftmax
+REDUCE_MEAN: GlobalAveragePool ReduceMean
+REDUCE_SUM: ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSum ReduceSumSquare
+REDUCE_MAX: DynamicQuantizeLinear GlobalMaxPool ReduceLogSumExp ReduceMax
+REDUCE_MIN: DynamicQuantizeLinear ReduceMin
+REDUCE_PROD: ReduceProd
+ARG_MAX: ArgMax
+ARG_MIN: ArgMin
+CUM_SUM: CumSum
+TOP_K: TopK
+RESHAPE: Attention AveragePool ConvTranspose DequantizeLinear Flatten GroupNormalization LpPool MatMulInteger
+    MaxPool QLinearMatMul QuantizeLinear ReduceLogSumExp Reshape RotaryEmbedding SpaceToDepth Squeeze
+    Unsqueeze com.microsoft::Attention com.microsoft::MultiHeadAttention
+TRANSPOSE: Attention GRU LSTM RNN RotaryEmbedding SpaceToDepth Transpose com.microsoft::Attention
+    com.microsoft::MultiHeadAttention
+EXPAND: ConvInteger DequantizeLinear Expand QuantizeLinear
+TILE: Tile
+CONCAT: Attention Concat
+SPLIT: Split com.microsoft::Attention
+DEPTH_TO_SPACE: DepthToSpace
+SPACE_TO_DEPTH: SpaceToDepth
+SLICE: Slice
+GATHER: Gather RotaryEmbedding com.microsoft::RotaryEmbedding
+GATHER_ELEMENTS: GatherElements
+PAD: Attention CenterCropPad Pad
+RESIZE_NEAREST: Resize Upsample
+RESIZE_LINEAR: Resize
+ACOS: Acos
+ACOSH: Acosh
+ASIN: Asin
+ASINH: Asinh
+ATAN: Atan
+ATANH: Atanh
+COSH: Cosh
+SINH: Sinh
+TAN: Tan
+CELU: Celu
+SHRINK: Shrink
+THRESHOLDED_RELU: ThresholdedRelu
+IS_NAN: IsNaN
+IS_INF: IsInf
+SWIGLU: SwiGLU
+BITWISE_AND: BitwiseAnd
+BITWISE_OR: BitwiseOr
+BITWISE_XOR: BitwiseXor
+BITWISE_NOT: BitwiseNot
+BIT_SHIFT: BitShift
+BIT_CAST: BitCast
+CUM_PROD: CumProd
+HARDMAX: Hardmax
+TRILU: Trilu
+DETERMINANT: Det
+EINSUM: Einsum
+FILL: ConstantOfShape
+RANGE: Range
+EYE_LIKE: EyeLike
+GRID_SAMPLE: GridSample
+AFFINE_GRID: AffineGrid
+ROI_ALIGN: RoiAlign
+MAX_ROI_POOL: MaxRoiPool
+DEFORMABLE_CONV_2D: DeformConv
+GATHER_ND: GatherND
+SCATTER_ELEMENTS: Scatter ScatterElements
+SCATTER_ND: ScatterND
+TENSOR_SCATTER: TensorScatter
+ONE_HOT: OneHot
+REVERSE_SEQUENCE: ReverseSequence
+CONV_3D: Conv
+CONV_3D_TRANSPOSE: ConvTranspose
+MAX_POOL_3D: MaxPool
+AVERAGE_POOL_3D: AveragePool
+LP_POOL_2D: LpPool
+LP_POOL_3D: LpPool
+MAX_POOL_2D_WITH_INDICES: MaxPool
+MAX_POOL_3D_WITH_INDICES: MaxPool
+MAX_UNPOOL_2D: MaxUnpool
+COL_TO_IM: Col2Im
+LSTM: LSTM
+GRU: GRU
+RNN: RNN
+ATTENTION: Attention com.microsoft::Attention com.microsoft::MultiHeadAttention
+ROTARY_EMBEDDING: RotaryEmbedding com.microsoft::RotaryEmbedding
+LINEAR_ATTENTION: LinearAttention
+CAUSAL_CONV: CausalConvWithState
+RMS_NORMALIZATION: RMSNormalization SimplifiedLayerNormalization
+    com.microsoft::SkipSimplifiedLayerNormalization
+LP_NORMALIZATION: LpNormalization
+MEAN_VARIANCE_NORMALIZATION: MeanVarianceNormalization
+NEGATIVE_LOG_LIKELIHOOD_LOSS: NegativeLogLikelihoodLoss
+SOFTMAX_CROSS_ENTROPY_LOSS: SoftmaxCrossEntropyLoss
+DFT: DFT
+STFT: STFT
+QUANTIZE: QuantizeLinear
+DEQUANTIZE: DequantizeLinear
+STORAGE_CAST: ConvInteger DequantizeLinear MatMulInteger QLinearConv QLinearMatMul com.microsoft::QLinearAdd
+    com.microsoft::QLinearLeakyRelu com.microsoft::QLinearMul com.microsoft::QLinearSigmoid
+"""
+
+_ROWS = (row.partition(": ") for row in _TABLE.replace("\n    ", " ").splitlines())
+ONNX_OPS: Mapping[str, tuple[str, ...]] = MappingProxyType({type_: tuple(ops.split()) for type_, _, ops in _ROWS})
+"""By operation. Further ops, forms of them and other domains' ops may become it as well."""

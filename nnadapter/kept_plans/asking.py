@@ -1,0 +1,31 @@
+"""Whether the plans of a session can be kept, before anything is imported or read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nnadapter.drivers.selection import HOSTS, DeviceRequest, named_requests
+from nnadapter.errors import NNAdapterError
+from nnadapter.kernels.registered import registered_kernels
+from nnadapter.options import Options
+from nnadapter.policies import POLICIES
+
+
+def can_be_kept(requests: DeviceRequest | Sequence[DeviceRequest], options: Options, session_options: object) -> bool:
+    """Whether all that plans hang on can be told, and a device comes first that accelerates.
+
+    Args:
+        requests: devices of the session.
+        options: of the session, which has a cache.
+        session_options: ONNX Runtime's own, which do not say what was set in them.
+    """
+    is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
+    if options.shadow is not None:
+        return False  # plans that were kept have nothing that their runs could be compared with
+    if not is_told or registered_kernels():
+        return False
+    try:
+        first = next(iter(named_requests(requests)), None)
+    except NNAdapterError:
+        return False  # whoever opens the devices says what is wrong with them
+    return first not in HOSTS

@@ -1,0 +1,125 @@
+"""Runs plans that were kept. Where they end, the model itself goes on: at other shapes, and where a device fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.compiled_models.engine import CompiledEngine
+from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.drivers.selection import HOSTS
+from nnadapter.errors import (
+    ClosedError,
+    CompilationError,
+    CompiledModelError,
+    ExecutionError,
+    InvalidInputError,
+    OutOfMemoryError,
+)
+from nnadapter.onnx.signature import Shapes
+from nnadapter.options import Options
+from nnadapter.running.control import RunControl
+from nnadapter.running.observed import KeptReport, Observed
+from nnadapter.running.outputs import Kept
+from nnadapter.running.provenance import Provenance
+from nnadapter.traces.trace import SILENT
+
+if TYPE_CHECKING:
+    from nnadapter.running.planned import PlannedEngine
+
+
+class _NotKeptError(InvalidInputError):
+    """No plan that was kept is for these shapes. Nobody outside of this module sees it."""
+
+
+_ENDS = (_NotKeptError, CompiledModelError, CompilationError, ExecutionError, OutOfMemoryError)
+"""Where the model itself goes on."""
+
+
+class KeptEngine(CompiledEngine):
+    """Plans that were kept, ready to run. Usable from many threads at once.
+
+    Args:
+        file: with the plans.
+        devices: names of the session's.
+        options: of the session.
+        begin: makes what goes on with the model itself.
+
+    Raises:
+        NNAdapterError: the plans cannot be used here.
+    """
+
+    def __init__(
+        self, file: CompiledFile, devices: Sequence[str], options: Options, begin: Callable[[str], PlannedEngine]
+    ) -> None:
+        self._begin, self._beginning = begin, Lock()
+        self._planned: PlannedEngine | None = None
+        self._begun = self._closed = False
+        # What says where nodes go is in the plans; where a device fails, the model itself goes on.
+        # They were checked before they were kept.
+        plain = replace(options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None)
+        super().__init__(file, None, plain, SILENT)
+        self._devices, self._begun = tuple(devices), True
+
+    def run(
+        self,
+        names: Sequence[str] | None,
+        feed: Mapping[str, Any],
+        options: Any = None,
+        control: RunControl | None = None,
+        kept: Kept | None = None,
+    ) -> tuple[list[Any], Provenance]:
+        """See `Engine.run`."""
+        if self._planned is None:
+            try:
+                return super().run(names, feed, options, control, kept)
+            except _ENDS as error:
+                self._go_on(error)
+        assert self._planned is not None, "it goes on"
+        return self._planned.run(names, feed, options, control, kept)
+
+    def prepare(self, shapes: Shapes) -> None:
+        """See `Engine.prepare`."""
+        if self._planned is None:
+            try:
+                return super().prepare(shapes)
+            except _ENDS as error:
+                if not self._begun:
+                    raise
+                self._go_on(error)
+        assert self._planned is not None, "it goes on"
+        return self._planned.prepare(shapes)
+
+    def observed(self) -> KeptReport | Observed:
+        """See `Engine.observed`."""
+        if self._planned is not None:
+            return self._planned.observed()
+        newest = self._plans.newest
+        record = self._file.message.plans[0] if newest is None else newest.record
+        cached = {number: step.HasField("program") for number, step in enumerate(record.steps)}
+        return replace(self._told(), cached=cached)
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        with self._beginning:
+            self._closed = True
+        with suppress(ClosedError):
+            super().close()
+        if self._planned is not None:
+            self._planned.close()
+
+    def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
+        return _NotKeptError("no plan that was kept is for these shapes")
+
+    def _go_on(self, error: Exception) -> None:
+        """Have the model itself run from now on; what was kept stays for runs that are under way."""
+        if isinstance(error, ExecutionError) and error.device in HOSTS:
+            raise error  # it would be the same
+        with self._beginning:
+            if self._closed:
+                raise ClosedError("the session is closed; make another one")
+            if self._planned is None:
+                self._planned = self._begin(f"the one that was is not used any more: {error}")

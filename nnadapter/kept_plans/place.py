@@ -1,0 +1,65 @@
+"""Where the plans of a session are kept, and what is there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nnadapter.caching.entry import Entry
+from nnadapter.caching.folder import Folder
+from nnadapter.caching.key import Key
+from nnadapter.caching.outcome import warn_once
+from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.errors import CompiledModelError
+from nnadapter.files.container import Container
+from nnadapter.kept_plans.links import LinkedContainer
+
+FACTS = "facts"
+"""The kind of the part that says what no compiled model does."""
+MOST_PLANS = 8
+"""In an entry; those made last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the plans of a session are kept."""
+
+    folder: Folder
+    key: Key
+
+    def opened(self) -> CompiledFile | str:
+        """The plans that are kept, or why there are none; a person is warned where something is wrong."""
+        found = self.folder.find(self.key)
+        if isinstance(found, Entry):
+            try:
+                return CompiledFile(LinkedContainer(found, self._found))
+            except CompiledModelError as error:
+                return self._wrong(str(error))
+        return self._wrong(found.why) if found.is_defect else found.why
+
+    def _wrong(self, why: str) -> str:
+        warn_once(f"cache {str(self.folder.path)!r}: {why}; it is made anew")
+        return why
+
+    def _found(self, name: str) -> Entry | str:
+        found = self.folder.named(name)
+        return found if isinstance(found, Entry) else found.why
+
+
+def facts(devices: Sequence[str]) -> bytes:
+    """Return the part `FACTS` of a session with these devices."""
+    return json.dumps({"devices": list(devices)}).encode()
+
+
+def devices_of(container: Container) -> tuple[str, ...]:
+    """Return the names of the devices of the session whose plans are kept.
+
+    Raises:
+        CompiledModelError: they are not told.
+    """
+    try:
+        number = next(number for number, part in enumerate(container.parts) if part.kind == FACTS)
+        return tuple(map(str, json.loads(bytes(container.contents(number)))["devices"]))
+    except (StopIteration, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise container.damaged(f"its devices cannot be read ({type(error).__name__})") from error

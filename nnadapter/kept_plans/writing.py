@@ -1,0 +1,116 @@
+"""Plans of a session -> an entry, with those that were in it before.
+
+A plan is not kept where something went otherwise than planned: a device failed to compile, or failed in a run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from nnadapter.caching.entry import Entry
+from nnadapter.compiled_models.messages import MESSAGES, Message
+from nnadapter.compiled_models.parts import CONSTANT, PROGRAM
+from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.saving import add_message, message_of
+from nnadapter.compiled_models.target import Target
+from nnadapter.drivers.capability import ModelForm
+from nnadapter.errors import CompiledModelError
+from nnadapter.files.container import Container, ContainerWriter
+from nnadapter.kept_plans.links import LinkedContainer, LinkingWriter
+from nnadapter.kept_plans.place import FACTS, MOST_PLANS, Place, facts
+from nnadapter.planning.bounds import Bounds
+from nnadapter.planning.setting import Setting
+from nnadapter.running.bound_step import BoundStep
+from nnadapter.running.compiled import Compiled
+from nnadapter.running.planned import PlannedEngine
+from nnadapter.running.traced_programs import driver_program
+
+Plans = Sequence[tuple[Compiled, Bounds | None]]
+_PARTS = {"Contents": ("part",), "Segment": ("part",), "Program": ("part",), "Plan": ("report",)}
+"""Fields of messages that are positions of parts."""
+
+
+def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Setting) -> str:
+    """Keep plans of an engine, and return why they are not kept; empty if they are.
+
+    Args:
+        place: where they are kept.
+        plans: and where those hold that are looked through.
+        engine: which made them.
+        setting: of the engine.
+
+    Raises:
+        CompiledModelError: something has no form in files.
+    """
+    before, started = place.opened(), time.perf_counter()
+
+    def fill(writer: ContainerWriter) -> None:
+        linking = LinkingWriter(writer)
+        linking.add(FACTS, facts([device.name for device in setting.devices if not device.is_spare]))
+        target = Target(linking, lambda bound: _kept(place, bound, setting, linking), stands_alone=False)
+        message = message_of(plans, engine, setting, target)
+        if isinstance(before, CompiledFile):
+            _carry(before, message, linking)
+        add_message(message, linking)
+        linking.finish()
+
+    return place.folder.keep_parts(place.key, fill, time.perf_counter() - started)
+
+
+def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWriter) -> int | None:
+    """The part that is a program of a segment's entry; None where it has none."""
+    cache = setting.by_name[bound.step.device].cache
+    key = None if cache is None else cache.entry(driver_program(bound.pool.program))
+    entry = None if key is None else place.folder.named(key.name)
+    return writer.link(PROGRAM, key.name, entry) if key is not None and isinstance(entry, Entry) else None
+
+
+def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:
+    """Add the plans that were kept before to a message, but for those that are there, as long as there is room."""
+    there = {_shapes(plan) for plan in message.plans}
+    for plan in old.message.plans:
+        if len(message.plans) < MOST_PLANS and _shapes(plan) not in there:
+            with suppress(CompiledModelError):  # what it refers to is gone
+                carried = _carried(plan, old.container, writer)
+                message.plans.add().CopyFrom(carried)
+                _add_devices(old.message, carried, message)
+
+
+def _carried(plan: Message, old: Container, writer: LinkingWriter) -> Message:
+    """A plan whose parts are brought over, with the positions that they have now."""
+    assert isinstance(old, LinkedContainer), "entries of plans are read so"
+    carried = MESSAGES.new("Plan")
+    carried.CopyFrom(plan)
+    for each in _messages(carried):
+        name = each.DESCRIPTOR.name
+        for field in _PARTS.get(name, ()):
+            setattr(each, field, old.brought(getattr(each, field), writer))
+        if name == "Segment" and each.form == ModelForm.IR.value:  # it names its constants by what they hold
+            for number, part in enumerate(old.parts):
+                if part.kind == CONSTANT:
+                    old.brought(number, writer)
+    return carried
+
+
+def _add_devices(old: Message, plan: Message, message: Message) -> None:
+    """Name the devices of a plan in a message, where they are not named."""
+    named, used = {device.name for device in message.devices}, {step.device for step in plan.steps}
+    for device in old.devices:
+        if device.name in used - named:
+            message.devices.add().CopyFrom(device)
+
+
+def _shapes(plan: Message) -> tuple[bytes, bool]:
+    """What tells plans of a model apart: what they were made at, and whether that is all that they serve."""
+    return b"".join(row.SerializeToString(deterministic=True) for row in plan.shapes), plan.HasField("open")
+
+
+def _messages(message: Message) -> Iterator[Message]:
+    """A message and all inside of it."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None and not field.message_type.GetOptions().map_entry:
+            for each in (value,) if hasattr(value, "DESCRIPTOR") else value:
+                yield from _messages(each)

@@ -1,0 +1,299 @@
+"""Bodies of ops: what one node computes, written down in ONNX's own ops at an opset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from nnadapter.ir.operand import Array
+from nnadapter.ir.size_arrays import SizeArray
+from nnadapter.ir.tracing import Traced
+from nnadapter.onnx.building import array_info, info_of, initializer_of
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.propagation import infer
+from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.schemas import since_version
+from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
+from partition.graph import Value
+from partition.verdict import Reason
+
+NEWEST_OPSET = 24
+"""Bodies are written at this opset where no model demands another."""
+OLDEST_OPSET = 13
+"""Before it, Softmax and many others mean something else."""
+_SMALL_ELEMENTS = 1024
+"""Constants of at most so many elements are given to inference with their contents."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """What one node computes."""
+
+    inputs: tuple[str, ...]
+    """By position of the node's inputs, the name inside; empty where absent."""
+    outputs: tuple[str, ...]
+    """By position of the node's outputs, the name inside; empty where nobody wants one."""
+    nodes: tuple[OnnxNode, ...]
+    """Of ONNX's own ops, in a topological order."""
+    constants: Mapping[str, Array | SizeArray]
+    """What the nodes read beside the inputs, by name; traced where a size is."""
+    opset: int
+
+    def function(self, node: OnnxNode) -> onnx.FunctionProto:
+        """The same as ONNX has functions; constants are nodes of it."""
+        constants = [
+            helper.make_node("Constant", [], [name], value=initializer_of(name, array))
+            for name, array in self._plain_constants().items()
+        ]
+        formal = [name or f"absent{position}" for position, name in enumerate(self.inputs)]
+        opsets = [helper.make_opsetid("", self.opset)]
+        return helper.make_function(
+            node.domain, node.op_type, formal, self.outputs, [*constants, *self._protos()], opsets
+        )
+
+    def types(self, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> Iterator[onnx.ValueInfoProto]:
+        """What ONNX's inference says of the outputs that are wanted, under their names inside.
+
+        Args:
+            inputs: what is known of the node's inputs; None where one is absent.
+            constants: contents of inputs that are known, by position.
+        """
+        graph = onnx.GraphProto(name="body")
+        own = {name: array for position, array in constants.items() if (name := self.inputs[position])}
+        for name, array in (own | self._plain_constants()).items():
+            if array.size <= _SMALL_ELEMENTS and array.dtype != object:
+                graph.initializer.append(initializer_of(name, array))
+            else:
+                graph.input.append(array_info(name, array))
+        told = {name: value for name, value in zip(self.inputs, inputs, strict=True) if name and name not in own}
+        graph.input.extend(info_of(_named(value, name)) for name, value in told.items() if value is not None)
+        graph.node.extend(self._protos())
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
+        symbols = {size for value in told.values() if value is not None for size in value.shape or ()}
+        types = infer(model)
+        return (_without_new_symbols(types[name], symbols) for name in self.outputs if name and name in types)
+
+    def _plain_constants(self) -> dict[str, Array]:
+        return {name: each.plain() if isinstance(each, SizeArray) else each for name, each in self.constants.items()}
+
+    def _protos(self) -> Iterator[onnx.NodeProto]:
+        for each in self.nodes:
+            made = helper.make_node(each.op_type, each.inputs, each.outputs)
+            made.attribute.extend(starmap(helper.make_attribute, each.attributes.items()))
+            yield made
+
+
+def _named(value: Value, name: str) -> Value:
+    return Value(name, value.dtype, value.shape, value.itemsize)
+
+
+def _without_new_symbols(info: onnx.ValueInfoProto, known: set[Any]) -> onnx.ValueInfoProto:
+    """Names that inference made up are those of other sizes in the next body."""
+    for dimension in info.type.tensor_type.shape.dim:
+        if dimension.dim_param and dimension.dim_param not in known:
+            dimension.Clear()
+    return info
+
+
+def _objects(items: Sequence[Any]) -> Array:
+    array = np.empty(len(items), object)
+    array[:] = items
+    return array
+
+
+class BodyBuilder:
+    """Writes the body of one node.
+
+    Args:
+        node: the node.
+        inputs: what is known of its inputs, None where one is absent; a size that is not a number is open.
+        constants: contents of inputs that are known, by position.
+        opset: the operator set to write in.
+        integers: contents of an input that follow from sizes, traced where those are; None of any other.
+    """
+
+    def __init__(
+        self,
+        node: OnnxNode,
+        inputs: Sequence[Value | None],
+        constants: Mapping[int, Array] = MappingProxyType({}),
+        opset: int = NEWEST_OPSET,
+        integers: Callable[[int], tuple[int, ...] | None] = lambda position: None,
+    ) -> None:
+        if opset < OLDEST_OPSET:
+            raise Refusal(Reason.UNSUPPORTED_VERSION, f"bodies of {node.op_type} need opset {OLDEST_OPSET} or newer")
+        self.node, self.opset = node, opset
+        self._values, self._contents, self._integers = inputs, constants, integers
+        self._inputs = tuple("" if value is None else f"input{position}" for position, value in enumerate(inputs))
+        self._nodes: list[OnnxNode] = []
+        self._constants: dict[str, Array | SizeArray] = {}
+
+    def input(self, position: int) -> str:
+        """The name of an input inside, empty where it is absent."""
+        return self._inputs[position] if position < len(self._inputs) else ""
+
+    def wants(self, position: int) -> bool:
+        """Whether the node's output at a position is asked for."""
+        return bool(self.node.output(position))
+
+    def value(self, position: int) -> Value:
+        """What is known of an input that is there.
+
+        Raises:
+            Refusal: it is absent, or not even its rank and data type are known.
+        """
+        value = self._values[position] if self.input(position) else None
+        if value is None:
+            raise self.invalid(f"lacks its input {position}")
+        if value.shape is None or value.dtype is None:
+            raise Refusal(Reason.DYNAMIC_SHAPE, f"input {position} of {self.node.op_type} has an unknown rank or type")
+        return value
+
+    def shape(self, position: int) -> tuple[int | None, ...]:
+        """The dimensions of an input that is there, None for open ones."""
+        return tuple(size if type(size) is int else None for size in self.value(position).shape or ())
+
+    def size(self, position: int, axis: int) -> int | None:
+        """One dimension of an input: a number, traced where it is open but known at each run; None if unknown."""
+        shape = self.value(position).shape or ()
+        if not -len(shape) <= axis < len(shape):
+            raise self.invalid(f"has an input {position} of rank {len(shape)}, and reads its axis {axis}")
+        size = shape[axis]
+        return None if size is None or isinstance(size, str) else size
+
+    def width(self, position: int, axis: int = -1) -> int | None:
+        """One dimension of an input where it is a plain number; None where it is open."""
+        size = self.size(position, axis)
+        return size if type(size) is int else None
+
+    def integers(self, position: int) -> tuple[int, ...]:
+        """The contents of an input, traced where they follow from sizes.
+
+        Raises:
+            Refusal: they are known only when the model runs.
+        """
+        items = self._integers(position)
+        return tuple(self.contents(position).reshape(-1).tolist()) if items is None else items
+
+    def rank(self, position: int) -> int:
+        """The number of dimensions of an input that is there."""
+        return len(self.shape(position))
+
+    def dtype(self, position: int | None = None) -> str:
+        """The name of the data type of an input that is there; of the first that is of reals, if none is named."""
+        if position is not None:
+            return str(self.value(position).dtype)
+        names = (str(value.dtype) for value in self._values if value is not None)
+        return next((name for name in names if "float" in name), None) or self.dtype(0)
+
+    def contents(self, position: int) -> Array:
+        """The contents of an input.
+
+        Raises:
+            Refusal: they are known only when the model runs.
+        """
+        if position not in self._contents:
+            raise Refusal(
+                Reason.NOT_CONSTANT,
+                f"input {position} of {self.node.op_type} is known only when the model runs; expected an initializer "
+                "or what follows from shapes",
+            )
+        return self._contents[position]
+
+    def knows(self, position: int) -> bool:
+        """Whether the contents of an input are known."""
+        return position in self._contents
+
+    def constant_of(self, name: str) -> Array | None:
+        """The contents of a constant of the body; None for any other name."""
+        contents = self._constants.get(name)
+        return contents.plain() if isinstance(contents, SizeArray) else contents
+
+    def invalid(self, problem: str) -> Refusal:
+        """The refusal of a node that means nothing; the sentence begins with its op type."""
+        return Refusal(Reason.INVALID_NODE, f"{self.node.op_type} {problem}")
+
+    def unsupported(self, attribute: str, problem: str) -> Refusal:
+        """The refusal of a node for one of its attributes."""
+        return Refusal(Reason.UNSUPPORTED_ATTRIBUTE, f"attribute {attribute!r} of {self.node.op_type} {problem}")
+
+    def constant(self, contents: Any, dtype: str = "int64") -> str:
+        """Add a constant of a data type, by its name; returns the constant's name. Its integers may be traced."""
+        name = f"constant{len(self._constants)}"
+        if isinstance(contents, Traced):
+            self._constants[name] = SizeArray(_objects((contents,)).reshape(()), np.dtype(dtype))
+            return name
+        if isinstance(contents, (list, tuple)) and any(isinstance(item, Traced) for item in contents):
+            self._constants[name] = SizeArray(_objects(contents), np.dtype(dtype))
+            return name
+        array = np.asarray(contents, helper.tensor_dtype_to_np_dtype(ELEMENT_TYPE_OF_DTYPE[dtype]))
+        array.flags.writeable = False
+        self._constants[name] = array
+        return name
+
+    def add(self, op_type: str, *inputs: str, **attributes: object) -> str:
+        """Add a node with one output, and return that output's name; absent inputs at the end are left out."""
+        return self.add_several(op_type, inputs, 1, **attributes)[0]
+
+    def add_several(self, op_type: str, inputs: Sequence[str], outputs: int, **attributes: object) -> tuple[str, ...]:
+        """Add a node with several outputs, and return their names."""
+        version = since_version("", op_type, self.opset)
+        assert version is not None, f"opset {self.opset} has no {op_type}"
+        read = list(inputs)
+        while read and not read[-1]:
+            read.pop()
+        number = len(self._nodes)
+        made = tuple(f"value{number}" if not index else f"value{number}_{index}" for index in range(outputs))
+        stated = {name: tuple(value) if isinstance(value, list) else value for name, value in attributes.items()}
+        kept = {name: value for name, value in stated.items() if value is not None}
+        self._nodes.append(OnnxNode(self.node.name, op_type, "", version, tuple(read), made, kept))
+        return made
+
+    def cast(self, x: str, dtype: str) -> str:
+        """Add a Cast to a data type, by its name."""
+        return self.add("Cast", x, to=ELEMENT_TYPE_OF_DTYPE[dtype])
+
+    def unsqueeze(self, x: str, *axes: int) -> str:
+        """Add an Unsqueeze."""
+        return self.add("Unsqueeze", x, self.constant(axes))
+
+    def slice(self, x: str, axis: int, begin: int, end: int | str) -> str:
+        """Add a Slice along one axis; the end may be the name of a vector of one element."""
+        stop = end if isinstance(end, str) else self.constant((end,))
+        return self.add("Slice", x, self.constant((begin,)), stop, self.constant((axis,)))
+
+    def split(self, x: str, axis: int, sizes: Sequence[int]) -> tuple[str, ...]:
+        """Add a Split into parts of these sizes."""
+        return self.add_several("Split", (x, self.constant(tuple(sizes))), len(sizes), axis=axis)
+
+    def length(self, x: str, axis: int) -> str:
+        """Add what gives one dimension of a value, as a vector of one element."""
+        return self.add("Gather", self.add("Shape", x), self.constant((axis,)))
+
+    def steps(self, x: str, axis: int, size: int | None) -> str:
+        """Add the numbers from 0 to a dimension of a value: a constant where that is a plain number."""
+        if type(size) is int:
+            return self.constant(np.arange(size))
+        scalar = self.add("Squeeze", self.length(x, axis)) if size is None else self.constant(size)
+        return self.add("Range", self.constant(0), scalar, self.constant(1))
+
+    def reshape(self, x: str, *sizes: int) -> str:
+        """Add a Reshape: 0 keeps a size, -1 is what is left."""
+        return self.add("Reshape", x, self.constant(sizes))
+
+    def finish(self, outputs: Sequence[str]) -> Body:
+        """Return the body; an output that no node of its own makes is copied."""
+        wanted = [name if self.wants(position) else "" for position, name in enumerate(outputs)]
+        made: set[str] = set(self._inputs) | self._constants.keys()
+        for position, name in enumerate(wanted):
+            if name and name in made:
+                wanted[position] = self.add("Identity", name)
+            made.add(wanted[position])
+        return Body(self._inputs, tuple(wanted), tuple(self._nodes), self._constants, self.opset)

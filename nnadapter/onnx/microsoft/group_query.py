@@ -1,0 +1,271 @@
+"""Attention of language models with a cache, in which several heads of queries share keys.
+
+ONNX Runtime puts the new keys of every text behind those that it has: `seqlens_k` says how many. Where no text has any,
+which follows from sizes and `total_sequence_length`, keys are the new ones. Else it is in the data, of a single text
+too, whose mask may leave tokens out: keys are scattered, and masks say who sees them. Devices that take ONNX get that
+form where the model's sizes have names, with keys that are gathered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nnadapter.onnx.body import BodyBuilder
+from nnadapter.onnx.function_ops import function_op
+from nnadapter.onnx.microsoft.heads import Scores, attention, filtered, lowest, separated
+from nnadapter.onnx.microsoft.rotary import turned
+
+_SCATTER_SINCE = 24
+_EXPECTED = {
+    "kv_cache_bit_width": 0,
+    "qk_output": 0,
+    "sliding_window_cache": 0,
+    "k_quant_type": "NONE",
+    "v_quant_type": "NONE",
+}
+"""Attributes of what is refused otherwise."""
+_REFUSED_INPUTS = {12: "k_scale", 13: "v_scale", 14: "q_norm_weight", 15: "k_norm_weight", 16: "query_seqlens"}
+_NO_SINK = -1
+_COUNTS = "float32"
+"""Positions that the data decide, for devices that take ONNX: few compute with integers of 64 bits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cache:
+    """How new keys and those of the cache come together."""
+
+    steps: int | None
+    """New keys; S. None where sizes are not known, and nothing else is then."""
+    total: int = 0
+    """Keys that the longest text then has."""
+    size: int = 0
+    """Keys for which the cache has room; 0 without one."""
+    is_first: bool = False
+    """No text has keys already; else the data say how many."""
+
+
+@function_op(
+    "GroupQueryAttention",
+    "query key? value? past_key? past_value? seqlens_k total_sequence_length cos_cache? sin_cache? position_ids? "
+    "attention_bias? head_sink? k_scale? v_scale? q_norm_weight? k_norm_weight? query_seqlens?",
+    "output present_key? present_value? output_qk?",
+    {
+        "num_heads": int,
+        "kv_num_heads": int,
+        "scale": float,
+        "softcap": float,
+        "local_window_size": -1,
+        "do_rotary": int,
+        "rotary_interleaved": int,
+        "smooth_softmax": -1,
+        "causal": 1,
+        "kv_cache_bit_width": int,
+        "qk_output": 0,
+        "sliding_window_cache": 0,
+        "k_quant_type": "NONE",
+        "v_quant_type": "NONE",
+        "qk_norm_epsilon": 1e-6,
+        "q_norm_epsilon": float,
+        "k_norm_epsilon": float,
+    },
+    required=("num_heads", "kv_num_heads"),
+)
+def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Attention with a cache, rotary embeddings, a window, a cap, a sink. Source: com.microsoft GroupQueryAttention-1.
+
+    Refused: caches of integers, normalized queries, scores as an output, a total length that only the run knows.
+    """
+    _refuse(body)
+    heads, groups = body.node.integer("num_heads"), body.node.integer("kv_num_heads")
+    if groups < 1 or heads < 1 or heads % groups:
+        raise body.invalid(f"has {heads} heads of queries that share {groups} of keys; expected a divisor")
+    query, key, value, head_size = _parts(body, heads, groups)
+    cache = _cache(body)
+    first = "" if cache.is_first else _first_positions(body, query, cache)
+    if body.node.integer("do_rotary", 0):
+        query, key = _turned(body, (query, key), head_size, cache, first)
+    past = (body.input(3), body.input(4)) if cache.size or (first and body.input(3)) else None
+    if first:
+        both = [key, value]
+        if past is not None:
+            both = [_scattered(body, *each, first, cache) for each in zip(past, both, strict=True)]
+        scores = _scores(body, cache, (query, both[0], first), head_size)
+        made, _, _ = attention(body, query, both[0], both[1], scores, None, (heads, groups))
+        return made, *both
+    scores = _scores(body, cache, (query, key, ""), head_size)
+    made, *both = attention(body, query, key, value, scores, None, (heads, groups))
+    if past is not None and cache.size > cache.total:
+        both = [
+            body.add("Concat", new, body.slice(old, 2, cache.total, 2**31 - 1), axis=2)
+            for new, old in zip(both, past, strict=True)
+        ]
+    return made, *both
+
+
+def _refuse(body: BodyBuilder) -> None:
+    for name, expected in _EXPECTED.items():
+        if body.node.attributes.get(name, expected) != expected:
+            raise body.unsupported(name, f"is {body.node.attributes[name]!r}; expected {expected!r}")
+    if body.node.integer("local_window_size", -1) == 0:
+        raise body.unsupported("local_window_size", "is 0, in which no query sees a key; expected 1 or more, or -1")
+    for position, name in _REFUSED_INPUTS.items():
+        if body.input(position):
+            raise body.unsupported(name, "is an input that is not converted")
+    if body.wants(3):
+        raise body.unsupported("output_qk", "is an output that is not converted")
+
+
+def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, int]:
+    """Queries, keys and values, each `[B, N, S, H]`, and H."""
+    width = body.width(0)
+    packed = not body.input(1)
+    count = heads + 2 * groups if packed else heads
+    if width is None or width % count:
+        raise body.invalid(f"has queries of width {width} for {count} heads")
+    size = width // count
+    names = [body.input(position) for position in range(3)]
+    if packed:
+        names = list(body.split(names[0], -1, (heads * size, groups * size, groups * size)))
+    parts = (separated(body, name, number) for name, number in zip(names, (heads, groups, groups), strict=True))
+    query, key, value = parts
+    return query, key, value, size
+
+
+def _cache(body: BodyBuilder) -> _Cache:
+    steps, size = body.size(0, 1), body.size(3, 2) if body.input(3) else 0
+    if steps is None or size is None:
+        return _Cache(steps=None)
+    total = _total_length(body, steps, size)
+    return _Cache(steps=steps, total=total, size=size, is_first=steps == total)
+
+
+def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
+    stated = body.integers(6)
+    if len(stated) != 1:
+        raise body.invalid(f"has {len(stated)} numbers for its total length; expected one")
+    total = stated[0]
+    if total != size + steps and (total > size or total < steps):
+        raise body.invalid(
+            f"has a total length of {total} for {steps} new keys and a cache of {size}; expected their sum, "
+            "or that the cache has room for it"
+        )
+    return total
+
+
+def _first_positions(body: BodyBuilder, query: str, cache: _Cache) -> str:
+    """`[B]`: how many keys every text has already."""
+    if cache.steps is not None:
+        lengths = body.reshape(body.cast(body.input(5), "int64"), -1)
+        return body.add("Add", lengths, body.constant((1 - cache.steps,)))
+    steps, lengths = _counted(body, query), body.reshape(body.cast(body.input(5), _COUNTS), -1)
+    before = body.add("Sub", body.add("Add", lengths, body.constant((1,), _COUNTS)), steps)
+    zero = body.constant((0,), _COUNTS)
+    return body.add("Max", body.add("Where", body.add("Equal", steps, _total(body)), zero, before), zero)
+
+
+def _total(body: BodyBuilder) -> str:
+    return body.reshape(body.cast(body.input(6), _COUNTS), -1)
+
+
+def _counted(body: BodyBuilder, x: str) -> str:
+    return body.cast(body.length(x, 2), _COUNTS)
+
+
+def _scattered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
+    """All keys: new ones stand behind those that their text has."""
+    if body.opset < _SCATTER_SINCE or cache.steps is None:
+        return _gathered(body, old, new, first, cache)
+    missing = cache.total - cache.size
+    if missing > 0:
+        old = body.add("Pad", old, body.constant((0, 0, 0, 0, 0, 0, missing, 0)))
+    return body.add("TensorScatter", old, new, first, axis=2)
+
+
+def _gathered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
+    """The same: of every place it is said where its key stands among the old and the new ones."""
+    begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
+    room, added, one = _counted(body, old), _counted(body, new), body.constant((1,), _COUNTS)
+    count = body.add("Squeeze", body.add("Max", _total(body), room))
+    steps = body.add("Range", body.constant(0.0, _COUNTS), count, body.constant(1.0, _COUNTS))
+    places = body.unsqueeze(steps, 0)
+    shifted = body.add("Sub", body.add("Add", places, room), begin)
+    is_new = body.add("Less", places, body.add("Add", begin, added))
+    last = body.add("Sub", body.add("Add", room, added), one)
+    behind = body.add("Where", is_new, shifted, body.add("Min", places, last))
+    chosen = body.add("Where", body.add("Less", places, begin), places, behind)
+    texts = body.cast(body.add("Squeeze", body.length(old, 0)), _COUNTS)
+    numbers = body.add("Range", body.constant(0.0, _COUNTS), texts, body.constant(1.0, _COUNTS))
+    offsets = body.unsqueeze(body.add("Mul", numbers, body.add("Add", room, added)), 1)
+    source = body.cast(body.add("Add", chosen, offsets), "int32")
+    rows = body.add("Transpose", body.add("Concat", old, new, axis=2), perm=[0, 2, 1, 3])
+    flat = body.reshape(rows, -1, body.node.integer("kv_num_heads"), body.width(3) or 0)
+    return body.add("Transpose", body.add("Gather", flat, source, axis=0), perm=[0, 2, 1, 3])
+
+
+def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _Cache, first: str) -> tuple[str, str]:
+    pairs = body.width(7)
+    if pairs is None:
+        raise body.invalid("has tables of unknown width")
+    positions = body.input(9)
+    if not positions and first:
+        positions = body.add("Add", body.unsqueeze(first, 1), _steps(body, parts[0], cache.steps, cache))
+        positions = body.cast(positions, "int32")
+    tables = []
+    for position in (7, 8):
+        if positions:
+            tables.append(body.add("Gather", body.input(position), positions))
+        else:
+            tables.append(body.unsqueeze(body.slice(body.input(position), 0, 0, cache.steps or 0), 0))
+    interleaved = body.node.integer("rotary_interleaved", 0) != 0
+    query, key = (
+        turned(body, part, (tables[0], tables[1]), pairs, head_size, interleaved=interleaved) for part in parts
+    )
+    return query, key
+
+
+def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:
+    """How scores come about, by the names of queries, keys and the first positions."""
+    first = names[2]
+    dtype, causal = body.dtype(), body.node.integer("causal", 1) != 0
+    window = body.node.integer("local_window_size", -1)
+    mask = body.input(10)
+    if first or window >= 0:
+        own = _mask(body, cache, names, window)
+        mask = body.add("Add", mask, own) if mask else own
+    sink = ""
+    if body.input(11):
+        sink = body.cast(body.reshape(body.input(11), 1, -1, 1, 1), dtype)
+    elif body.node.integer("smooth_softmax", _NO_SINK) == 1:
+        sink = body.constant(0.0, dtype)
+    return Scores(
+        scale=body.node.number("scale", 0.0) or None,
+        head_size=head_size,
+        causal=causal and not first,
+        softcap=body.node.number("softcap", 0.0),
+        mask=mask,
+        sink=sink,
+        sizes=(cache.steps, None if cache.steps is None else cache.total),
+    )
+
+
+def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window: int) -> str:
+    """`[B or 1, 1, S, T]`: what forbids keys behind a query's own, and those before its window."""
+    query, key, first = names
+    keys = None if cache.steps is None else max(cache.total, cache.size) if first else cache.total
+    columns = _steps(body, key, keys, cache)
+    if first:
+        steps = body.reshape(_steps(body, query, cache.steps, cache), 1, 1, -1, 1)
+        places = body.add("Add", steps, body.reshape(first, -1, 1, 1, 1))
+    else:
+        places = body.reshape(columns, 1, 1, -1, 1)
+    allowed = body.add("LessOrEqual", columns, places)
+    if window >= 0:
+        # Less, not Greater: a device may compute Greater of reals otherwise, and refuse it.
+        width = body.constant(window, _COUNTS if cache.steps is None else "int64")
+        allowed = body.add("And", allowed, body.add("Less", body.add("Sub", places, width), columns))
+    return filtered(body, allowed, lowest(body.dtype()), body.dtype())
+
+
+def _steps(body: BodyBuilder, x: str, size: int | None, cache: _Cache) -> str:
+    steps = body.steps(x, 2, size)
+    return body.cast(steps, _COUNTS) if cache.steps is None else steps

@@ -1,0 +1,140 @@
+"""Attention over heads in the ops that an opset has, for bodies of several ops.
+
+Names of sizes: batch B, heads N, queries S, keys T of which P are past, features of a head H.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from nnadapter.onnx.body import BodyBuilder
+
+_ATTENTION_SINCE = 23
+_EXCHANGED = [0, 2, 1, 3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """How scores of queries and keys come about."""
+
+    scale: float | None
+    """None: the inverse of the root of H."""
+    head_size: int | None
+    """H, None where it is open."""
+    causal: bool = False
+    softcap: float = 0.0
+    mask: str = ""
+    """What is added to scores, empty if nothing is; it broadcasts to `[B, N, S, T]`."""
+    sink: str = ""
+    """What takes part in the softmax beside the keys, `[1, N, 1, 1]` or a scalar; empty if nothing does."""
+    sizes: tuple[int | None, int | None] = (None, None)
+    """S and T as far as they are known, for opsets without Attention."""
+
+
+def separated(body: BodyBuilder, x: str, heads: int, bias: str = "") -> str:
+    """Take `[B, S, N * H]` apart into `[B, N, S, H]`, after the addition of a bias."""
+    x = body.add("Add", x, bias) if bias else x
+    return body.add("Transpose", body.reshape(x, 0, 0, heads, -1), perm=_EXCHANGED)
+
+
+def joined(body: BodyBuilder, x: str) -> str:
+    """Put `[B, N, S, H]` together as `[B, S, N * H]`."""
+    return body.reshape(body.add("Transpose", x, perm=_EXCHANGED), 0, 0, -1)
+
+
+def attention(
+    body: BodyBuilder,
+    query: str,
+    key: str,
+    value: str,
+    scores: Scores,
+    past: tuple[str, str] | None = None,
+    groups: tuple[int, int] = (1, 1),
+) -> tuple[str, str, str]:
+    """Add attention; returns what comes out, `[B, S, N * H]`, and all keys and values, `[B, N, T, H]`.
+
+    Args:
+        body: what is written.
+        query: `[B, N, S, H]`.
+        key: the new ones, alike; its heads may be fewer.
+        value: alike.
+        scores: how they come about.
+        past: keys and values before the new ones.
+        groups: heads of queries, and of keys and values.
+    """
+    if body.opset >= _ATTENTION_SINCE and not scores.sink:
+        inputs = (query, key, value, scores.mask, *(past or ()))
+        made = body.add_several(
+            "Attention",
+            inputs,
+            1 if past is None else 3,
+            is_causal=int(scores.causal),
+            scale=scores.scale,
+            softcap=scores.softcap,
+        )
+        return joined(body, made[0]), *(made[1:] or (key, value))  # type: ignore[return-value]
+    if past is not None:
+        key, value = (body.add("Concat", old, new, axis=2) for old, new in zip(past, (key, value), strict=True))
+    return _composed(body, query, key, value, scores, groups), key, value
+
+
+def _composed(body: BodyBuilder, query: str, key: str, value: str, scores: Scores, groups: tuple[int, int]) -> str:
+    dtype = body.dtype()
+    wide_key, wide_value = (_repeated(body, each, *groups, scores.head_size or -1) for each in (key, value))
+    turned = body.add("Transpose", wide_key, perm=[0, 1, 3, 2])
+    logits = body.add("Mul", body.add("MatMul", query, turned), _scale(body, query, scores, dtype))
+    if scores.softcap:
+        cap = body.constant(scores.softcap, dtype)
+        logits = body.add("Mul", body.add("Tanh", body.add("Div", logits, cap)), cap)
+    if scores.mask:
+        logits = body.add("Add", logits, scores.mask)
+    if scores.causal:
+        logits = body.add("Add", logits, _causal_mask(body, query, key, scores.sizes, dtype))
+    weights = _with_sink(body, logits, query, scores.sink) if scores.sink else body.add("Softmax", logits, axis=-1)
+    return joined(body, body.add("MatMul", weights, wide_value))
+
+
+def _scale(body: BodyBuilder, query: str, scores: Scores, dtype: str) -> str:
+    if scores.scale is not None or scores.head_size is not None:
+        return body.constant(1 / sqrt(scores.head_size or 1) if scores.scale is None else scores.scale, dtype)
+    return body.add("Reciprocal", body.add("Sqrt", body.cast(body.length(query, 3), dtype)))
+
+
+def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int) -> str:
+    """Every head of keys as often as queries share it."""
+    if heads == groups:
+        return x
+    tiled = body.add("Tile", body.unsqueeze(x, 2), body.constant((1, 1, heads // groups, 1, 1)))
+    return body.reshape(tiled, 0, heads, -1, head_size)
+
+
+def _causal_mask(body: BodyBuilder, query: str, key: str, sizes: tuple[int | None, int | None], dtype: str) -> str:
+    """`[S, T]`: what forbids every query the keys behind its own."""
+    queries, keys = body.steps(query, 2, sizes[0]), body.steps(key, 2, sizes[1])
+    if None in sizes:
+        past = body.add("Sub", body.length(key, 2), body.length(query, 2))
+        places = body.add("Add", queries, past)
+    else:
+        places = body.add("Add", queries, body.constant(((sizes[1] or 0) - (sizes[0] or 0),)))
+    allowed = body.add("LessOrEqual", body.unsqueeze(keys, 0), body.unsqueeze(places, 1))
+    return filtered(body, allowed, lowest(dtype), dtype)
+
+
+def filtered(body: BodyBuilder, allowed: str, value: float, dtype: str) -> str:
+    """What is added to scores: nothing where it is allowed, else a value."""
+    return body.add("Where", allowed, body.constant(0.0, dtype), body.constant(value, dtype))
+
+
+def lowest(dtype: str) -> float:
+    """A number that no score outweighs."""
+    return float(np.finfo(np.float16).min) if dtype == "float16" else float(np.finfo(np.float32).min)
+
+
+def _with_sink(body: BodyBuilder, logits: str, query: str, sink: str) -> str:
+    """Softmax with one more score behind the others, which takes its share and nothing else."""
+    zeros = body.add("Mul", body.slice(query, 3, 0, 1), body.constant(0.0, body.dtype()))  # `[B, N, S, 1]`
+    scores = body.add("Concat", logits, body.add("Add", zeros, sink), axis=-1)
+    return body.slice(body.add("Softmax", scores, axis=-1), 3, 0, -1)

@@ -1,0 +1,137 @@
+"""Normalizations: alone, behind the addition of what was skipped, behind embeddings, and over groups of channels."""
+
+from __future__ import annotations
+
+from nnadapter.onnx.body import BodyBuilder
+from nnadapter.onnx.function_ops import function_op
+from nnadapter.onnx.microsoft.activations import silu
+from nnadapter.onnx.microsoft.norms import layer_normalization, reduced, rms_normalization
+
+_ALONE = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+_SKIP = {"epsilon": 1e-12}
+_GROUPS = {"epsilon": 1e-5, "groups": int, "activation": int, "channels_last": 1}
+
+
+@function_op("LayerNormalization", "X Scale B?", "Y Mean? InvStdDev?", _ALONE, domain="")
+def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
+    """LayerNormalization below opset 17, where ONNX has none. Source: ONNX Runtime's LayerNormalization-1."""
+    x, scale, bias = (body.input(position) for position in range(3))
+    outputs = 3 if body.wants(1) or body.wants(2) else 1
+    return layer_normalization(body, x, scale, bias, _axes(body), body.dtype(), outputs)
+
+
+@function_op("SimplifiedLayerNormalization", "X scale", "Y inv_std_var?", _ALONE, domain="")
+def simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
+    """RMSNormalization under its first name. Source: ONNX Runtime's SimplifiedLayerNormalization-1."""
+    outputs = 2 if body.wants(1) else 1
+    return rms_normalization(body, body.input(0), body.input(1), _axes(body), body.dtype(), outputs)
+
+
+def _axes(body: BodyBuilder) -> list[int]:
+    axis, rank = body.node.integer("axis", -1), body.rank(0)
+    if not -rank <= axis < rank:
+        raise body.invalid(f"has attribute 'axis' {axis}; expected {-rank} to {rank - 1}")
+    return list(range(axis - rank if axis >= 0 else axis, 0))
+
+
+@function_op(
+    "SkipLayerNormalization",
+    "input skip gamma beta? bias?",
+    "output mean? inv_std_var? input_skip_bias_sum?",
+    _SKIP,
+)
+def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
+    """LayerNormalization of a sum of two or three. Source: com.microsoft SkipLayerNormalization-1."""
+    total = _total(body, body.input(4))
+    outputs = 3 if body.wants(1) or body.wants(2) else 1
+    made = layer_normalization(body, total, body.input(2), body.input(3), [-1], body.dtype(), outputs)
+    return (*made, *[""] * (3 - outputs), total)
+
+
+@function_op(
+    "SkipSimplifiedLayerNormalization",
+    "input skip gamma bias?",
+    "output mean? inv_std_var? input_skip_bias_sum?",
+    _SKIP,
+)
+def skip_simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
+    """RMSNormalization of a sum of two or three. Source: com.microsoft SkipSimplifiedLayerNormalization-1."""
+    total = _total(body, body.input(3))
+    made = rms_normalization(body, total, body.input(2), [-1], body.dtype(), 2 if body.wants(2) else 1)
+    return (made[0], "", made[1] if body.wants(2) else "", total)
+
+
+def _total(body: BodyBuilder, bias: str) -> str:
+    total = body.add("Add", body.input(0), body.input(1))
+    return body.add("Add", total, bias) if bias else total
+
+
+@function_op(
+    "EmbedLayerNormalization",
+    "input_ids segment_ids? word_embedding position_embedding segment_embedding? gamma beta mask? position_ids?",
+    "output mask_index? embedding_sum?",
+    {"epsilon": 1e-12, "mask_index_type": int},
+)
+def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
+    """LayerNormalization of the sum of embeddings, and how long each text is by its mask.
+
+    Source: com.microsoft EmbedLayerNormalization-1.
+    """
+    ids, segments, places = (body.input(position) for position in (0, 1, 8))
+    words, table = body.add("Gather", body.input(2), ids), body.input(3)
+    positions = body.add("Gather", table, places) if places else first_rows(body, table)
+    total = body.add("Add", words, positions)
+    if segments:
+        total = body.add("Add", total, body.add("Gather", body.input(4), segments))
+    (made,) = layer_normalization(body, total, body.input(5), body.input(6), [-1], body.dtype(2))
+    return made, lengths(body, body.input(7), ids) if body.wants(1) else "", total
+
+
+def first_rows(body: BodyBuilder, table: str) -> str:
+    """As many rows of a table of positions as the texts of the first input are long."""
+    size = body.size(0, 1)
+    return body.slice(table, 0, 0, body.length(body.input(0), 1) if size is None else size)
+
+
+def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
+    """How long each text is by its mask, 0 without one."""
+    counted = body.cast(body.add("Equal", mask or ids, body.constant(1, "int32")), "int32")
+    if not mask:
+        counted = body.add("Sub", counted, counted)
+    return body.add("ReduceSum", counted, body.constant((1,)), keepdims=0)
+
+
+@function_op("GroupNorm", "X gamma beta", "Y", _GROUPS, required=("groups", "activation"))
+def group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
+    """GroupNormalization, with SiLU behind it if `activation` is 1. Source: com.microsoft GroupNorm-1."""
+    return (_group_norm(body, body.input(0)),)
+
+
+@function_op("SkipGroupNorm", "X gamma beta skip bias?", "Y S?", _GROUPS, required=("groups", "activation"))
+def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
+    """The same of a sum of two or three. Source: com.microsoft SkipGroupNorm-1."""
+    skip = body.input(3)
+    if body.rank(3) == 2:
+        skip = body.unsqueeze(skip, *((1, 2) if body.node.integer("channels_last", 1) else (2, 3)))
+    total = body.add("Add", body.input(0), skip)
+    if body.input(4):
+        channels = (-1,) if body.node.integer("channels_last", 1) else (1, -1, 1, 1)
+        total = body.add("Add", total, body.reshape(body.input(4), *channels))
+    return _group_norm(body, total), total
+
+
+def _group_norm(body: BodyBuilder, x: str) -> str:
+    """The picture is turned to have its channels first, normalized by groups, and turned back."""
+    last, dtype = body.node.integer("channels_last", 1), body.dtype()
+    picture = body.add("Transpose", x, perm=[0, 3, 1, 2]) if last else x
+    flat = body.reshape(picture, 0, body.node.integer("groups"), -1)
+    mean = reduced(body, "ReduceMean", flat, [-1])
+    centered = body.add("Sub", flat, mean)
+    variance = reduced(body, "ReduceMean", body.add("Mul", centered, centered), [-1])
+    epsilon = body.constant(body.node.number("epsilon", 1e-5), dtype)
+    normal = body.add("Div", centered, body.add("Sqrt", body.add("Add", variance, epsilon)))
+    shaped = body.add("Reshape", normal, body.add("Shape", picture))
+    scale, bias = (body.cast(body.reshape(body.input(position), 1, -1, 1, 1), dtype) for position in (1, 2))
+    made = body.add("Add", body.add("Mul", shaped, scale), bias)
+    made = body.add("Transpose", made, perm=[0, 2, 3, 1]) if last else made
+    return silu(body, made) if body.node.integer("activation", 0) else made

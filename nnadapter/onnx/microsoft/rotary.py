@@ -1,0 +1,89 @@
+"""Rotary embeddings: pairs of features are turned by angles that positions decide."""
+
+from __future__ import annotations
+
+from nnadapter.onnx.body import BodyBuilder
+from nnadapter.onnx.function_ops import function_op
+from nnadapter.onnx.microsoft.heads import joined, separated
+
+_ROTARY_EMBEDDING_SINCE = 23
+
+
+def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool) -> str:
+    """Turn `[B, N, S, H]` by cosines and sines, `[B or 1, S, pairs]`; features behind the pairs stay."""
+    part = 2 * pairs
+    if body.opset >= _ROTARY_EMBEDDING_SINCE:
+        return body.add(
+            "RotaryEmbedding",
+            x,
+            *tables,
+            interleaved=int(interleaved),
+            rotary_embedding_dim=0 if part == head_size else part,
+        )
+    rest = ""
+    if part != head_size:
+        x, rest = body.split(x, -1, (part, head_size - part))
+    cosine, sine = (body.unsqueeze(table, 1) for table in tables)
+    if interleaved:
+        apart = body.reshape(x, 0, 0, 0, pairs, 2)
+        first, second = (body.add("Gather", apart, body.constant(index), axis=4) for index in (0, 1))
+    else:
+        first, second = body.split(x, -1, (pairs, pairs))
+    real = body.add("Sub", body.add("Mul", first, cosine), body.add("Mul", second, sine))
+    imaginary = body.add("Add", body.add("Mul", first, sine), body.add("Mul", second, cosine))
+    if interleaved:
+        both = body.add("Concat", body.unsqueeze(real, 4), body.unsqueeze(imaginary, 4), axis=4)
+        result = body.reshape(both, 0, 0, 0, part)
+    else:
+        result = body.add("Concat", real, imaginary, axis=-1)
+    return body.add("Concat", result, rest, axis=-1) if rest else result
+
+
+@function_op(
+    "RotaryEmbedding",
+    "input position_ids cos_cache sin_cache",
+    "output",
+    {"interleaved": int, "is_packed_batching": int, "num_heads": int, "rotary_embedding_dim": int, "scale": float},
+)
+def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Positions are stated one by one, or the first of them alone. Source: com.microsoft RotaryEmbedding-1.
+
+    Refused: packed batches, a scale.
+    """
+    if body.node.integer("is_packed_batching", 0):
+        raise body.unsupported("is_packed_batching", "is 1; expected 0")
+    if body.node.number("scale", 1.0) != 1:
+        raise body.unsupported("scale", f"is {body.node.number('scale')}; expected 1")
+    pairs, width = body.width(2), body.width(0)
+    if pairs is None or width is None:
+        raise body.invalid("has heads or tables of unknown width")
+    packed = body.rank(0) == 3
+    heads, head_size = _heads(body, width, pairs)
+    positions = body.input(1)
+    if body.rank(1) == 1:
+        if body.width(1, 0) not in (1, None):
+            raise body.invalid(f"has {body.width(1, 0)} positions in a vector; expected the first alone")
+        axis = 1 if packed else 2
+        steps = body.steps(body.input(0), axis, body.size(0, axis))
+        positions = body.unsqueeze(body.add("Add", steps, positions), 0)
+    tables = body.add("Gather", body.input(2), positions), body.add("Gather", body.input(3), positions)
+    x = separated(body, body.input(0), heads) if packed else body.input(0)
+    interleaved = body.node.integer("interleaved", 0) != 0
+    made = turned(body, x, tables, pairs, head_size, interleaved=interleaved)
+    return (joined(body, made) if packed else made,)
+
+
+def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
+    """The number of heads, and the features of each, of which tables of so many pairs turn all or a stated part."""
+    packed, part = body.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
+    heads = body.node.integer("num_heads", 0)
+    if part and heads < 1:
+        raise body.unsupported("num_heads", f"is {heads} beside 'rotary_embedding_dim' {part}; expected 1 or more")
+    heads = heads or (width // max(2 * pairs, 1) if packed else 1)
+    if packed and (heads < 1 or width % heads):
+        raise body.invalid(f"has {width} features for {heads} heads")
+    size = width // heads if packed else width
+    if pairs < 1 or 2 * pairs != (part or size) or part > size:
+        stated = f", and 'rotary_embedding_dim' {part}" if part else ""
+        raise body.invalid(f"has tables of {pairs} columns for heads of {size} features{stated}")
+    return heads, size

@@ -1,0 +1,43 @@
+"""The sequential test: how often it is wrong, and how soon it is right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.accuracy.drift import BETWEEN_FALSE_ALARMS, RIGHT, WRONG, Drift
+
+
+def alarms(share, checks, seed):
+    """How many alarms there are in so many checks; each starts anew."""
+    drift, found = Drift(), 0
+    for is_beyond in np.random.default_rng(seed).random(checks) < share:
+        if drift.add(is_beyond=bool(is_beyond)):
+            drift, found = Drift(), found + 1
+    return found
+
+
+def test_three_in_a_row():
+    drift = Drift()
+    assert [drift.add(is_beyond=True) for _ in range(3)] == [False, False, True] and drift.checks == 3
+
+
+def test_right_steps_raise_no_alarm():
+    assert alarms(0.0, 10_000, 0) == 0
+    assert sum(alarms(RIGHT, 200_000, seed) for seed in range(2)) <= 2
+
+
+@pytest.mark.sweep
+def test_false_alarms_are_as_rare_as_is_said():
+    """Simulated: 20 million checks of steps that are beyond as often as right ones may be."""
+    found = sum(alarms(RIGHT, 1_000_000, seed) for seed in range(20))
+    print(f"{found} false alarms in 20,000,000 checks; at most {20e6 / BETWEEN_FALSE_ALARMS:g} are expected")
+    assert found <= 20e6 / BETWEEN_FALSE_ALARMS
+
+
+@pytest.mark.parametrize(("share", "most"), [(1.0, 3), (0.5, 40), (WRONG, 400)])
+def test_a_step_that_is_wrong_is_found_soon(share, most):
+    random = np.random.default_rng(1)
+    for _ in range(100):
+        drift = Drift()
+        assert any(drift.add(is_beyond=bool(random.random() < share)) for _ in range(most))

@@ -1,0 +1,72 @@
+"""A driver for tests whose device leaves sizes from two to eight open, and notes what it compiles."""
+
+from __future__ import annotations
+
+from nnadapter.drivers import (
+    SUPPORTED,
+    Capability,
+    Context,
+    Device,
+    Driver,
+    Execution,
+    ModelForm,
+    OpenSizes,
+    Program,
+    SizeBounds,
+    Threading,
+)
+from nnadapter.ir.definition import by_definition
+from nnadapter.ir.structure import TracedModel
+
+COMPILED: list[list[list[int | None]]] = []
+"""Of each model, the dimensions of its inputs; None for those that were open."""
+
+
+class BoundedExecution(Execution):
+    def __init__(self, model):
+        self.model = model
+
+    def at(self, sizes):
+        return BoundedExecution(TracedModel(self.model).filled(sizes))
+
+    def compute(self, inputs):
+        assert not self.model.is_open, "a run of an open model is told sizes"
+        assert [array.shape for array in inputs] == [self.model.type_at(each).dimensions for each in self.model.inputs]
+        return by_definition(self.model, inputs)
+
+
+class BoundedProgram(Program):
+    def __init__(self, model):
+        self.model = model
+
+    def create_execution(self):
+        return BoundedExecution(self.model)
+
+
+class BoundedContext(Context):
+    def supported(self, model):
+        return [SUPPORTED] * len(model.operations)
+
+    def compile(self, model):
+        dimensions = [model.type_at(each).dimensions for each in model.inputs]
+        COMPILED.append([[size if type(size) is int else None for size in each] for each in dimensions])
+        return BoundedProgram(model)
+
+
+class BoundedDevice(Device):
+    @property
+    def capability(self):
+        return Capability(
+            form=ModelForm.IR,
+            threading=Threading.REENTRANT,
+            open_sizes=OpenSizes.BOUNDS,
+            size_bounds=SizeBounds(smallest=2, largest=8, largest_elements=50),
+        )
+
+    def create_context(self, options):
+        return BoundedContext()
+
+
+class BoundedDriver(Driver):
+    def open(self, device_id):
+        return BoundedDevice()

@@ -1,0 +1,87 @@
+"""What a device is not given any more: by form, for one version of its driver, until a day."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nnadapter.caching.bans import FOLDER, DeviceBans, clear_bans, kept_bans
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.model import Model
+from nnadapter.ir.operand import DataType, OperandType
+
+DAY = 24 * 3600.0
+
+
+def relu(*shape: int, name: str = "x", op: str = "RELU") -> Model:
+    builder = ModelBuilder()
+    value = builder.add_input(name, OperandType(DataType.FLOAT32, shape))
+    return builder.finish(list(builder.add_operation(op, (value,))))
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def bans(folder, clock, options=None, device="fake_npu"):
+    return DeviceBans(device, options or {}, folder, clock)
+
+
+def test_a_part_of_the_same_form_is_banned_and_no_other(clock):
+    mine = bans(None, clock)
+    assert not mine and mine.find(relu(2, 3)) is None
+    mine.add(relu(2, 3), ["a"], "it failed to compile", "compile")
+    assert mine and mine.find(relu(2, 3, name="other")) is not None
+    assert mine.find(relu(3, 2)) is None and mine.find(relu(2, 3, op="TANH")) is None
+
+
+def test_bans_are_found_by_the_next_session_until_they_expire(tmp_path, clock):
+    made = bans(tmp_path, clock).add(relu(2), ["a"], "it failed", "compile", reproducer="case.onnx")
+    assert bans(tmp_path, clock).find(relu(2)) == made
+    assert "banned since 1970-01-1" in made.text and "because it failed; case.onnx shows it" in made.text
+    kept = bans(tmp_path, clock)
+    assert kept.all == (made,)
+    clock.now += 8 * DAY
+    assert kept.find(relu(2)) is None and kept.all == () and not bans(tmp_path, clock)
+
+
+def test_other_devices_options_and_driver_versions_do_not_find_it(tmp_path, clock, monkeypatch):
+    bans(tmp_path, clock).add(relu(2), ["a"], "it failed", "compile")
+    assert not bans(tmp_path, clock, {"vector_width": 4}) and not bans(tmp_path, clock, device="null")
+    monkeypatch.setattr("nnadapter.caching.fingerprints._digest_of_driver", lambda device: "another")
+    assert not bans(tmp_path, clock)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff\xfe", b"[1", b"null"])
+def test_damaged_bans_are_ignored_and_cleared(tmp_path, clock, damage):
+    bans(tmp_path, clock).add(relu(2), ["a"], "it failed", "compile")
+    (path,) = (tmp_path / FOLDER).iterdir()
+    told = json.loads(path.read_text())
+    path.write_bytes(damage)
+    assert not bans(tmp_path, clock) and kept_bans(tmp_path) == []
+    path.write_text(json.dumps({**told, "until": "tomorrow"}))
+    assert not bans(tmp_path, clock)
+    assert clear_bans(tmp_path) == 1 and clear_bans(tmp_path) == 0
+
+
+def test_there_is_a_most(clock):
+    mine = bans(None, clock)
+    made = [mine.add(relu(size), ["a"], "it failed", "compile") for size in range(1, 300)]
+    assert len(mine.all) == 256 and made[-1] is None
+
+
+def test_the_newest_come_first(tmp_path, clock):
+    mine = bans(tmp_path, clock)
+    mine.add(relu(2), ["a"], "first", "compile")
+    clock.now += DAY
+    mine.add(relu(3), ["b"], "second", "accuracy")
+    assert [ban.why for ban in kept_bans(tmp_path)] == ["second", "first"]

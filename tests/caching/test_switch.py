@@ -1,0 +1,90 @@
+"""NNADAPTER_CACHE_DIR gives sessions a cache; what a session's own options say comes first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import onnx
+import pytest
+
+import nnadapter as nna
+from nnadapter.caching.folder import Folder
+from tests.caching.nets import X, network
+from tests.models import CHAIN, parse
+
+
+@pytest.fixture
+def kept(monkeypatch, tmp_path):
+    """The folder of programs of a person who named one."""
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "named"))
+    return tmp_path / "named" / "programs"
+
+
+def is_hit(device="fake_npu", **options):
+    """Whether the cache had all of it; None where there was no cache."""
+    with nna.InferenceSession(network(), devices=device, options=nna.Options(**options)) as session:
+        session.run(None, {"x": X})
+        found = [segment.cache for segment in session.report().segments]
+    return None if None in found else all(each.hit for each in found)
+
+
+def kinds(folder):
+    return sorted(each.path.name.rpartition(".")[2] for each in Folder(folder, 1 << 30).entries())
+
+
+def test_a_folder_that_is_named_there_switches_it_on(kept):
+    assert [is_hit(), is_hit()] == [False, True]
+    assert kinds(kept) == ["plan", "program"]
+
+
+def test_nothing_is_kept_where_none_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for value in ("", None):
+        if value is None:
+            monkeypatch.delenv("NNADAPTER_CACHE_DIR", raising=False)
+        else:
+            monkeypatch.setenv("NNADAPTER_CACHE_DIR", value)
+        assert is_hit() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other platforms have other folders")
+def test_else_it_is_in_the_platforms_folder_where_a_session_wants_one(monkeypatch, tmp_path):
+    monkeypatch.delenv("NNADAPTER_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert [is_hit(cache_dir=True), is_hit(cache_dir=True)] == [False, True]
+    assert kinds(tmp_path / "nnadapter" / "programs") == ["plan", "program"]
+
+
+def test_options_of_a_session_come_first(kept, tmp_path):
+    assert is_hit(cache_dir=False) is None
+    assert is_hit(cache_dir=tmp_path / "own") is False
+    assert not kept.exists()
+    assert is_hit() is False and is_hit(cache_dir=True) is True
+
+
+def test_reports_read_no_weights_for_it(kept):
+    report = nna.partition_report(network(), "fake_npu")
+    assert [segment.cache for segment in report.segments] == [None]
+
+
+def test_parts_of_a_model_that_are_compared_are_not_kept(kept):
+    tight = {"relative_tolerance": 1e-12, "absolute_tolerance": 1e-12}
+    assert not nna.compare(network(), "fake_npu", {"x": X}, layers=True, **tight).agrees
+    assert kinds(kept) == ["plan", "program"]
+
+
+@pytest.mark.parametrize("made", ["", ", options={'fallback': 'forbid'}", ", onnxruntime.SessionOptions()"])
+def test_the_cpu_alone_imports_nothing_of_it(kept, tmp_path, made):
+    onnx.save_model(parse(CHAIN), tmp_path / "model.onnx")
+    code = (
+        "import sys, nnadapter, onnxruntime\n"
+        f"with nnadapter.InferenceSession(sys.argv[1]{made}) as session:\n"
+        "    pass\n"
+        "print([name for name in sys.modules if 'caching' in name or 'compiled_models' in name])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.onnx")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[]\n"

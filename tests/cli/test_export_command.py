@@ -1,0 +1,87 @@
+"""`nnadapter export`, and `nnadapter report --segments`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import nnadapter as nna
+from nnadapter.ir import DataType, OperandType
+from nnadapter.ir.protobuf import save
+from nnadapter.onnx.building import parse
+from nnadapter.onnx.saving import save_model
+from tests.models import run_whole
+
+CHAIN = (
+    '<ir_version: 8, opset_import: ["": 17]> g (float[1,4] x) => (float[1,4] y, float[1,4] a) '
+    "{ a = Sin (x) b = Relu (a) c = Cos (b) y = Add (c, a) }"
+)
+
+
+def weighted():
+    builder = nna.ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (1, 200)))
+    weight = builder.add_constant("weight", np.linspace(-1, 1, 40000, dtype=np.float32).reshape(200, 200))
+    return builder.finish(builder.add_operation("FULLY_CONNECTED", (x, weight), outputs=["y"]))
+
+
+def test_a_model_becomes_onnx(call, folder):
+    save(weighted(), "small.model")
+    assert call("export small.model -o small.onnx").stdout == "small.onnx: 1 nodes for 1 operations, opset 24\n"
+    session = onnxruntime.InferenceSession("small.onnx", providers=["CPUExecutionProvider"])
+    (y,) = session.run(["y"], {"x": np.ones((1, 200), np.float32)})
+    np.testing.assert_allclose(y, np.asarray(weighted().operands[1].value).sum(1)[None], rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_model_is_an_error(call, folder):
+    Path("text").write_text("nothing")
+    assert call("export text -o small.onnx", exit_code=2).stderr.startswith("Error: ")
+    assert not Path("small.onnx").exists()
+
+
+def test_a_model_is_not_written_over_itself(call, folder):
+    save(weighted(), "small.model")
+    contents = Path("small.model").read_bytes()
+    said = call("export small.model -o ./small.model", exit_code=2).stderr
+    assert "'./small.model' is the model itself; give the ONNX file another name" in said
+    assert Path("small.model").read_bytes() == contents
+
+
+def test_weights_lie_beside_a_model_that_is_too_large(folder):
+    from nnadapter.exporting import to_onnx
+
+    model = weighted()
+    save_model(to_onnx(model), "large.onnx", largest=1000)
+    assert Path("large.onnx.data").stat().st_size >= 160000
+    (tensor,) = onnx.load("large.onnx").graph.initializer
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(tensor), model.operands[1].value)
+
+
+def test_each_segment_runs_alone(call, folder):
+    onnx.save(parse(CHAIN), "chain.onnx")
+    call("report chain.onnx -d fake_npu --option fake_npu.switched_off=Relu --fallback allow --segments parts")
+    paths = sorted(Path("parts").iterdir())
+    assert [path.name for path in paths] == ["segment_0_fake_npu.onnx", "segment_1_cpu.onnx", "segment_2_fake_npu.onnx"]
+    x = np.array([[-1, 0, 1, 2]], np.float32)
+    values = {"x": x}
+    for path in paths:
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        names = [each.name for each in session.get_outputs()]
+        feeds = {each.name: values[each.name] for each in session.get_inputs()}
+        values.update(zip(names, session.run(names, feeds), strict=True))
+    for name, wanted in zip("ya", run_whole(parse(CHAIN), {"x": x}), strict=True):
+        np.testing.assert_allclose(values[name], wanted, rtol=1e-6)
+
+
+def test_segments_are_of_one_plan(call, folder):
+    onnx.save(parse(CHAIN), "chain.onnx")
+    assert "--segments is of one plan" in call("report chain.onnx --what-if --segments parts", exit_code=2).stderr
+
+
+def test_files_of_segments_stay_in_their_folder(call, folder):
+    onnx.save(parse(CHAIN), "chain.onnx")
+    call("report chain.onnx -d trial:/../../x --fallback allow --segments parts")
+    assert {path.name for path in Path("parts").iterdir()} == {"segment_0_trial__.._.._x.onnx"}

@@ -1,0 +1,107 @@
+"""Attention against ONNX Runtime, over forms, masks and optional inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.ir.definition import by_definition
+from partition.verdict import Reason
+from tests.converters.microsoft.function_node import check, converted, feeds_of, model_of, onnxruntime_results, refusal
+from tests.converters.single_node import floats
+
+OPSETS = (13, 21)
+"""ONNX Runtime's own Attention, of opset 23, takes no mask that is the same for all queries."""
+MASKS = {
+    "none": None,
+    "lengths": np.array([3, 1], np.int32),
+    "keys": np.array([[1, 1, 0], [1, 0, 0]], np.int32),
+    "nothing": np.array([[1, 1, 0], [0, 0, 0]], np.int32),
+    "queries": np.tril(np.ones((2, 3, 3), np.int32)),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_attention(mask, unidirectional):
+    inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), MASKS[mask]]
+    tolerance = 2e-3 if mask == "nothing" else 2e-5
+    check(
+        "Attention",
+        inputs[: 3 if mask == "none" else 4],
+        {"num_heads": 2, "unidirectional": unidirectional},
+        tolerance=tolerance,
+        constant=[1, 2],
+        opsets=OPSETS,
+    )
+
+
+def test_attention_with_widths_of_its_own_and_a_bias_of_scores():
+    inputs = [floats(2, 3, 8), floats(8, 20, seed=1), floats(20, seed=2), None, None, floats(2, 2, 3, 3, seed=3)]
+    attributes = {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4], "scale": 0.3}
+    check("Attention", inputs, attributes, constant=[1, 2], opsets=OPSETS)
+
+
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_attention_with_a_past(unidirectional):
+    mask = np.array([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]], np.int32)
+    inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), mask, floats(2, 2, 2, 2, 4, seed=4)]
+    attributes = {"num_heads": 2, "unidirectional": unidirectional}
+    check("Attention", inputs, attributes, constant=[1, 2], outputs=2, opsets=OPSETS)
+
+
+def test_what_attention_refuses():
+    inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2)]
+    assert refusal("Attention", inputs, {"num_heads": 2, "do_rotary": 1}).reason is Reason.UNSUPPORTED_ATTRIBUTE
+    assert "3 heads" in refusal("Attention", inputs, {"num_heads": 3}, constant=[1, 2]).detail
+
+
+@pytest.mark.parametrize("heads_first", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_forms_of_multi_head_attention(heads_first, bias):
+    key, value = floats(2, 5, 8, seed=1), floats(2, 5, 8, seed=2)
+    if heads_first:
+        key, value = (each.reshape(2, 5, 2, 4).swapaxes(1, 2).copy() for each in (key, value))
+    inputs = [floats(2, 3, 8), key, value, *([floats(24, seed=3)] if bias else [])]
+    check("MultiHeadAttention", inputs, {"num_heads": 2}, constant=[3] if bias else [], opsets=(13, 21, 23))
+
+
+@pytest.mark.parametrize("packed", ["keys", "all"])
+def test_packed_inputs_of_multi_head_attention(packed):
+    """The CPU has no kernel for them: what they are when taken apart is the oracle."""
+    query, key, value = (floats(2, 5, 2, 4, seed=seed) for seed in range(3))
+    apart = [each.reshape(2, 5, 8) for each in (query, key, value)]
+    inputs = [apart[0], np.stack([key, value], 3)] if packed == "keys" else [np.stack([query, key, value], 3)]
+    wanted = onnxruntime_results(model_of("MultiHeadAttention", apart, {"num_heads": 2}), feeds_of(apart))
+    model = model_of("MultiHeadAttention", inputs, {"num_heads": 2})
+    conversion = converted(model, feeds_of(inputs))[1]
+    (got,) = by_definition(conversion.model, inputs)
+    np.testing.assert_allclose(got, wanted[0], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    "mask", [None, np.array([4, 2], np.int32), np.array([[1, 1, 1, 0, 1], [1, 0, 0, 0, 0]], np.int32)]
+)
+@pytest.mark.parametrize("added", [False, True])
+def test_masks_of_multi_head_attention(mask, added):
+    inputs = [floats(2, 3, 8), floats(2, 5, 8, seed=1), floats(2, 5, 6, seed=2), None, mask]
+    inputs += [floats(1, 2, 3, 5, seed=3)] if added else []
+    check("MultiHeadAttention", inputs, {"num_heads": 2, "scale": 0.4}, opsets=OPSETS)
+
+
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_multi_head_attention_with_a_past(unidirectional):
+    query, key, value = (floats(2, 3, 8, seed=seed) for seed in range(3))
+    inputs = [query, key, value, None, None, None, floats(2, 2, 4, 4, seed=3), floats(2, 2, 4, 4, seed=4)]
+    attributes = {"num_heads": 2, "unidirectional": unidirectional}
+    check("MultiHeadAttention", inputs, attributes, outputs=3, opsets=OPSETS)
+
+
+@pytest.mark.parametrize("keys", [3, 5])
+def test_a_query_without_a_past_sees_all_keys_or_as_many_as_it(keys):
+    inputs = [floats(2, count, 8, seed=seed) for seed, count in enumerate((3, keys, keys))]
+    attributes = {"num_heads": 2, "unidirectional": 1}
+    if keys == 3:
+        check("MultiHeadAttention", inputs, attributes, opsets=())
+    else:
+        assert "more keys than queries" in refusal("MultiHeadAttention", inputs, attributes).detail

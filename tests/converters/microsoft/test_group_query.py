@@ -1,0 +1,96 @@
+"""GroupQueryAttention and RotaryEmbedding against ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from partition.verdict import Reason
+from tests.converters.microsoft.function_node import check, refusal
+from tests.converters.single_node import floats
+
+HEADS = {"num_heads": 4, "kv_num_heads": 2}
+SIZE, LONGEST = 16, 16
+
+
+def inputs_of(batch=1, steps=1, past=0, room=0, *, lengths=None, packed=False, rotary=True):
+    """Inputs for so many texts, new keys, keys before them, and room in the cache (0: as many as there are)."""
+    heads, groups, room = HEADS["num_heads"], HEADS["kv_num_heads"], room or past
+    parts = [floats(batch, steps, count * SIZE, seed=count) for count in (heads, groups, groups)]
+    parts = [np.concatenate(parts, 2), None, None] if packed else parts
+    cache = [floats(batch, groups, room, SIZE, seed=seed) for seed in (5, 6)]
+    lengths = [past + steps - 1] * batch if lengths is None else lengths
+    given = [*parts, *cache, np.array(lengths, np.int32), np.array([past + steps], np.int32)]
+    angles = floats(LONGEST, SIZE // 2, seed=7)
+    return [*given, np.cos(angles), np.sin(angles)] if rotary else given
+
+
+def held(inputs, attributes=None, constant=(6, 7, 8), *, opsets=(13, 21), **keywords):
+    known = [position for position in constant if position < len(inputs)]
+    given = {**HEADS, **({"do_rotary": 1} if len(inputs) > 8 and inputs[7] is not None else {}), **(attributes or {})}
+    check("GroupQueryAttention", inputs, given, constant=known, outputs=3, opsets=opsets, **keywords)
+
+
+@pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4), (3, 4)])
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_one_text(steps, past, packed, interleaved):
+    held(inputs_of(1, steps, past, packed=packed), {"rotary_interleaved": interleaved}, opsets=())
+
+
+@pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4)])
+def test_a_cache_with_room(steps, past):
+    filled = (slice(None), slice(None), slice(0, steps + past))
+    held(inputs_of(1, steps, past, 9), valid=(None, filled, filled), opsets=())
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(
+    "attributes",
+    [{"softcap": 5.0}, {"smooth_softmax": 1}, {"local_window_size": 2}, {"scale": 0.2}],
+)
+@pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4)])
+def test_attributes(batch, attributes, steps, past):
+    held(inputs_of(batch, steps, past, rotary=False), attributes, opsets=())
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize(("steps", "past"), [(5, 0), (1, 4)])
+def test_a_sink_of_every_head(batch, steps, past):
+    given = inputs_of(batch, steps, past, rotary=False)
+    held([*given, None, None, None, None, floats(HEADS["num_heads"], seed=8) * 4], constant=(6, 11))
+
+
+def test_texts_of_several_lengths():
+    inputs = inputs_of(2, 1, 4, lengths=[4, 2])
+    valid = [(slice(None), slice(None), slice(0, 3))] * 2
+    held(inputs, valid=(None, *valid), opsets=())
+
+
+def test_a_text_whose_mask_leaves_tokens_out():
+    """What the data say counts, and not the total length: a prompt was padded."""
+    valid = [(slice(None), slice(None), slice(0, 4))] * 2
+    held(inputs_of(1, 1, 5, lengths=[3]), valid=(None, *valid), opsets=())
+
+
+def test_a_prompt_of_several_texts():
+    held(inputs_of(2, 5, 0, lengths=[4, 4]), opsets=())
+
+
+def test_what_is_not_known_or_not_converted_is_said():
+    inputs = inputs_of(1, 1, 4, rotary=False)
+    assert refusal("GroupQueryAttention", inputs, HEADS, outputs=3).reason is Reason.NOT_CONSTANT
+    attributes = {**HEADS, "k_quant_type": "PER_TENSOR"}
+    assert "'PER_TENSOR'" in refusal("GroupQueryAttention", inputs, attributes, outputs=3, constant=[6]).detail
+
+
+@pytest.mark.parametrize("positions", [np.array([2]), np.array([[0, 3, 1], [5, 6, 7]])])
+@pytest.mark.parametrize("interleaved", [0, 1])
+@pytest.mark.parametrize("form", ["packed", "apart", "in part"])
+def test_rotary_embedding(positions, interleaved, form):
+    x = floats(2, 3, 16) if form != "apart" else floats(2, 2, 3, 8)
+    pairs = 2 if form == "in part" else 4
+    part = {"num_heads": 2, "rotary_embedding_dim": 4} if form == "in part" else {}
+    angles = floats(10, pairs, seed=1)
+    inputs = [x, positions.astype(np.int64), np.cos(angles), np.sin(angles)]
+    check("RotaryEmbedding", inputs, {"interleaved": interleaved, **part}, constant=[2, 3], opsets=(13, 21))

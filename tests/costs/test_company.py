@@ -1,0 +1,52 @@
+"""Lines that chains gave, scaled by what networks take."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.costs.company import in_company
+from nnadapter.costs.launches import Launches
+from nnadapter.costs.lines import seconds_by_kind
+from nnadapter.costs.networks import networks
+from nnadapter.costs.probes import probes
+from nnadapter.costs.roofline import Line
+from nnadapter.costs.timing import ProgramTiming
+
+LINES = {
+    probe.kind: Line(seconds=2e-6, seconds_per_flop=1e-11, seconds_per_byte=1e-11, error=0.0) for probe in probes()
+}
+LAUNCHES = Launches(segment=1e-5, alone=1e-6, tensor=0.0, byte=0.0)
+
+
+def timed(slower):
+    """The networks as a device takes them that needs `slower` times its line for operations of some classes."""
+    found = {}
+    for name, model in networks().items():
+        by_kind = seconds_by_kind(LINES, model)
+        seconds = sum(each * slower.get(kind.operation_class.value, 1.0) for kind, each in by_kind.items())
+        found[name] = ProgramTiming(model, None, [], [], [], [LAUNCHES.alone + seconds])
+    return found
+
+
+def test_networks_that_take_what_lines_say_change_nothing():
+    found = in_company(LINES, LAUNCHES, timed({}))
+    for kind, line in found.lines.items():
+        assert line.seconds == pytest.approx(LINES[kind].seconds, rel=1e-6)
+    assert found.launches.alone == pytest.approx(LAUNCHES.alone, rel=1e-6)
+
+
+def test_what_takes_longer_in_networks_is_scaled_and_what_was_left_out_is_foretold():
+    measured = timed({"convolution": 2.0, "recurrent": 0.5})
+    found = in_company(LINES, LAUNCHES, measured)
+    factors = {str(kind): line.seconds / LINES[kind].seconds for kind, line in found.lines.items()}
+    assert factors["convolution"] == pytest.approx(2.0, rel=0.15)
+    assert factors["recurrent"] == pytest.approx(0.5, rel=0.25)
+    assert factors["matrix"] == pytest.approx(1.0, rel=0.15)
+    off = [abs(found.predicted[name] / each.seconds - 1) for name, each in measured.items()]
+    assert sorted(off)[len(off) // 2] < 0.1 and max(off) < 0.6
+
+
+def test_of_few_networks_nothing_is_learned():
+    few = dict(list(timed({"convolution": 2.0}).items())[:5])
+    found = in_company(LINES, LAUNCHES, few)
+    assert found.lines is LINES and found.predicted.keys() == few.keys()

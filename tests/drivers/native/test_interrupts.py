@@ -1,0 +1,49 @@
+"""An interrupt leaves no work under way: a device would write to memory that was freed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers import Control, DeviceTensor
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from tests.drivers.native.acme_models import OPTIONS
+from tests.interrupting import interrupt
+
+NATIVE = ("nnadapter.drivers.native",)
+
+
+def execution_of(device, count=20):
+    builder = ModelBuilder()
+    value = builder.add_input("x", OperandType(DataType.FLOAT32, (2,)))
+    for _ in range(count):
+        (value,) = builder.add_operation("RELU", (value,))
+    return device.create_context(OPTIONS).compile(builder.finish([value])).create_execution()
+
+
+@pytest.mark.parametrize("how", ["compute_within", "compute_on_device", "enqueue"])
+def test_an_interrupt_at_any_step_of_a_run_frees_nothing_that_the_device_works_in(device, how):
+    asked, x = list[None](), np.ones(2, np.float32)
+    control, execution = Control(cancelled=lambda: bool(asked.append(None))), execution_of(device)
+    with device.allocate(x.nbytes) as given:
+        given.copy_in(x)
+        placed, stream = DeviceTensor(given, x.dtype, x.shape), device.create_stream()
+        work = {
+            "compute_within": partial(execution.compute_within, [x], control),
+            "compute_on_device": partial(execution.compute_on_device, [placed], control),
+            "enqueue": partial(execution.enqueue, [placed], stream, control),
+        }[how]
+        for step in range(1, 5000):
+            asked.clear()
+            used = device.memory_statistics().used_bytes
+            came = interrupt(work, step, NATIVE)
+            done, has_memory = len(asked), device.memory_statistics().used_bytes > used
+            device.synchronize()
+            if came is None:
+                break
+            assert done == len(asked) or (how == "enqueue" and has_memory), f"at step {step}"
+            del came  # last: its frames may have what is worked in
+        assert step > 20 and len(asked) >= 20
+        stream.close()

@@ -1,0 +1,173 @@
+"""Models in C that are filled at new sizes say what those say that are built for these sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import pickle
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers.native.codes import AttributeCode
+from nnadapter.drivers.native.models import build
+from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
+from nnadapter.drivers.native.templates import ModelTemplates
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
+from nnadapter.ir.filled_model import FillableModel, FilledModel, FilledTogether, likeness_of
+from nnadapter.ir.tracing import Trace, computed
+
+LISTS = {AttributeCode.KIND_INTS: ("integers", ctypes.c_int64), AttributeCode.KIND_FLOATS: ("reals", ctypes.c_double)}
+SINGLE = {AttributeCode.KIND_BOOL: "boolean", AttributeCode.KIND_INT: "integer", AttributeCode.KIND_FLOAT: "real"}
+
+
+def made_of(rows, columns, table=None, dtype=DataType.FLOAT32):
+    """A model that is given a table of sizes, traced where the sizes are; the table is a constant where it is known."""
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (rows, 3, columns)))
+    type_ = OperandType(dtype, (columns,))
+    added = builder.add_input("table", type_) if table is None else builder.add_constant("table", table)
+    weight = builder.add_constant("weight", np.arange(3, dtype=np.float32).reshape(3, 1))
+    (y,) = builder.add_operation("ADD", (x, weight), origins=["one", "zwei ü"])
+    if dtype is DataType.FLOAT32:
+        (y,) = builder.add_operation("ADD", (y, added))
+    product = computed(int.__mul__, rows, columns)
+    (y,) = builder.add_operation("RESHAPE", (y,), {"shape": (product, 3)})
+    (z,) = builder.add_operation("ELU", (y,), {"alpha": computed(int.__truediv__, rows, columns)}, outputs=["z"])
+    (t,) = builder.add_operation("TRANSPOSE", (z,), {"perm": (1, 0)})
+    return builder.finish([z, t])
+
+
+def ints(type_, address, count):
+    return list((type_ * count).from_address(address)) if count else []
+
+
+def attribute(address):
+    found = CLASSES["Attribute"].from_address(address)
+    if found.kind in LISTS:
+        member, type_ = LISTS[found.kind]
+        return found.name, ints(type_, getattr(found.value, member), found.count)
+    return found.name, getattr(found.value, SINGLE.get(found.kind, "string"))
+
+
+def operand(address):
+    found = CLASSES["Operand"].from_address(address)
+    fields = found.name, found.data_type, found.layout, found.lifetime, found.bytes, found.sizes, found.quantization
+    data = ctypes.string_at(found.data, found.bytes) if found.data else None
+    return *fields, ints(ctypes.c_int64, found.dimensions, found.rank), data
+
+
+def operation(address):
+    found = CLASSES["Operation"].from_address(address)
+    operands = (
+        ints(ctypes.c_int32, found.inputs, found.input_count),
+        ints(ctypes.c_int32, found.outputs, found.output_count),
+    )
+    texts = [ctypes.string_at(each) for each in read_pointers(found.origins, found.origin_count)]
+    return found.type, *operands, list(map(attribute, read_pointers(found.attributes, found.attribute_count))), texts
+
+
+def said(address):
+    """What a driver reads of a model."""
+    found = CLASSES["Model"].from_address(address)
+    return (
+        found.size_count,
+        list(map(operand, read_pointers(found.operands, found.operand_count))),
+        list(map(operation, read_pointers(found.operations, found.operation_count))),
+        ints(ctypes.c_int32, found.inputs, found.input_count),
+        ints(ctypes.c_int32, found.outputs, found.output_count),
+    )
+
+
+def fillable(dtype=DataType.FLOAT32):
+    trace = Trace()
+    model = made_of(trace.variable(2), trace.variable(5), dtype=dtype)
+    given = [index for index in model.inputs if model.operands[index].name == "table"]
+    return trace, FillableModel(model, given)
+
+
+def filled_at(trace, of, rows, columns, dtype=np.float32):
+    table = np.arange(columns).astype(dtype)
+    return FilledModel(of, trace.replay([rows, columns]), dict.fromkeys(of.given, table)), table
+
+
+@pytest.mark.parametrize("sizes", [(2, 5), (7, 3), (3, 4)])
+def test_a_filled_model_says_what_one_built_for_its_sizes_says(sizes):
+    trace, of = fillable()
+    template, holder, other = ModelTemplates(of.together), Holder(), Holder()
+    model, table = filled_at(trace, of, *sizes)
+    built = made_of(*sizes, table)
+    address = template.build(model, holder)
+    assert "operands" not in model.__dict__  # nothing was made for it
+    assert said(address) == said(build(model, other)) == said(build(built, other))
+    assert to_text(model) == to_text(built) and model.structure == built.structure
+    assert [model.type_at(index) for index in range(len(built.operands))] == [each.type for each in built.operands]
+
+
+def test_models_at_other_sizes_stay_as_they_were_and_outlive_their_template():
+    trace, of = fillable()
+    template, holders = ModelTemplates(of.together), [Holder(), Holder()]
+    models = [filled_at(trace, of, *sizes)[0] for sizes in ((2, 5), (3, 4))]
+    addresses = [template.build(model, holder) for model, holder in zip(models, holders, strict=True)]
+    before = list(map(said, addresses))
+    del template, of, models
+    gc.collect()
+    assert [said(address) for address in addresses] == before and before[0] != before[1]
+
+
+def test_models_that_are_filled_together_say_what_each_says_alone():
+    trace = Trace()
+    rows, columns = trace.variable(2), trace.variable(5)
+    models = [FillableModel(made_of(*order)) for order in ((rows, columns), (columns, rows), (rows, columns))]
+    templates = ModelTemplates(FilledTogether(models))
+    for sizes in ((7, 3), (3, 4), (7, 3)):
+        known = trace.replay(sizes)
+        filled = [FilledModel(model, known, {}) for model in models]
+        assert len({id(model.replay) for model in filled}) == 1
+        for model in filled:
+            holder, own = Holder(), Holder()
+            assert said(templates.build(model, holder)) == said(build(model, own))
+            types = [model.type_at(index) for index in range(len(model.operands))]
+            assert types == [operand.type for operand in model.operands]
+
+
+@pytest.mark.parametrize("sizes", [(1 << 31, 1 << 31), (1 << 32, 1 << 32), (1 << 40, (1 << 23) + 1), (1 << 64, 2)])
+def test_a_tensor_larger_than_can_be_told_is_refused(sizes):
+    trace, builder = Trace(), ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(2), trace.variable(5))))
+    of = FillableModel(builder.finish(builder.add_operation("RELU", (x,))))
+    model = FilledModel(of, trace.replay(list(sizes)), {})
+    for build_one in (ModelTemplates(of.together).build, build):
+        with pytest.raises(InvalidModelError, match="sizes are too large for a driver in C"):
+            build_one(model, Holder())
+
+
+def test_a_model_keeps_the_tables_of_no_other():
+    trace = Trace()
+    rows, columns = trace.variable(2), trace.variable(5)
+    models = [FillableModel(made_of(rows, columns)) for _ in range(50)]
+    templates, known, held = ModelTemplates(FilledTogether(models)), trace.replay((7, 3)), Holder()
+    templates.build(FilledModel(models[0], known, {}), held)
+    ((words, _),) = held.kept
+    assert words.base is None and words.nbytes < 4096
+
+
+def test_given_contents_of_four_bits_are_built_as_any_other():
+    trace, of = fillable(DataType.INT4)
+    model, _ = filled_at(trace, of, 3, 4, DataType.INT4.array_type)
+    assert ModelTemplates(of.together).build(model, Holder()) is None
+
+
+def test_a_filled_model_goes_to_another_process_as_a_model():
+    trace, of = fillable()
+    model, _ = filled_at(trace, of, 3, 4)
+    again = pickle.loads(pickle.dumps(model))
+    assert type(again) is not FilledModel and to_text(again) == to_text(model) and again.is_sound == model.is_sound
+
+
+def test_models_are_alike_where_their_numbers_are():
+    trace, of = fillable()
+    _, other = fillable()
+    assert likeness_of(filled_at(trace, of, 2, 5)[0]) == likeness_of(filled_at(trace, other, 2, 5)[0])
+    assert likeness_of(filled_at(trace, of, 2, 5)[0]) != likeness_of(filled_at(trace, of, 5, 2)[0])

@@ -1,0 +1,73 @@
+"""Functions of positions, which follow from sizes alone: angles that turn keys, logarithms of distances."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.openvino.verdicts import Whole, judge_open
+from partition.verdict import Reason
+from tests.drivers.openvino.harness import model_of
+from tests.models import numbers, parse, run_whole
+
+TURNED = """<ir_version: 10, opset_import: ["" : 17]> g
+(float[b, t, 8] x, float[b, p, 8] past) => (float[b, t, n] y, float[b, n, 8] present)
+<int64 first = {0}, int64 one = {1}, int64[1] zeroth = {0}, int64[1] second = {1}, int64[1] four = {4},
+ int64[1] eight = {8}, int64[1] last = {-1}, float[1, 4] waves = {1, 0.3, 0.1, 0.03}, float slope = {-0.25},
+ float near = {1}> {
+    present = Concat <axis = 1> (past, x)
+    known = Shape (past)
+    p = Gather (known, one)
+    shape = Shape (x)
+    t = Gather (shape, one)
+    n = Add (p, t)
+    places = Range (p, n, one)
+    every = Range (first, n, one)
+    real = Cast <to = 1> (places)
+    column = Unsqueeze (real, second)
+    ANGLES
+    both = Concat <axis = -1> (angles, angles)
+    cosine = Cos (both)
+    sine = Sin (both)
+    low = Slice (x, zeroth, four, last)
+    high = Slice (x, four, eight, last)
+    negative = Neg (high)
+    crossed = Concat <axis = -1> (negative, low)
+    plain = Mul (x, cosine)
+    turned = Mul (crossed, sine)
+    query = Add (plain, turned)
+    keys = Transpose <perm = [0, 2, 1]> (present)
+    scores = MatMul (query, keys)
+    all = Cast <to = 1> (every)
+    row = Unsqueeze (all, zeroth)
+    apart = Sub (column, row)
+    size = Abs (apart)
+    wide = Add (size, near)
+    logs = Log (wide)
+    bias = Mul (logs, slope)
+    summed = Add (scores, bias)
+    y = Softmax <axis = -1> (summed)
+}"""
+
+
+@pytest.mark.parametrize("angles", ["angles = Mul (column, waves)", "angles = MatMul (column, waves)"])
+def test_positions_are_computed_where_sizes_are_open(angles):
+    model = parse(TURNED.replace("ANGLES", angles))
+    past = np.empty((1, 0, 8), np.float32)
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="forbid")) as session:
+        for length in (4, 1, 1, 3, 1, 40, 1):
+            feed = {"x": numbers(1, length, 8, seed=length), "past": past}
+            results = session.run(None, feed)
+            for got, expected in zip(results, run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+            past = results[1]
+        assert session.report().plans.made == 1
+
+
+def test_positions_of_half_precision_have_fixed_sizes():
+    model = model_of("""(float[n] x) => (float16[n] y) <int64 none = {0}, int64 one = {1}> {
+        n = Shape (x) size = Squeeze (n) places = Range (none, size, one) half = Cast <to = 10> (places) y = Cos (half)
+    }""")
+    verdict = judge_open(model.graph.node[-1], Whole.of(model, 1 << 12))
+    assert not verdict and verdict.reason is Reason.UNSUPPORTED_DTYPE and "end the process" in verdict.detail

@@ -1,0 +1,49 @@
+"""Tables of devices that take open sizes: one program for many, lowered anew at each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers import TableDriver, lowers
+from nnadapter.errors import DriverError
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir.tracing import Trace
+from tests.models import HEAD, numbers, parse
+from tests.table_driver import LOWERED
+
+MODEL = f"""{HEAD} g (float[n, 4] x) => (float[m, 2] y)
+    <float[4] one = {{1.0, 1.0, 1.0, 1.0}}, int64[2] pairs = {{-1, 2}}>
+    {{ a = Neg (x)  b = Add (a, one)  y = Reshape (b, pairs) }}"""
+
+
+def test_one_program_serves_sizes_that_lowerings_decide_alike():
+    with nna.InferenceSession(parse(MODEL), devices="opentable", options=nna.Options(fallback="forbid")) as session:
+        for rows in (2, 3, 7, 3, 8, 1):
+            x = numbers(rows, 4, seed=rows)
+            np.testing.assert_array_equal(session.run(None, {"x": x})[0], (1 - x).reshape(-1, 2))
+        made = session.report().plans.made
+        LOWERED.clear()
+        session.run(None, {"x": numbers(9, 4)})
+        assert LOWERED == [("NEG", 9)] and session.report().plans.made == made
+        x = numbers(20, 4)
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], (1 - x).reshape(-1, 2))
+        assert session.report().plans.made == made + 1
+
+
+def test_nothing_runs_before_sizes_are_known():
+    class Open(TableDriver):
+        @lowers("NEG")
+        def neg(self, operation):
+            return np.negative
+
+    trace = Trace()
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(3), 4)))
+    program = Open().open("").create_context({}).compile(builder.finish(builder.add_operation("NEG", (x,))))
+    execution = program.create_execution()
+    with pytest.raises(DriverError, match="say by `at` what they are"):
+        execution.compute([np.ones((3, 4), np.float32)])
+    (result,) = execution.at([5]).compute([np.ones((5, 4), np.float32)])
+    assert result.shape == (5, 4) and result[0, 0] == -1

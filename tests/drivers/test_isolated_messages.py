@@ -1,0 +1,76 @@
+"""What a device's process may say: plain values, and places that there are; and nothing else is made of it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers import Reason, Unsupported
+from nnadapter.drivers.isolation.lane import _result
+from nnadapter.drivers.isolation.messages import read_answer, type_named, written
+from nnadapter.errors import DriverError
+from nnadapter.memory.shared import Block, place_of, shared_bytes
+
+
+class Evil:
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+class Sly:
+    def __reduce__(self):
+        return Block, (1 << 40,)
+
+
+@pytest.mark.parametrize("said", [pickle.dumps(Evil()), pickle.dumps(Sly()), b"", b"\x80\x05garbage"])
+def test_nothing_is_called_that_is_no_plain_value(said):
+    with pytest.raises(DriverError, match="no answer that can be read"):
+        read_answer(said, "npu")
+
+
+def test_plain_values_and_ours_arrive():
+    verdict = Unsupported(Reason.UNSUPPORTED_OPERATION, "why")
+    said = (True, [verdict, np.arange(3), {"a": (1, b"x")}, np.asarray(["x"], object)])
+    good, (heard, array, rest, texts) = read_answer(written(said), "npu")
+    assert good is True and heard == verdict and rest == {"a": (1, b"x")} and texts[0] == "x"
+    np.testing.assert_array_equal(array, np.arange(3))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ("float32", (1 << 40,), 64),
+        ("float32", (4,), 4096),
+        ("float32", (4,), -64),
+        ("float32", (4,), 0),
+        ("float32", (-4, -4), 64),
+        ("float32", (1 << 33, 1 << 33), 64),
+        ("float32", (True,), 64),
+        ("float32", (1,) * 65, 64),
+        ("O", (4,), 64),
+        ("f4,f4", (4,), 64),
+        ("no type", (4,), 64),
+        (),
+        None,
+    ],
+)
+def test_results_lie_in_memory_that_there_is(spec):
+    with pytest.raises(DriverError, match="result that is none"):
+        _result(Block(4096), spec, "npu")
+
+
+def test_types_are_known_by_names():
+    assert [type_named(name).itemsize for name in ("float32", "bfloat16", "bool")] == [4, 2, 1]
+
+
+def test_memory_is_known_by_its_address():
+    shared, other = shared_bytes(10_000), np.empty(10_000, np.uint8)
+    piece = shared[4096:8192].view(np.float32).reshape(32, 32)
+    block, offset = place_of(piece)
+    assert offset == 4096 and block.address == shared.__array_interface__["data"][0]
+    assert place_of(other) is None and place_of(piece.T) is None and place_of(piece[:, 1:]) is None
+    with pytest.raises(PermissionError):  # nobody makes it smaller
+        os.ftruncate(block.descriptor, 0)

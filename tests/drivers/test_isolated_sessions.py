@@ -1,0 +1,294 @@
+"""Sessions with devices in processes of their own: results, losses, limits, who asks for it, what is left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers import isolated, registry
+from nnadapter.drivers.isolation import lane
+from nnadapter.errors import (
+    DeadlineExceededError,
+    DeviceLostError,
+    DeviceTimeoutError,
+    FallbackWarning,
+    InvalidOptionError,
+)
+from nnadapter.running import resting
+
+MODEL = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+add (float[N, 4] x, float[4] y) => (float[N, 4] z) { a = Mul(x, y) z = Relu(a) }""").SerializeToString()
+X, Y = np.asarray([[-1, 2, 3, 4]], np.float32), np.asarray([1, 2, 3, 0.5], np.float32)
+Z = np.maximum(X * Y, 0)
+ISOLATED = nna.Options(isolate=True)
+
+
+def faults(*rows):
+    return "".join("[[fault]]\n" + "".join(f"{key} = {value!r}\n" for key, value in row.items()) for row in rows)
+
+
+def opened(device="fake_npu", options=ISOLATED, **more):
+    return nna.InferenceSession(MODEL, devices=(device, more), options=options)
+
+
+def run(session, rows=1):
+    (result,) = session.run(None, {"x": np.repeat(X, rows, 0), "y": Y})
+    np.testing.assert_array_equal(result, np.repeat(Z, rows, 0))
+    return session.provenance.steps[0].device
+
+
+def wait_for(condition):
+    for _ in range(600):
+        if condition():
+            return
+        time.sleep(0.1)
+    pytest.fail("it did not come to that within a minute")
+
+
+def alive(process_id):
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True)
+def no_rest(monkeypatch):
+    """Sessions try a device again at once; how long it rests there has tests of its own."""
+    monkeypatch.setattr(resting, "FIRST_PAUSE", 0.0)
+
+
+@pytest.fixture(scope="module")
+def session():
+    with opened() as session:
+        run(session)
+        yield session
+
+
+@pytest.fixture(scope="module")
+def device(session):
+    return registry.open_isolated("fake_npu")
+
+
+def test_results_are_the_device_s_and_the_report_says_where(session):
+    assert run(session) == "fake_npu"
+    assert session.report().isolated == ("fake_npu",)
+    assert "fake_npu (isolated), cpu" in str(session.report())
+
+
+def test_shapes_may_change(session):
+    assert [run(session, rows) for rows in (1, 3, 1, 2, 3)] == ["fake_npu"] * 5
+
+
+def test_a_loss_costs_one_run_and_comes_back(session, device):
+    os.kill(device.process_id, signal.SIGKILL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        assert run(session) == "cpu"
+    assert "killed by signal 9" in session.provenance.steps[0].failure
+    assert run(session) == "fake_npu"
+    assert run(session, 3) == "fake_npu"
+
+
+def test_many_threads_compute_at_once(session):
+    failures = []
+
+    def work(seed):
+        random = np.random.default_rng(seed)
+        try:
+            for _ in range(10):
+                run(session, int(random.integers(1, 4)))
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_isolated_and_not_do_not_mix(session):
+    with opened(options=nna.Options(isolate=False)) as other:
+        assert run(other) == run(session) == "fake_npu"
+        assert other.report().isolated == ()
+
+
+@pytest.mark.parametrize("asked", ["pair", "name", "limits", "environment"])
+def test_it_is_asked_for_in_many_ways(session, monkeypatch, asked):
+    options = {
+        "name": nna.Options(isolate=["fake_npu"]),
+        "limits": nna.Options(isolate={"fake_npu": {"run": 60}}),
+    }.get(asked, nna.Options())
+    if asked == "environment":
+        monkeypatch.setenv("NNADAPTER_ISOLATE", "openvino, fake_npu")
+    with opened(options=options, **({"isolate": True} if asked == "pair" else {})) as other:
+        assert other.report().isolated == ("fake_npu",)
+
+
+def test_what_cannot_be_isolated_is_said():
+    with pytest.raises(InvalidOptionError, match="takes what others fail to do"):
+        opened("cpu", nna.Options(), isolate=True)
+    with pytest.raises(InvalidOptionError, match="'run'"):
+        opened("fake_npu", nna.Options(), isolate={"runs": 1})
+    with pytest.raises(InvalidOptionError, match="above 0"):
+        opened("fake_npu", nna.Options(), isolate={"run": 0})
+    with pytest.raises(InvalidOptionError, match="names of devices"):
+        nna.Options(isolate="fake_npu")
+
+
+def test_an_interrupt_leaves_the_device_usable(session, device):
+    with opened("faulty:fake_npu", script=faults({"kind": "hang", "phase": "run", "nth": 1})) as hanging:
+        process = registry.open_isolated("faulty:fake_npu").process_id
+        main = threading.main_thread().ident
+        timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            hanging.run(None, {"x": X, "y": Y})
+        assert not alive(process)
+    assert run(session) == "fake_npu"
+
+
+def test_a_hang_ends_at_the_limit_and_the_cpu_takes_the_step():
+    script = faults({"kind": "hang", "phase": "run", "nth": 1})
+    limits = {"run": 0.3}
+    with opened("faulty:fake_npu", nna.Options(fallback="allow"), isolate=limits, script=script) as hanging:
+        began = time.monotonic()
+        assert run(hanging) == "cpu"
+        assert time.monotonic() - began < 6
+        assert "within 0.3 s" in hanging.provenance.steps[0].failure
+    options = nna.Options(fallback="forbid")
+    with (
+        opened("faulty:fake_npu", options, isolate=limits, script=script) as hanging,
+        pytest.raises(DeviceTimeoutError) as caught,
+    ):
+        run(hanging)
+    assert caught.value.phase == "run" and caught.value.device == "faulty:fake_npu"
+
+
+def test_a_run_ends_at_its_deadline():
+    script = faults({"kind": "hang", "phase": "run"})
+    options = nna.Options(isolate=True, deadline_s=0.5)
+    with opened("faulty:fake_npu", options, script=script) as hanging:
+        hanging.prepare({"x": X.shape})
+        began = time.monotonic()
+        with pytest.raises(DeadlineExceededError):
+            run(hanging)
+        assert 0.5 <= time.monotonic() - began < 10
+
+
+def test_what_dies_again_and_again_rests(monkeypatch):
+    monkeypatch.setattr(isolated, "_FREE_LOSSES", 1)
+    monkeypatch.setattr(isolated, "_FIRST_PAUSE_S", 1.0)
+    device = registry.open_isolated("fake_npu")
+    context = device.create_context({})
+    losses = 0
+    for _ in range(20):
+        try:
+            os.kill(device.process_id, signal.SIGKILL)
+            context.profile()
+        except DeviceLostError as error:
+            losses += 1
+            if "rests for" in str(error):
+                break
+    assert 2 <= losses < 20
+    wait_for(lambda: _is_usable(context))
+    context.close()
+
+
+def _is_usable(context):
+    try:
+        context.profile()
+    except DeviceLostError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_process_that_is_forked_has_a_device_of_its_own(session, device):
+    assert run(session) == "fake_npu"
+    before = device.process_id
+    process = os.fork()
+    if process == 0:
+        code = 1
+        try:
+            signal.alarm(60)
+            if run(session) == "fake_npu" and device.process_id != before:
+                code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+    assert device.process_id == before
+    assert run(session) == "fake_npu"
+
+
+def test_memory_of_ours_between_steps_is_not_copied(session, monkeypatch):
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1, 32768] x) => (float[1, 32768] y) { a = Sin(x) b = Relu(a) c = Mul(b, b) y = Sin(c) }"""
+    copied = []
+    room = lane._Request._room
+    monkeypatch.setattr(lane._Request, "_room", lambda self, nbytes: copied.append(nbytes) or room(self, nbytes))
+    feed = {"x": np.linspace(-3, 3, 32768, dtype=np.float32)[None]}
+    contents = onnx.parser.parse_model(text).SerializeToString()
+    devices = ("fake_npu", {"switched_off": "Sin"})
+    with nna.InferenceSession(contents, devices=devices, options=ISOLATED) as other:
+        for _ in range(2):
+            (result,) = other.run(None, feed)
+            np.testing.assert_allclose(result, np.sin(np.maximum(np.sin(feed["x"]), 0) ** 2), atol=1e-5)
+        assert [step.device for step in other.provenance.steps] == ["cpu", "fake_npu", "cpu"]
+    assert copied == []
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="there is no other way here")
+def test_a_file_without_a_name_serves_as_well(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    with opened() as other:
+        assert [run(other, rows) for rows in (1, 500)] == ["fake_npu"] * 2
+
+
+def test_what_is_kept_is_used_by_either(session, tmp_path):
+    plain = nna.Options(cache_dir=tmp_path, isolate=False)
+    isolated = nna.Options(cache_dir=tmp_path, isolate=True)
+    for options in (isolated, isolated, plain):
+        with opened(options=options) as other:
+            assert run(other) == "fake_npu"
+    file = tmp_path / "compiled"
+    nna.compile(MODEL, file, devices="fake_npu", input_shapes={"x": (1, 4)}, options=nna.Options(isolate=True))
+    with nna.InferenceSession(str(file), options=nna.Options(isolate=True)) as other:
+        assert run(other) == "fake_npu"
+    with nna.InferenceSession(str(file), options=nna.Options(isolate=False)) as other:
+        assert run(other) == "fake_npu"
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in the way of Linux")
+def test_sessions_that_are_dropped_leave_nothing(session):
+    def handles():
+        gc.collect()
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    for _ in range(2):
+        run(opened())
+    wait_for(lambda: handles() > 0)
+    before = handles()
+    for _ in range(8):
+        run(opened())
+    wait_for(lambda: handles() <= before + 2)
+
+
+def test_the_process_ends_with_its_last_session():
+    other = opened("null")
+    process = registry.open_isolated("null").process_id
+    other.close()
+    wait_for(lambda: not alive(process))

@@ -1,0 +1,88 @@
+"""One model of the adapter IR, out to ONNX and back: both sides are held to the definition of its operations."""
+
+from __future__ import annotations
+
+from random import Random
+
+import onnx
+import onnxruntime
+from onnx.reference import ReferenceEvaluator
+
+from nnadapter.exporting import export_model
+from nnadapter.ir.definition import by_definition
+from nnadapter.ir.operand import Array, DataType
+from nnadapter.offering.conversions import converted
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.prepare import specialize
+from nnadapter.onnx.references import inlined
+from nnadapter.testing.random_models.maker import Maker, RandomCase
+from nnadapter.testing.random_models.oracle import check
+from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES
+
+_ATTEMPTS = 40
+
+
+def case_of(type_: str, seed: int) -> RandomCase | None:
+    """A model of one operation, mostly of float32; None where no attempt came out well."""
+    random = Random(f"{type_} {seed}")
+    for _ in range(_ATTEMPTS):
+        maker = Maker(random, [DataType.FLOAT32] * 3 + [DataType.INT64])
+        maker.fresh_of(random.choice(maker.dtypes), maker.dimensions(), 0.1)
+        if maker.attempt(type_, RECIPES.get(type_, FROM_SCHEMA), lambda model: True):
+            return maker.finish(own=True)
+    return None
+
+
+def written(case: RandomCase) -> onnx.ModelProto | str:
+    """The model as ONNX, which onnx's checker takes; or why ONNX cannot say it."""
+    exported = export_model(case.model)
+    for refusal in exported.refusals.values():
+        return refusal.detail
+    model = inlined(exported.model)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def computed(model: onnx.ModelProto, case: RandomCase) -> list[Array] | None:
+    """What ONNX Runtime computes, else onnx's reference; None where neither has the op."""
+    feeds = {value.name: feed for value, feed in zip(model.graph.input, case.feeds, strict=True)}
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+        return [_typed(each, value) for each, value in zip(session.run(None, feeds), model.graph.output, strict=True)]
+    except Exception:  # noqa: BLE001  whatever it says: the reference evaluator is asked next
+        pass
+    try:
+        return list(ReferenceEvaluator(model).run(None, feeds))
+    except Exception:  # noqa: BLE001  it has not every op, nor every form
+        return None
+
+
+def _typed(array: Array, value: onnx.ValueInfoProto) -> Array:
+    """ONNX Runtime gives numbers of 8 bits as their bytes."""
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+    return array if array.dtype == dtype else array.view(dtype)
+
+
+def back(model: onnx.ModelProto, case: RandomCase) -> list[Array] | None:
+    """What the definition makes of the model that comes back from ONNX; None where others folded all of it."""
+    prepared = prepare(model)
+    shapes = {name: prepared.graph.values[name].shape for name in prepared.graph.inputs}
+    specialized = specialize(prepared, shapes)
+    conversion = converted(specialized)
+    refused = [str(verdict) for verdict in conversion.verdicts if not verdict]
+    assert not refused, refused
+    again = conversion.model
+    if not again.operations and case.model.operations:
+        return None
+    feeds = {value.name: feed for value, feed in zip(model.graph.input, case.feeds, strict=True)}
+    results = by_definition(again, [feeds[again.operands[index].name] for index in again.inputs])
+    made = {again.operands[index].name: result for index, result in zip(again.outputs, results, strict=True)}
+    made.update((name, value) for name, value in specialized.constants.items() if name not in made)  # folded
+    return [made[value.name] for value in model.graph.output]
+
+
+def hold(case: RandomCase, got: list[Array]) -> None:
+    """Raise AssertionError unless `got` is what the case computes."""
+    check(case.model, case.feeds, got)

@@ -1,0 +1,29 @@
+"""The examples of the reference are what ONNX Runtime computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.exporting import to_onnx
+from nnadapter.ir import SCHEMAS
+from nnadapter.ir.reference.entry import entry_of
+from nnadapter.onnx.references import inlined
+from tests.models import run_whole
+
+UNCOMPUTED = {
+    "CUSTOM": "nobody but a kernel knows the op",
+    "MAT_MUL_N_BITS": "ONNX Runtime has blocks of 16 at least",
+    "MAX_ROI_POOL": "ONNX Runtime has no kernel of version 22",
+    "ROI_ALIGN": "ONNX Runtime has no kernel of version 22",
+}
+
+
+@pytest.mark.parametrize("type_", [type_ for type_ in SCHEMAS if type_ not in UNCOMPUTED])
+def test_an_example_is_what_onnx_runtime_computes(type_):
+    example = entry_of(type_).example
+    model = inlined(to_onnx(example.model))
+    arrays = [given[1] for given in example.inputs if given is not None]
+    got = run_whole(model, {value.name: array for value, array in zip(model.graph.input, arrays, strict=True)})
+    for result, (_, wanted) in zip(got, example.outputs, strict=True):
+        np.testing.assert_allclose(result.astype(np.float64), wanted.astype(np.float64), rtol=1e-4, atol=1e-5)

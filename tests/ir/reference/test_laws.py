@@ -1,0 +1,63 @@
+"""What the reference says of every operation is there, and true as far as a test can tell."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import pytest
+
+from nnadapter.ir import SCHEMAS
+from nnadapter.ir.reference.entry import entry_of
+from nnadapter.ir.reference.families import FAMILIES, meaning_of
+from nnadapter.ir.reference.onnx_ops import ONNX_OPS
+from nnadapter.ir.reference.plain import to_dict, to_text
+
+
+def test_every_operation_stands_in_one_family_that_of_its_row():
+    told = [(family, type_) for family, meanings in FAMILIES.items() for type_ in meanings]
+    assert sorted(type_ for _, type_ in told) == sorted(SCHEMAS)
+    for family, type_ in told:
+        assert SCHEMAS[type_].infer.__module__.startswith("nnadapter.ir.operations"), family
+    assert set(ONNX_OPS) <= set(SCHEMAS)
+
+
+@pytest.mark.parametrize("type_", SCHEMAS)
+def test_every_part_has_a_meaning(type_):
+    schema, meaning = SCHEMAS[type_], meaning_of(SCHEMAS[type_])
+    assert list(meaning.outputs) == list(schema.outputs)
+    assert set(meaning.inputs) == {role.name for role in schema.inputs}
+    assert set(meaning.attributes) == {attribute.name for attribute in schema.attributes}
+    for text in (meaning.summary, *meaning.traps, *meaning.inputs.values(), *meaning.attributes.values()):
+        assert text.strip() == text and text.endswith((".", "].", ")")), text
+    assert meaning.formula and all(text.endswith(".") for text in meaning.outputs.values())
+
+
+@pytest.mark.parametrize("type_", SCHEMAS)
+def test_every_entry_has_an_example_that_runs_and_code_that_reads(type_):
+    entry = entry_of(type_)
+    assert entry.example is not None and entry.flops and entry.source
+    for operand_type, array in entry.example.outputs:
+        assert (array is None) is (type_ == "CUSTOM")
+        assert array is None or (array.shape == operand_type.dimensions and array.dtype.name == operand_type.dtype)
+    ast.parse(entry.definition)
+    assert (entry.definition == "") is (type_ == "CUSTOM")
+    text = to_text(entry)
+    assert all(f"  {row['name']} (" in text for row in (*entry.inputs, *entry.attributes))
+
+
+def test_the_definition_of_an_entry_holds_all_that_it_calls():
+    names = {"np": np, "Array": np.ndarray}
+    exec("from __future__ import annotations\n" + entry_of("AVERAGE_POOL_3D").definition, names)
+    assert {"_average_pool", "_sum_pool", "_padded_windows", "_count"} <= names.keys()
+    assert entry_of("LP_POOL_2D").definition.splitlines()[-1].startswith("LP_POOL = _pool(lambda x: 0")
+    assert entry_of("REDUCE_SUM").definition.endswith("# made by _reduce with function = numpy.sum")
+    assert entry_of("ABS").definition == "numpy.absolute"
+
+
+def test_an_example_is_told_with_its_results():
+    example = to_dict(entry_of("SLICE"))["example"]
+    assert example["outputs"] == [{"name": "output", "type": "float32[1, 4]", "value": "[[4., 3., 2., 1.]]"}]
+    assert example["attributes"]["ends"] == "(1, -5)"
+    assert "past_state: absent" in to_text(entry_of("LINEAR_ATTENTION"))
+    assert "outputs[1]: float32[1, 3] [[3., 4., 5.]]" in to_text(entry_of("SPLIT"))

@@ -1,0 +1,71 @@
+"""Operations that another package brings are described with what their rows say."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import MappingProxyType
+
+import pytest
+
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir import SCHEMAS, Example, Meaning
+from nnadapter.ir import operations as table
+from nnadapter.ir.reference.entry import entry_of
+from nnadapter.ir.reference.meaning import tensor
+from nnadapter.ir.reference.plain import to_dict, to_text
+
+TWICE = dataclasses.replace(SCHEMAS["ABS"], type="TWICE", source="acme")
+MEANING = Meaning(
+    summary="Twice the number.",
+    formula="2 * x",
+    inputs={"input": "Numbers."},
+    outputs={"output": "As the input."},
+    example=Example((tensor([1.0, 2.0]),)),
+)
+
+
+@pytest.fixture
+def bring(monkeypatch):
+    def bring(row):
+        monkeypatch.setattr(table, "SCHEMAS", MappingProxyType({**SCHEMAS, row.type: row}))
+
+    return bring
+
+
+def test_an_operation_is_described_with_the_meaning_of_its_row(bring):
+    bring(dataclasses.replace(TWICE, meaning=MEANING))
+    entry = entry_of("TWICE")
+    assert (entry.family, entry.formula, entry.flops) == ("", "2 * x", "1 for each element of the output")
+    assert "input (any number): Numbers." in to_text(entry)
+    assert entry.example.outputs[0][1] is None  # nobody defines it here
+
+
+def test_an_example_from_outside_is_computed_by_its_definition(bring):
+    bring(dataclasses.replace(TWICE, meaning=MEANING, definition=lambda x: 2 * x))
+    assert "-> output: float32[2] [2., 4.]" in to_text(entry_of("TWICE"))
+
+
+def test_a_definition_without_source_is_named(bring):
+    bring(dataclasses.replace(TWICE, meaning=MEANING, definition=eval("lambda x: 2 * x")))
+    assert entry_of("TWICE").definition == f"{__name__}.<lambda>"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"definition": lambda x: 1 / 0}, "fails with its own example: ZeroDivisionError"),
+        ({"definition": lambda x: x[:1]}, "fails with its own example: .* gave results of shapes"),
+        ({"meaning": "twice"}, "meaning is str, expected an nnadapter.ir.Meaning"),
+    ],
+)
+def test_what_is_wrong_outside_is_told(bring, wrong, told):
+    bring(dataclasses.replace(TWICE, **{"meaning": MEANING, **wrong}))
+    with pytest.raises(InvalidModelError, match=told):
+        entry_of("TWICE")
+
+
+def test_an_operation_without_a_meaning_is_described_by_its_row(bring):
+    bring(TWICE)
+    entry = entry_of("TWICE")
+    assert to_text(entry).startswith("TWICE(input) -> output\nNobody says what it means.")
+    assert to_dict(entry)["example"] is None and "source: acme" in to_text(entry)

@@ -1,0 +1,19 @@
+"""Operands and attributes by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.ir import SCHEMAS, NamedOperation
+
+OWN = {name for name in vars(NamedOperation) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("type_", SCHEMAS)
+def test_no_name_of_the_schema_means_two_things(type_):
+    """`inputs` of CONCAT is both the role and all inputs; `attributes` of CUSTOM is found in `attributes`."""
+    schema = SCHEMAS[type_]
+    roles, attributes = [role.name for role in schema.inputs], [each.name for each in schema.attributes]
+    assert len({*roles, *attributes}) == len(roles) + len(attributes)
+    assert OWN & {*roles, *attributes} <= {"inputs", "attributes"}
+    assert "inputs" not in roles or roles == ["inputs"]

@@ -1,0 +1,53 @@
+"""Sessions of PyTorch modules, and compiled functions, find in a process what another one kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+MODULE = """
+import sys, torch, nnadapter as nna
+from nnadapter.caching.folder import Folder
+from pathlib import Path
+
+def module(seed):
+    torch.manual_seed(seed)
+    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(144, 5)
+    return torch.nn.Sequential(*layers).eval()
+
+def session(module, folder):
+    with nna.InferenceSession(module, (x,), devices="fake_npu", options=nna.Options(cache_dir=folder)) as session:
+        (result,) = map(torch.from_numpy, session.run(None, {session.get_inputs()[0].name: x.numpy()}))
+    return result
+
+def compiled(module, folder):
+    return torch.compile(module, backend="nnadapter", options={"devices": "fake_npu", "cache_dir": folder})(x)
+
+x = torch.ones(1, 3, 8, 8)
+with torch.no_grad():
+    for seed in map(int, sys.argv[2:]):
+        for way in (session, compiled):
+            folder = Path(sys.argv[1], way.__name__)
+            torch.testing.assert_close(way(module(seed), str(folder)), module(seed)(x), rtol=1e-4, atol=1e-4)
+            print(*sorted(each.path.name for each in Folder(folder, 1 << 30).entries()))
+"""
+
+
+def test_the_next_process_finds_what_was_kept(tmp_path):
+    pytest.importorskip("torch")
+
+    def entries(*seeds):
+        """After each seed: what sessions kept, and what compiled functions kept."""
+        command = [sys.executable, "-W", "ignore", "-c", MODULE, str(tmp_path), *seeds]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        return list(zip(*[iter(line.split() for line in lines)] * 2, strict=True))
+
+    (first,) = entries("0")
+    for kept in first:
+        assert {name.rpartition(".")[2] for name in kept} == {"plan", "program"}
+    again, other = entries("0", "1")
+    assert again == first
+    for kept, before in zip(other, first, strict=True):
+        assert len(kept) == 2 * len(before), "another seed has other weights"

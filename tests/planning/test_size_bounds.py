@@ -1,0 +1,64 @@
+"""Devices that leave sizes open within bounds: one model with symbols for what lies in them, static ones outside."""
+
+from __future__ import annotations
+
+import pytest
+
+import nnadapter as nna
+from tests import bounded_driver
+from tests.c_compiler import acme_among_devices, needs_compiler
+from tests.models import numbers, parse
+from tests.planning.test_open_ir import HEAD, agree, session
+
+CHAIN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Add (x, x) y = Relu (a) }}"
+WIDE = f"{HEAD} g (float[n, m] x) => (float[n, m] y) {{ a = Add (x, x) y = Relu (a) }}"
+
+
+@pytest.fixture(autouse=True)
+def compiled():
+    bounded_driver.COMPILED.clear()
+    return bounded_driver.COMPILED
+
+
+def test_sizes_within_bounds_share_one_model_and_each_other_has_its_own(compiled):
+    model = parse(CHAIN)
+    with session(model, "bounded") as opened:
+        for rows in (3, 5, 2, 8, 7, 9, 12, 9, 4, 1, 12, 6):
+            agree(opened, model, {"x": numbers(rows, 4)})
+            assert {step.device for step in opened.provenance.steps} == {"bounded"}
+    assert compiled == [[[3, 4]], [[None, 4]], [[9, 4]], [[12, 4]], [[1, 4]]]
+
+
+def test_what_comes_first_does_not_decide_what_is_static(compiled):
+    model = parse(CHAIN)
+    with session(model, "bounded") as opened:
+        for rows in (20, 11, 3, 10, 5, 11):
+            agree(opened, model, {"x": numbers(rows, 4)})
+    assert compiled == [[[20, 4]], [[11, 4]], [[None, 4]], [[10, 4]]]
+
+
+def test_elements_of_a_tensor_have_a_bound_of_their_own(compiled):
+    model = parse(WIDE)
+    with session(model, "bounded") as opened:
+        for shape in ((3, 3), (4, 8), (8, 6), (8, 8), (7, 7), (8, 7)):
+            agree(opened, model, {"x": numbers(*shape)})
+    assert compiled == [[[3, 3]], [[None, None]], [[8, 8]], [[8, 7]]]
+
+
+@pytest.fixture
+def bounded_acme(tmp_path):
+    flags = ("-DACME_OPEN_SIZES=NNADAPTER_SIZES_BOUNDS", "-DACME_LARGEST_SIZE=8")
+    with acme_among_devices(tmp_path, *flags, name="bounded_acme") as name:
+        yield name
+
+
+@needs_compiler
+def test_a_driver_in_c_with_bounds(bounded_acme):
+    model, made = parse(CHAIN), []
+    with nna.InferenceSession(model, devices=bounded_acme, options=nna.Options(fallback="allow")) as opened:
+        for rows in (3, 5, 2, 8, 9, 12, 9, 4):
+            agree(opened, model, {"x": numbers(rows, 4)})
+            assert {step.device for step in opened.provenance.steps} == {bounded_acme}
+            made.append(opened.report().plans.made)
+        assert opened.report().plans.sizes == "2 plans for all input shapes; one more when x[0] > 8 is True, was False"
+    assert made == [1, 2, 2, 2, 3, 4, 4, 4]

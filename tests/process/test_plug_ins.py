@@ -1,0 +1,17 @@
+"""What packages bring by entry points."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from nnadapter.process.plug_ins import named
+
+
+@pytest.mark.parametrize(
+    ("target", "value"),
+    [("math", math), ("math:sqrt", math.sqrt), ("math:sqrt [fast,more]", math.sqrt), ("math:pi.real[fast]", math.pi)],
+)
+def test_what_an_entry_point_names(target, value):
+    assert named(target) == value

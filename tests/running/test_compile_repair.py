@@ -1,0 +1,148 @@
+"""A segment that fails to compile: the nodes at fault go elsewhere, are banned, and the rest stays where it was."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import nnadapter as nna
+from nnadapter.caching import bans
+from nnadapter.cli.entry import main
+from nnadapter.errors import CompilationError, FallbackWarning, NotDelegatedError, TransientError
+from tests.models import HEAD, numbers, parse, run_whole
+from tests.trial_driver import COMPILES, COUNTS
+
+LONG = f"""{HEAD} long (float[2, 3] x) => (float[2, 3] y) {{
+    a = Relu(x)  b = Neg(a)  c = Exp(b)  d = Tanh(c)  e = Neg(d)  f = Sigmoid(e)  g = Abs(f)  y = Add(g, a)
+}}"""
+X = {"x": numbers(2, 3)}
+
+
+@pytest.fixture(autouse=True)
+def _the_driver_stays_as_it_is(monkeypatch):
+    """Its files are all of Python's beside it, and somebody may work on those."""
+    monkeypatch.setattr("nnadapter.caching.fingerprints._digest_of_driver", lambda device: "the same")
+
+
+def made(options, cache=False, fallback="allow"):
+    with nna.InferenceSession(
+        parse(LONG), devices=("trial", options), options=nna.Options(fallback=fallback, cache_dir=cache)
+    ) as session:
+        np.testing.assert_allclose(session.run(None, X)[0], run_whole(parse(LONG), X)[0], rtol=1e-6)
+        return session.report()
+
+
+def elsewhere(report):
+    return sorted(node.op_type for node in report.nodes if node.device != "trial")
+
+
+def reasons(report):
+    return {(refusal.reason, node.op_type) for node in report.nodes for refusal in node.refusals}
+
+
+@pytest.mark.parametrize("culprit", ["EXP", "RELU", "ADD"])
+def test_the_node_at_fault_goes_and_the_others_stay(culprit):
+    report = made({"fails_on": culprit})
+    assert elsewhere(report) == [culprit.capitalize()]
+    assert report.incidents[0].stage == "compile" and report.incidents[0].kind == "RuntimeError"
+
+
+def test_all_nodes_of_the_form_go_at_once():
+    report = made({"fails_on": "NEG"})
+    assert elsewhere(report) == ["Neg", "Neg"]
+
+
+def test_of_two_that_do_not_go_together_one_goes():
+    report = made({"beside": ["EXP", "SIGMOID"]})
+    assert elsewhere(report) in (["Exp"], ["Sigmoid"])
+
+
+def test_a_segment_that_is_too_large_is_cut_and_nothing_goes_elsewhere():
+    report = made({"room": 4})
+    assert elsewhere(report) == [] and len(report.segments) == 2
+
+
+def test_a_device_that_compiles_nothing_loses_the_segment():
+    assert len(elsewhere(made({"fault": "compile"}))) == 8
+
+
+def test_one_warning_and_under_forbid_the_typed_error():
+    with pytest.warns(FallbackWarning, match="failed to compile") as caught:
+        made({"fails_on": "EXP"}, fallback="warn")
+    assert len(caught) == 1
+    with pytest.raises(CompilationError) as raised:
+        made({"fails_on": "EXP"}, fallback={"compile": "forbid"})
+    error = raised.value
+    assert (error.device, error.segment, len(error.nodes), error.phase) == ("trial", 0, 8, "compile")
+
+
+def test_what_may_go_well_the_next_time_is_compiled_once_more():
+    COMPILES.append(TransientError("busy"))
+    report = made({}, fallback="forbid")
+    assert elsewhere(report) == [] and COMPILES == []
+    assert [(each.kind, each.instead[:15]) for each in report.incidents] == [("TransientError", "it was repeated")]
+    COMPILES.extend([TransientError("busy"), KeyboardInterrupt()])
+    with pytest.raises(KeyboardInterrupt):
+        made({})
+    assert elsewhere(made({})) == []
+
+
+def test_an_interrupt_in_the_search_leaves_everything_usable():
+    COMPILES.extend([RuntimeError("no"), RuntimeError("no"), None, KeyboardInterrupt()])
+    with pytest.raises(KeyboardInterrupt):
+        made({})
+    assert elsewhere(made({})) == []
+
+
+def test_a_driver_that_fails_when_asked_is_an_incident_of_the_stage_load():
+    report = made({"fault": "admit"})
+    assert [(each.stage, each.device, len(each.nodes)) for each in report.incidents] == [("load", "trial", 8)]
+    with pytest.raises(NotDelegatedError) as raised:
+        made({"fault": "supported"}, fallback={"load": "forbid"})
+    assert (raised.value.device, raised.value.phase, len(raised.value.nodes)) == ("trial", "judge", 8)
+
+
+def test_the_next_session_does_not_try_what_is_banned(tmp_path):
+    made({"fails_on": "EXP"}, tmp_path)
+    before = COUNTS["compile"]
+    report = made({"fails_on": "EXP"}, tmp_path)
+    assert COUNTS["compile"] - before <= 2 and elsewhere(report) == ["Exp"]
+    assert ("banned", "Exp") in reasons(report) and "banned since 20" in str(report) and not report.incidents
+    with pytest.raises(NotDelegatedError, match="banned since"):
+        made({"fails_on": "EXP"}, tmp_path, "forbid")
+    assert elsewhere(made({"fails_on": "SIGMOID"}, tmp_path)) == ["Sigmoid"]  # other options: not that ban's
+    assert [ban.device for ban in bans.kept_bans(tmp_path)] == ["trial"] * 2
+
+
+def test_an_expired_ban_is_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(bans, "_LASTING_SECONDS", -1)
+    made({"fails_on": "EXP"}, tmp_path)
+    before = COUNTS["compile"]
+    report = made({"fails_on": "EXP"}, tmp_path)
+    assert COUNTS["compile"] - before > 5 and elsewhere(report) == ["Exp"] and report.incidents
+
+
+def test_a_size_is_remembered_too(tmp_path):
+    made({"room": 4}, tmp_path)
+    before = COUNTS["compile"]
+    report = made({"room": 4}, tmp_path)
+    assert len(report.segments) == 2 and COUNTS["compile"] == before + 2
+
+
+def test_bans_are_listed_and_cleared(tmp_path):
+    made({"fails_on": "EXP"}, tmp_path)
+
+    def told(*arguments):
+        done = CliRunner().invoke(main, ["cache", *arguments, "--folder", str(tmp_path)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "ban: trial" in told("ls") and "because it failed to compile it" in told("ls")
+    (ban,) = json.loads(told("ls", "--json"))["bans"]
+    assert ban["device"] == "trial" and ban["stage"] == "compile" and ban["until"][:2] == "20"
+    assert "removed 1 ban" in told("purge", "--bans") and "ban: " not in told("ls")
+    made({"fails_on": "EXP"}, tmp_path)
+    assert "and 1 ban" in told("purge") and not bans.kept_bans(tmp_path)

@@ -1,0 +1,175 @@
+"""A run whose device fails: repeated, done by the CPU with the same inputs, or without trying."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import (
+    DeviceLostError,
+    DeviceTimeoutError,
+    DriverWarning,
+    ExecutionError,
+    FallbackWarning,
+    OutOfMemoryError,
+    TransientError,
+)
+from nnadapter.running import resting
+from tests.models import CHAIN, numbers, parse, run_whole
+from tests.trial_driver import COUNTS, SCRIPT, SPOILS
+
+X = numbers(2, 3)
+BUSY = "the bus is busy"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left():
+    yield
+    SCRIPT.clear()
+    SPOILS.clear()
+
+
+@pytest.fixture(params=["model", "compiled file"])
+def session(request, tmp_path):
+    """Makes sessions on a device that does as it is told."""
+    made = []
+
+    def make(fallback="warn", **options):
+        source, devices = parse(CHAIN), ("trial", options)
+        if request.param == "compiled file":
+            nna.compile(source, tmp_path / "file", devices=devices)
+            source, devices = tmp_path / "file", None
+        made.append(nna.InferenceSession(source, devices=devices, options=nna.Options(fallback=fallback)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+    gc.collect()
+
+
+def right(session, x=X):
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], run_whole(parse(CHAIN), {"x": x})[0], rtol=1e-6)
+    return session.provenance
+
+
+def test_what_may_go_well_the_next_time_is_repeated(session):
+    running = session()
+    right(running)
+    SCRIPT.append(TransientError(BUSY))
+    with pytest.warns(DriverWarning, match=BUSY) as caught:
+        provenance = right(running)
+    assert len(caught) == 1 and not issubclass(caught[0].category, FallbackWarning)
+    (incident,) = provenance.incidents
+    assert (incident.stage, incident.device, incident.kind, incident.segment) == ("run", "trial", "TransientError", 0)
+    assert incident.instead == "it was repeated, and went well" and len(incident.nodes) == 4
+    assert provenance.steps[0].device == "trial" and not provenance.fell_back
+    SCRIPT.append(TransientError(BUSY))
+    assert len(right(running).incidents) == 1  # and no second warning
+    assert right(running).incidents == ()
+
+
+def test_a_repetition_is_no_fallback_so_it_is_not_forbidden(session):
+    running = session("forbid")
+    SCRIPT.append(TransientError(BUSY))
+    provenance = right(running)
+    assert provenance.steps[0].device == "trial" and len(provenance.incidents) == 1
+
+
+def test_what_fails_again_runs_on_the_cpu(session):
+    running = session()
+    SCRIPT.extend([TransientError(BUSY), TransientError(BUSY)])
+    with pytest.warns(FallbackWarning, match=BUSY):
+        provenance = right(running)
+    assert provenance.steps[0].device == "cpu" and provenance.fell_back
+    assert [each.instead for each in provenance.incidents] == ["it runs on the CPU instead"]
+
+
+@pytest.mark.parametrize(
+    "kind", [DeviceLostError, DeviceTimeoutError, OutOfMemoryError, TransientError, ExecutionError]
+)
+def test_forbidden_fallback_keeps_the_class_and_says_where(session, kind):
+    running = session({"run": "forbid"})
+    SCRIPT.extend([kind("no")] * (2 if kind is TransientError else 1))
+    with pytest.raises(kind, match="'trial' failed while it ran segment 0.*no; fallback is forbidden") as caught:
+        running.run(None, {"x": X})
+    error = caught.value
+    assert type(error) is kind
+    assert (error.device, error.segment, len(error.nodes), error.phase) == ("trial", 0, 4, "run")
+    assert right(running).incidents == ()
+
+
+@pytest.mark.parametrize("first", [ExecutionError("no"), TransientError(BUSY), DeviceLostError("gone")])
+def test_a_driver_that_writes_to_its_inputs_spoils_nothing(session, first):
+    SPOILS.append(True)
+    running = session("allow")
+    x = X.copy()
+    SCRIPT.extend([first, ExecutionError("again")])
+    assert right(running, x).incidents
+    np.testing.assert_array_equal(x, X)
+    SCRIPT[:] = [None]
+    right(running, x)
+
+
+def test_a_cause_is_warned_of_once_in_a_session(session):
+    running = session()
+    SCRIPT.extend([ExecutionError(f"number {number}") for number in range(2)])
+    with pytest.warns(FallbackWarning, match="number 0"):
+        right(running)
+    assert "number 1" in right(running).incidents[0].message
+
+
+def test_a_device_that_keeps_failing_rests_and_comes_back(session, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(resting, "monotonic", lambda: now[0])
+    running = session("allow")
+    SCRIPT.extend([ExecutionError("no")] * 4)
+    for _ in range(3):
+        right(running)
+    before = COUNTS["compute"]
+    for _ in range(5):
+        provenance = right(running)
+        assert provenance.steps[0].device == "cpu" and "rests after 3 failures" in provenance.steps[0].failure
+    assert COUNTS["compute"] == before and "rests after 3 failures" in str(running.report())
+    now[0] += 1.0
+    assert right(running).incidents and COUNTS["compute"] == before + 1  # the fourth failure: twice the pause
+    now[0] += 1.5
+    assert not right(running).incidents and COUNTS["compute"] == before + 1
+    now[0] += 0.5
+    assert right(running).steps[0].device == "trial" and COUNTS["compute"] == before + 2
+    assert right(running).steps[0].device == "trial" and "rests" not in str(running.report())
+
+
+def test_where_fallback_is_forbidden_no_device_rests(session):
+    running = session("forbid")
+    for _ in range(5):
+        SCRIPT.append(DeviceLostError("gone"))
+        with pytest.raises(DeviceLostError):
+            running.run(None, {"x": X})
+    assert right(running).steps[0].device == "trial"
+
+
+def test_the_report_has_the_incidents_of_the_session(session):
+    running = session("allow")
+    for _ in range(2):
+        SCRIPT.extend([ExecutionError("no"), None])
+        right(running)
+        right(running)
+    report = running.report()
+    assert [each.kind for each in report.incidents] == ["ExecutionError"] * 2
+    assert report.incident_counts == {"trial": {"ExecutionError": 2}}
+    assert report.to_dict()["incidents"][0]["instead"] == "it runs on the CPU instead"
+    assert "failed while it ran segment 0" in str(report)
+
+
+def test_an_interrupt_in_a_repetition_leaves_everything_usable(session):
+    running = session()
+    SCRIPT.extend([TransientError(BUSY), KeyboardInterrupt()])
+    with pytest.raises(KeyboardInterrupt), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        running.run(None, {"x": X})
+    assert right(running).incidents == ()

@@ -1,0 +1,28 @@
+"""A driver for tests that is a table and takes open sizes. More than ten rows are negated by another function."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nnadapter.drivers import OpenSizes, TableDriver, lowers
+
+LOWERED: list[tuple[str, int]] = []
+"""Operations that were lowered, and by how many rows."""
+
+
+class OpenTableDriver(TableDriver):
+    open_sizes = OpenSizes.ANY
+
+    @lowers("NEG")
+    def neg(self, operation):
+        rows = operation.input.type.dimensions[0]
+        LOWERED.append(("NEG", rows))
+        return np.negative if rows > 10 else lambda x: -x
+
+    @lowers("RESHAPE")
+    def reshape(self, operation):
+        return lambda x: x.reshape(operation.shape)
+
+    @lowers("ADD")
+    def add(self, operation):
+        return np.add

@@ -1,0 +1,52 @@
+"""Faults in sessions: what `benchmarks/faults.py` shows of all, of some here."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.fault_matrix import FATAL, Cell, cells, try_cell, verdict
+from benchmarks.faults import tried
+from nnadapter.drivers.faulty import Kind, Phase
+from tests.c_compiler import acme_among_devices, needs_compiler
+
+GOOD = {"as promised", "not noticed", "not noticed: inputs are changed"}
+WAITING = (Kind.HANG, Kind.SLOW)
+CELLS = [
+    cell
+    for cell in cells(("fake_npu",), ("in process",))
+    if cell.kind not in (*FATAL, *WAITING)
+    and cell.phase is not Phase.OPEN
+    and cell.policy != ("allow" if cell.kind is Kind.FAIL else "forbid")
+]
+
+
+def shown(cell):
+    return f"{cell.kind.value}-{cell.phase.value}-{cell.policy}"
+
+
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.policy != "allow"], ids=shown)
+def test_a_session_in_this_process(cell):
+    seen = try_cell(cell)
+    assert verdict(cell, seen) in GOOD, seen
+
+
+def test_a_crash_says_where():
+    cell = Cell(kind=Kind.CRASH, phase=Phase.RUN, device="fake_npu", form="in process", policy="warn")
+    seen = tried(cell)
+    assert verdict(cell, seen) == "ends the process, said where"
+    assert "device 'faulty:fake_npu', call 'compute" in seen.ended and "'first' and 3 more" in seen.ended
+
+
+@needs_compiler
+@pytest.mark.sweep
+def test_all_that_can_be_tried_in_this_process(tmp_path):
+    with acme_among_devices(tmp_path):
+        for cell in cells(("fake_npu", "acme_c"), ("in process",)):
+            if cell.kind not in FATAL and cell.phase is not Phase.OPEN:
+                assert verdict(cell, try_cell(cell)) in GOOD, cell
+
+
+def test_a_crash_elsewhere_costs_a_warning():
+    cell = Cell(kind=Kind.CRASH, phase=Phase.RUN, device="fake_npu", form="isolated", policy="warn")
+    seen = try_cell(cell)
+    assert verdict(cell, seen) == "as promised", seen

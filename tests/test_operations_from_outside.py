@@ -1,0 +1,210 @@
+"""The package of docs/operations-from-outside.md, installed by pip outside our tree, brings an op to its driver."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import onnx
+import pytest
+
+import nnadapter as nna
+from nnadapter.ir import OperationSchema, Role
+from nnadapter.ir.operations import BROUGHT as OPERATIONS
+from nnadapter.onnx.brought_converters import BROUGHT as CONVERTERS
+from nnadapter.process.plug_ins import PlugIn
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "operations-from-outside.md").read_text(encoding="utf-8")
+COMMANDS = re.search(r"```console\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()
+FILES = ("pyproject.toml", "acme_swish/operations.py", "acme_swish/converters.py", "acme_swish/driver.py")
+KNOWN = """
+import numpy as np, onnx, sys
+import nnadapter as nna
+from nnadapter.drivers.registry import open_device
+from nnadapter.ir import ModelBuilder, OperandType, to_text
+from nnadapter.ir.definition import by_definition
+from nnadapter.ir.protobuf.files import load, save
+
+x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+positive = np.maximum(x, 0)
+expected = np.maximum(positive / (1 + np.exp(-1.5 * positive)), 0)
+
+with nna.InferenceSession("swish.onnx", devices="acme_swish", options=nna.Options(fallback="forbid")) as session:
+    for rows in (2, 5):
+        assert session.run(None, {"x": np.ones((rows, 3), np.float32)})[0].shape == (rows, 3)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)
+report = nna.partition_report("swish.onnx", devices="acme_swish", input_shapes={"x": (2, 3)})
+assert "100.0% of FLOPs" in str(report), report
+nna.what_if(["swish.onnx"], devices="acme_swish", input_shapes={"x": (2, 3)})
+
+builder = ModelBuilder()
+operand = builder.add_input("x", OperandType("float32", (2, 3)))
+(made,) = builder.add_operation("ACME_SWISH", [operand], {"beta": 1.5}, outputs=["y"])
+model = builder.finish([made])
+assert "ACME_SWISH" in to_text(model)
+save(model, "swish.nnir")
+np.testing.assert_allclose(by_definition(load("swish.nnir"), [positive])[0], expected, rtol=1e-6)
+context = open_device("acme_swish").create_context({})
+assert all(context.supported(model))
+
+kernel = nna.register_kernel(
+    "openvino", "Swish", lambda x, *, beta=1.0: (x / (1 + np.exp(-beta * x))).astype(x.dtype), domain="com.acme"
+)
+with nna.InferenceSession("swish.onnx", devices="openvino", options=nna.Options(fallback="forbid")) as session:
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)
+    assert [node.runs_as for node in session.report().nodes if node.op_type == "Swish"] == ["kernel <lambda>"]
+nna.unregister_kernel(kernel)
+
+nna.compile("swish.onnx", "swish.compiled", devices="acme_swish", input_shapes={"x": (2, 3)})
+with nna.InferenceSession("swish.compiled") as session:
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)
+"""
+LOOKED_AT = """
+import numpy as np, onnx, sys
+import nnadapter as nna
+from nnadapter.ir.operations import BROUGHT
+from nnadapter.onnx.brought_converters import BROUGHT as CONVERTERS
+text = '<ir_version: 10, opset_import: ["": 17]> g (float[2] x) => (float[2] y) { y = Relu(x) }'
+with nna.InferenceSession(onnx.parser.parse_model(text), devices="fake_npu") as session:
+    session.run(None, {"x": np.ones(2, np.float32)})
+print(BROUGHT.is_read, CONVERTERS.is_read)
+"""
+
+
+def block_behind(words):
+    return re.search(rf"`{re.escape(words)}`.*?```\w+\n(.*?)```", PAGE, re.DOTALL)[1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder in which the page was followed, and the package was installed in `site`."""
+    folder = tmp_path_factory.mktemp("afternoon")
+    for name in FILES:
+        path = folder / "acme_swish" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block_behind(name))
+    (folder / "acme_swish" / "acme_swish" / "__init__.py").touch()
+    (folder / "make_model.py").write_text(block_behind("make_model.py"))
+    command = shlex.split(COMMANDS[0])
+    assert command[:2] == ["pip", "install"]
+    done = run(folder, "-m", "pip", "install", "-q", "--target", "site", *command[2:], site=False)
+    assert not done.returncode, done.stderr
+    done = run(folder, *shlex.split(COMMANDS[1])[1:])
+    assert not done.returncode, done.stderr
+    return folder
+
+
+def run(folder, *arguments, site=True):
+    path = os.pathsep.join([str(ROOT), *([str(folder / "site")] if site else [])])
+    environment = {**os.environ, "PYTHONPATH": path, "NNADAPTER_CACHE_DIR": str(folder / "cache")}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def said(folder, *words, site=True):
+    done = run(folder, "-m", "nnadapter", *words, site=site)
+    return done.stdout + done.stderr
+
+
+def test_the_op_runs_wholly_on_its_device(folder):
+    done = run(folder, "-W", "error", "-c", KNOWN)
+    assert not done.returncode, done.stderr
+
+
+def test_the_commands_say_what_the_page_says(folder):
+    """All but the doctor in one process; he is asked where something is broken."""
+    words = [shlex.split(command)[1:] for command in COMMANDS[3:]]
+    calls = "".join(f"main({each!r}, standalone_mode=False); print('NEXT')\n" for each in words)
+    done = run(folder, "-c", f"from nnadapter.cli.entry import main\n{calls}")
+    ops, described, report, ran, conformance, _ = done.stdout.split("NEXT\n")
+    assert re.search(r"ACME_SWISH +0-64 +float32", ops)
+    assert "ACME_SWISH(input; beta = 1) -> output" in described and "return x / (1 + np.exp(-beta * x))" in described
+    assert "100.0% of FLOPs" in report and re.search(r"com.acme::Swish +1 +1", report)
+    assert "acme_swish" in ran
+    assert "full marks; 4 of 4 cases" in conformance
+
+
+def test_without_the_package_it_is_told_what_is_missing(folder):
+    without = said(folder, "report", "swish.onnx", "-d", "fake_npu", "--shape", "x=2,3", site=False)
+    assert "(Swish) is taken by no device" in without and "install the package that brings com.acme::Swish" in without
+    assert len(without.splitlines()) == 1
+
+
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu,cpu"])
+def test_without_its_device_it_is_told_who_has_one(folder, devices):
+    assert "acme-swish 1.0 brings com.acme::Swish for 'acme_swish'" in said(
+        folder, "run", "swish.onnx", "-d", devices, "--shape", "x=2,3"
+    )
+
+
+def test_what_is_broken_is_blamed_and_spoils_nothing_else(folder):
+    second = folder / "site" / "other-2.0.dist-info"
+    second.mkdir()
+    (second / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 2.0\n")
+    (second / "entry_points.txt").write_text(
+        "[nnadapter.operations]\nRELU = nowhere:ROW\nACME_OTHER = nowhere:ROW\n"
+        "[nnadapter.converters]\ncom.acme.Swish-1 = nowhere:convert\ncom.microsoft.Gelu-1 = nowhere:convert\n"
+    )
+    try:
+        doctor = said(folder, "doctor")
+        refused = said(folder, "report", "swish.onnx", "-d", "acme_swish", "--shape", "x=2,3")
+        device = said(folder, "ops", "acme_swish")
+    finally:
+        (second / "entry_points.txt").unlink()
+        (second / "METADATA").unlink()
+        second.rmdir()
+    for words in (
+        "+ acme_swish",
+        "'RELU' of other 2.0 (nnadapter.operations) is not used: nnadapter has an operation of that name",
+        "'ACME_OTHER' of other 2.0 (nnadapter.operations) is not used: ModuleNotFoundError: No module named 'nowhere'",
+        "'com.microsoft.Gelu-1' of other 2.0 (nnadapter.converters) is not used",
+        "two packages bring it",
+    ):
+        assert words in doctor
+    assert "two packages bring it" in refused and "uninstall one of them" in refused
+    assert "ACME_SWISH" in device
+
+
+def test_sessions_that_know_all_ops_look_for_none(folder):
+    assert run(folder, "-c", LOOKED_AT).stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize(
+    ("converter", "said"),
+    [
+        ("lambda context, node: None", r"converter com\.acme\.Odd-1 of odd 1\.0 adds nothing that makes \['y'\]"),
+        ("lambda context, node: 1 / 0", r"converter com\.acme\.Odd-1 of odd 1\.0 failed: ZeroDivisionError"),
+        (
+            "lambda context, node: context.add('ODD', [context.operand(node.input(0))], outputs=node.outputs)",
+            r"the shape rule of ODD of odd 1\.0 failed: ZeroDivisionError",
+        ),
+        ("3", r"'com\.acme\.Odd-1' of odd 1\.0 \(nnadapter\.converters\) is not used: .* is int, expected a function"),
+    ],
+)
+def test_a_package_at_fault_is_blamed_once_and_the_model_is_not(monkeypatch, converter, said):
+    module = ModuleType("odd")
+    module.convert = eval(converter)
+    module.ROW = OperationSchema(
+        type="ODD",
+        inputs=(Role("input"),),
+        infer=lambda types, attributes: 1 / 0,
+        flops=lambda types, results, attributes: 0,
+        definition=lambda x: x,
+        source="com.acme Odd-1",
+    )
+    monkeypatch.setitem(sys.modules, "odd", module)
+    for group, name, target in ((CONVERTERS, "com.acme.Odd-1", "odd:convert"), (OPERATIONS, "ODD", "odd:ROW")):
+        monkeypatch.setattr(group, "_found", {name: PlugIn(name, target, "odd 1.0")})
+        monkeypatch.setattr(group, "_loaded", {})
+    text = (
+        '<ir_version: 10, opset_import: ["": 17, "com.acme": 1]> g (float[2] x) => (float[2] y) { y = com.acme.Odd(x) }'
+    )
+    with pytest.raises(nna.errors.InvalidModelError, match=said) as raised:
+        nna.InferenceSession(onnx.parser.parse_model(text), devices="fake_npu")
+    assert str(raised.value).count("ask its vendor") == 1 and "no valid ONNX" not in str(raised.value)

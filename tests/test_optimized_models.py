@@ -1,0 +1,63 @@
+"""Models as ONNX Runtime's optimizers write them: benchmarks/optimized_models.py has the long list."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+
+import nnadapter as nna
+from benchmarks.generative_models import group_query_model, step_feed
+from benchmarks.language_model import Sizes
+from benchmarks.optimized_models import row_of
+from benchmarks.optimizer_models import optimized
+
+SIZES = Sizes(layers=2, width=64, heads=4, kept=2, words=100, positions=64)
+
+
+@pytest.mark.parametrize(
+    "name", ["digits, extended", "BERT, extended", "encoder, for transformers", "generative, packed"]
+)
+def test_a_model_runs_on_the_device_whole_and_right(name):
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (model,) = optimized([name])
+    finally:
+        logging.disable(logging.NOTSET)
+    row = row_of(model, "fake_npu")
+    assert row["fused"]
+    assert row["passes"], row
+
+
+def with_attributes(model, **attributes):
+    """The model with attributes of its attention."""
+    for node in model.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            kept = [each for each in node.attribute if each.name not in attributes]
+            del node.attribute[:]
+            node.attribute.extend([*kept, *(helper.make_attribute(*each) for each in attributes.items())])
+    return model
+
+
+@pytest.mark.parametrize("attributes", [{}, {"local_window_size": 4}, {"smooth_softmax": 1}], ids=str)
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_a_cache_that_grows_needs_few_plans(device, attributes):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    model = with_attributes(group_query_model(SIZES), **attributes)
+    right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    with nna.InferenceSession(model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:
+        for length, past in ((5, 0), (1, 5), (1, 6), (1, 7), (1, 20)):
+            feed = step_feed(SIZES, length, past)
+            for got, want in zip(session.run(None, feed), right.run(None, feed), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        report = session.report()
+    assert sum(segment.device == device for segment in report.segments) == 1
+    assert {node.device for node in report.nodes if node.op_type in ("GroupQueryAttention", "MatMul")} == {device}
+    assert report.plans.made <= 3, "one for the prompt, one for all steps, one before it was known"

@@ -1,0 +1,58 @@
+"""Models as ONNX Runtime's quantizers and its optimizer write them: wholly on fake_npu, and right.
+
+Where a real lies in the middle of two integers, a device and ONNX Runtime may round it to either, and later layers see
+that. What quantizing itself changed is the bound. All models of `benchmarks/quantizer_models.py` run with `-m sweep`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from benchmarks.networks import networks
+from benchmarks.quantized_models import activation_functions, resnet, transformer
+from benchmarks.quantizer_models import (
+    MODELS,
+    Written,
+    dynamic,
+    few_bits,
+    quantize,
+    sixteen_bits_contributed,
+    static_operators,
+    static_qdq,
+    written,
+)
+from benchmarks.written_models import row_of
+
+PICTURES = partial(resnet, (1, 1), is_deep=False, size=32)
+ENCODER = partial(transformer, 1, 64, 4, 16)
+SMALL = {
+    "pictures": (PICTURES, static_qdq, "ALL"),
+    "pictures by operators": (PICTURES, static_operators, "EXTENDED"),
+    "activations": (activation_functions, static_qdq, "EXTENDED"),
+    "encoder": (ENCODER, static_operators, "EXTENDED"),
+    "encoder of 16 bits": (ENCODER, sixteen_bits_contributed, "EXTENDED"),
+    "recurrent": (networks()["recurrent"], dynamic, "EXTENDED"),
+    "perceptron of 4 bits": (networks()["perceptron, one row"], partial(few_bits, block_size=32), "EXTENDED"),
+}
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", SMALL)
+def test_small_models(name):
+    network, quantizer, level = SMALL[name]
+    before = network()
+    models = quantize(before, quantizer, level)
+    assert any(node.domain == "com.microsoft" for node in models[1].graph.node)
+    for model in models:
+        row = row_of(Written(name, model, before), "fake_npu")
+        assert (row["nodes"], row["flops"], row["segments"]) == (1, 1, 1)
+        assert row["off"] <= row["by_quantizing"]
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model(name):
+    rows = [row_of(model, "fake_npu") for model in written([name])]
+    assert rows and all(row["passes"] for row in rows), rows

@@ -1,0 +1,144 @@
+"""Bytes that nobody wrote on purpose, as models, rules, plans and files of adapter IR: errors of ours, or results.
+
+Compiled models have theirs in tests/compiled_models. The short form tries the same few each time, the long one goes on
+as long as it is told:
+
+    NNADAPTER_FUZZ_EXAMPLES=20000 pytest -m fuzz tests/test_strange_bytes.py
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import helper
+
+import nnadapter as nna
+from benchmarks.hostile import graph, info, model, node, weight
+from nnadapter.errors import NNAdapterError
+from nnadapter.ir import protobuf
+from nnadapter.plan_files.reading import read_plan
+from nnadapter.rules import read_rules
+from tests.compiled_models.forging import forge
+from tests.ir.protobuf.saved_models import network
+from tests.models import HEAD, parse
+
+_MANY = int(os.environ.get("NNADAPTER_FUZZ_EXAMPLES", "2000"))
+_RULES = b'[[pin]]\ndevice = "cpu"\nop_type = "Erf"\nname = "/a*"\n[limits]\nmax_segments = 4\nmin_benefit_ms = 0.2\n'
+
+
+def _seed_model() -> onnx.ModelProto:
+    """A function, a branch, weights, shapes that are computed, a convolution."""
+    body = helper.make_function("own", "F", ["a"], ["b"], [node("Relu", "a", "b")], [helper.make_opsetid("", 17)])
+    branch = helper.make_graph([node("Neg", "p", "q")], "t", [], [info("q", None)])
+    nodes = [
+        node("Pad", "x pads", "a"),
+        node("Conv", "a w", "p", kernel_shape=[2, 2], strides=[1, 1], pads=[0, 0, 1, 1]),
+        helper.make_node("If", ["c"], ["i"], then_branch=branch, else_branch=branch),
+        helper.make_node("F", ["i"], ["f"], domain="own"),
+        node("Shape", "f", "s"),
+        node("ConstantOfShape", "s", "z"),
+        node("Tile", "f ones", "t"),
+        node("Add", "t z"),
+    ]
+    weights = [
+        weight("pads", [0, 0, 1, 1, 0, 0, 1, 1]), weight("ones", [1, 1, 1, 1]),
+        weight("w", np.ones((1, 1, 2, 2)), 1), weight("c", True, 9),
+    ]  # fmt: skip
+    return model(graph(nodes, [info("x", (1, 1, 4, 4))], weights=weights), [body])
+
+
+def _damaged(contents: bytes, random: Random) -> bytes:
+    """Bytes changed, left out, put in, or said twice."""
+    changed = bytearray(contents)
+    for _ in range(random.choice((1, 1, 2, 8))):
+        at, end = sorted(random.randrange(len(changed) + 1) for _ in range(2))
+        kind = random.randrange(4)
+        if kind == 0 and at < len(changed):
+            changed[at] = random.randrange(256)
+        elif kind == 1:
+            del changed[at : min(end, at + 16)]
+        elif kind == 2:
+            changed[at:at] = random.randbytes(random.randrange(1, 8))
+        else:
+            changed[at:at] = changed[at : min(end, at + 64)]
+    return bytes(changed)
+
+
+def _model(random: Random, _: Path) -> None:
+    made = _seed_model()
+    for _ in range(random.choice((1, 1, 2))):
+        forge(random, made)
+    contents = made.SerializeToString()
+    contents = _damaged(contents, random) if random.random() < 0.3 else contents
+    options = {"deadline_s": 5.0}
+    with nna.InferenceSession(contents, devices="fake_npu", options=options) as session:
+        session.run(None, {"x": np.ones((1, 1, 4, 4), np.float32)})
+
+
+def _rules(random: Random, folder: Path) -> None:
+    path = folder / "rules.toml"
+    path.write_bytes(_damaged(_RULES, random))
+    read_rules(path)
+
+
+def _plan(random: Random, folder: Path) -> None:
+    path, good = folder / "plan.json", folder / "good.json"
+    if not good.exists():
+        relu = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
+        nna.partition_report(relu, devices="null", save_plan=good)
+    path.write_bytes(_damaged(good.read_bytes(), random))
+    read_plan(path)
+
+
+def _ir(random: Random, folder: Path) -> None:
+    path, good = folder / "model.nnir", folder / "good.nnir"
+    if not good.exists():
+        protobuf.save(network(), good)
+    path.write_bytes(_damaged(good.read_bytes(), random))
+    protobuf.load(path)
+
+
+_KINDS = {"model": _model, "rules": _rules, "plan": _plan, "ir": _ir}
+
+
+def _try(kind: str, seed: int, folder: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            _KINDS[kind](Random(seed), folder)
+        except NNAdapterError:
+            return
+
+
+def test_an_opset_that_onnx_does_not_take_for_a_number():
+    """A function may import version 2 ** 40 of ONNX's ops; nothing of ours asks onnx for it."""
+    made = _seed_model()
+    made.functions[0].opset_import[0].version = 2**40
+    assert nna.partition_report(made.SerializeToString(), devices="fake_npu").nodes
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_some(kind, tmp_path):
+    for seed in range(25):
+        _try(kind, seed, tmp_path)
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("kind", _KINDS)
+def test_many(kind, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("strange")
+
+    @settings(max_examples=_MANY)
+    @given(st.integers(0, 2**62))
+    def attempt(seed: int) -> None:
+        _try(kind, seed, folder)
+
+    attempt()

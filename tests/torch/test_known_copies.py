@@ -1,0 +1,111 @@
+"""Tensors of which a device has a copy: which ones, and until when."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+from torch import nn  # noqa: E402
+
+from nnadapter.torch.known_copies import KNOWN, KnownCopies  # noqa: E402
+from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler:UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def test_weights_that_nobody_changed_do_not_move_again():
+    model = network()
+    run = compiled(model)
+    for _ in range(3):
+        gradients(model, run, torch.randn(8, 6))
+    forward, _ = moved(run)
+    assert forward[0] == 8 * 6 * 4
+
+
+def test_memory_of_the_device_goes_with_the_tensors():
+    before = used_bytes()
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+    run = compiled(model)
+    for _ in range(3):
+        gradients(model, run, torch.randn(32, 64))
+    assert used_bytes() > before
+    del model, run
+    torch._dynamo.reset()
+    assert used_bytes() <= before
+
+
+def test_batches_of_a_data_set_pass():
+    model, data = nn.Linear(6, 4), torch.randn(10 * 8, 6)
+    run, before = compiled(model), used_bytes()
+    for start in (0, 8, 16, 24, 32, 40, 0, 8, 48, 48, 48, 56, 56, 64):
+        gradients(model, run, data[start : start + 8])
+    model.zero_grad()
+    assert used_bytes() <= before + sum(each.nbytes for each in model.parameters())
+
+
+def test_gradients_that_nobody_feeds_stay_no_more():
+    model, x, kept = network(), torch.randn(8, 6), []
+    run = compiled(model)
+    KNOWN.forget()
+    for _ in range(6):
+        model.zero_grad()
+        run(x.clone()).sum().backward()
+        kept.append([each.grad for each in model.parameters()])
+    assert len(KNOWN) <= len(kept[0])  # the parameters
+
+
+def test_what_differs_each_time_is_kept_no_more():
+    known, weight = KnownCopies(), nn.Parameter(torch.zeros(3))
+    found = []
+    for _ in range(6):
+        weight.data.add_(1)
+        found.append(known.fed(weight, weight.detach().numpy(), weight) is not None)
+    assert found == [True] * 4 + [False] * 2 and len(known) == 0
+
+
+def test_copies_go_with_weights_states_and_graphs():
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    run, step = compiled(model), compiled(optimizer.step)
+    KNOWN.forget()
+    for _ in range(3):
+        gradients(model, run, torch.randn(8, 6))
+        step()
+    assert len(KNOWN) >= 3 * 6  # parameters, and two states of each
+    optimizer.zero_grad()
+    del model, optimizer, run, step
+    torch._dynamo.reset()
+    gc.collect()
+    assert len(KNOWN) == 0
+
+
+def test_a_tensor_that_is_written_while_it_is_compared_is_fed_as_one_or_the_other():
+    from nnadapter.drivers.copies import Copies
+
+    known, weight, ended = KnownCopies(), nn.Parameter(torch.zeros(200_000)), threading.Event()
+    array, other = weight.detach().numpy(), np.ones(200_000, np.float32)
+
+    def note():
+        while not ended.is_set():
+            known.note(weight, Copies(other), weight)
+
+    thread = threading.Thread(target=note)
+    thread.start()
+    try:
+        found = [known.fed(weight, array, weight) for _ in range(300)]
+    finally:
+        ended.set()
+        thread.join()
+    assert all(copies is None or not copies.host().any() for copies in found)

@@ -1,0 +1,67 @@
+"""Networks of PyTorch through torch.compile: results are PyTorch's own; four small ones always, all with `-m sweep`."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+import nnadapter as nna  # noqa: E402
+from benchmarks.pytorch import apart, tensors_of  # noqa: E402
+from benchmarks.pytorch_models import models  # noqa: E402
+
+FEW = ("perceptron", "autoencoder", "U-Net", "encoder layer")
+PARTS = 4
+"""So that none takes more than some minutes."""
+TOLERANCE = 1e-5
+"""Of the largest value that is expected; else it is as near to what float64 gives as PyTorch is, nearly."""
+pytestmark = pytest.mark.filterwarnings("ignore")  # of what makes the networks, and of PyTorch's exporter
+
+
+@pytest.fixture(autouse=True)
+def captures_recurrence():
+    with torch._dynamo.config.patch(allow_rnn=True):
+        yield
+
+
+def wrong(names):
+    """What is wrong with networks, by name."""
+    found = {name: fault(*models()[name]()) for name in names}
+    return {name: what for name, what in found.items() if what}
+
+
+def fault(module, inputs):
+    torch._dynamo.reset()
+    run = torch.compile(module, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"], "fallback": "allow"})
+    with torch.no_grad():
+        expected = tensors_of(module(**inputs))
+        try:
+            found = tensors_of(run(**inputs))
+            error = apart(found, expected)
+        except Exception as failure:  # noqa: BLE001  whatever is raised, the network does not run
+            return f"{type(failure).__name__}: {failure}"
+    if not error <= TOLERANCE:
+        own, ours = (apart(each, in_float64(module, inputs)) for each in (expected, found))
+        if not ours <= 3 * own:
+            return f"off by {error}, {ours} from float64, where PyTorch itself is {own} off"
+    return "" if sum(graph.delegated for graph in nna.torch.report(run).graphs) else "nothing went to a session"
+
+
+def in_float64(module, inputs):
+    given = {name: each.double() if each.is_floating_point() else each for name, each in inputs.items()}
+    with torch.no_grad():
+        return tensors_of(copy.deepcopy(module).double()(**given))
+
+
+def test_a_few_networks():
+    assert wrong(FEW) == {}
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("part", range(PARTS))
+def test_all_networks(part):
+    pytest.importorskip("transformers", reason="most of the networks are architectures of transformers")
+    assert wrong(list(models())[part::PARTS]) == {}

@@ -1,0 +1,69 @@
+"""Regions of which no session can be made: cut in two, again and again, until what is at fault is alone."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+import nnadapter as nna
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+from torch import nn  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+class Solving(nn.Module):
+    """Two determinants, of which the exporter of PyTorch 2.13 writes what nobody loads, among other things."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 3), nn.LayerNorm(3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        y = self.norm(self.first(x)).relu()
+        z = y * torch.linalg.det(y[:3] + 2 * torch.eye(3))
+        return self.last(z) / (1 + torch.linalg.det(z[:3] * 0.5).abs()), y.sum(0)
+
+
+def run_of(model, **options):
+    return torch.compile(model, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"], **options})
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_only_what_is_at_fault_runs_in_pytorch(trains):
+    model = Solving().train(trains)
+    run = run_of(model, fallback="allow")
+    for rows in (4, 6) if trains else (4, 6, 7):
+        x = torch.randn(rows, 3, requires_grad=trains)
+        with torch.set_grad_enabled(trains):
+            found, expected = run(x), model(x)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        if trains:
+            leaves = [x, *model.parameters()]
+            gradients = [torch.autograd.grad(sum(map(torch.sum, each)), leaves) for each in (found, expected)]
+            torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-4)
+    stayed = [row for graph in nna.torch.report(run).graphs for row in graph.stayed]
+    assert {row.operator.split(".")[1] for row in stayed} <= {"_linalg_det", "linalg_lu_solve"}
+    assert all("test_parts.py:" in row.line for row in stayed if "det" in row.operator)
+
+
+@torch.no_grad()
+def test_what_stays_is_warned_of_once():
+    run, x = run_of(Solving().eval()), torch.randn(4, 3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(x)
+        run(x)
+    said = [str(each.message) for each in caught if issubclass(each.category, nna.errors.FallbackWarning)]
+    said = [text for text in said if text.startswith("PyTorch runs ")]  # the others are of sessions that were tried
+    assert len(said) == 2 and all(
+        text.startswith("PyTorch runs 1 operator, of which no session could be made: ") for text in said
+    )

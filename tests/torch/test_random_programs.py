@@ -1,0 +1,101 @@
+"""Laws of torch.compile over functions made at random: results, changes of inputs and gradients are PyTorch's own.
+
+`pytest -m fuzz tests/torch -k random` tries many; NNADAPTER_FUZZ_EXAMPLES says how many, NNADAPTER_FUZZ_SEED from which
+on, NNADAPTER_FUZZ_DEVICE on which device.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+import nnadapter as nna  # noqa: E402
+from tests.torch.random_programs import make  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # what is drawn by chance makes PyTorch warn
+
+TOLERANCES = {torch.float16: 2e-2, torch.bfloat16: 1e-1, torch.float64: 1e-5, torch.float32: 1e-4}
+ROWS = (4, 4, 5, 7)
+"""Of the calls, one after the other."""
+
+
+def called(function, made, call):
+    """What a call gives, changes and passes back; the error's type if it fails."""
+    inputs = made.inputs(ROWS[call], call)
+    leaves = [each for each in inputs if each.is_leaf and each.requires_grad]
+    try:
+        results = function(*inputs)
+        smooth = [each for each in results if each.requires_grad]
+        gradients = list(torch.autograd.grad(weighed(smooth), leaves, allow_unused=True)) if smooth and leaves else []
+    except Exception as error:  # noqa: BLE001  what PyTorch raises is compared
+        return error, []
+    return None, [*results, *inputs, *gradients]
+
+
+def weighed(results):
+    """One number that all of the results have a part in."""
+    parts = [each * torch.arange(each.numel()).reshape(each.shape).cos().to(each.dtype) for each in results]
+    return torch.stack([part.sum().double() for part in parts]).sum()
+
+
+def differences(made, device):
+    """What differs from PyTorch, in words; but for what AOTAutograd, which is PyTorch's, gets wrong without us."""
+    options = {"devices": [device], "fallback": "allow"}
+    found = list(differing(made, backend=nna.torch.nnadapter, options=options))
+    known = set(differing(made, backend="aot_eager")) if found else set()
+    return [each for each in found if each not in known]
+
+
+def differing(made, **compiled):
+    torch._dynamo.reset()
+    plain, run = made.function(), torch.compile(made.function(), **compiled)
+    for call in range(len(ROWS)):
+        wrong, expected = called(plain, made, call)
+        failed, found = called(run, made, call)
+        if wrong is not None:
+            continue  # it does not work with so many rows
+        if failed is not None:
+            yield f"call {call} raises {type(failed).__name__}: {failed}"
+            continue
+        for place, (one, other) in enumerate(zip(found, expected, strict=True)):
+            yield from compared(f"call {call}, value {place}", one, other)
+
+
+def compared(what, found, expected):
+    if found is None or expected is None:
+        if found is not expected:
+            yield f"{what}: {found} for {expected}"
+        return
+    tolerance = TOLERANCES.get(expected.dtype, 0)
+    try:
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+    except AssertionError as error:
+        yield f"{what}: {' '.join(str(error).split())}"
+
+
+def check(seeds, device):
+    wrong = {}
+    for seed in seeds:
+        made = make(seed)
+        found = differences(made, device)
+        if found:
+            wrong[seed] = f"{made.source}{made.kinds} {made.aliases} trains={made.trains}\n" + "\n".join(found[:3])
+    assert not wrong, f"{len(wrong)} of {len(seeds)} differ:\n\n" + "\n\n".join(
+        f"{seed}: {said}" for seed, said in wrong.items()
+    )
+
+
+def test_some_programs_are_pytorchs_own():
+    check(range(6), "fake_npu")
+
+
+@pytest.mark.fuzz
+def test_many_random_programs_are_pytorchs_own():
+    start, count = (
+        int(os.environ.get(f"NNADAPTER_FUZZ_{name}", default)) for name, default in (("SEED", 0), ("EXAMPLES", 300))
+    )
+    check(range(start, start + count), os.environ.get("NNADAPTER_FUZZ_DEVICE", "fake_npu"))

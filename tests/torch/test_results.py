@@ -1,0 +1,62 @@
+"""What sessions give is held against what PyTorch's graph says."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.errors import ExecutionError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+from torch import fx  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+from nnadapter.torch.results import results_of  # noqa: E402
+
+
+def checked(function, *inputs, mode="fake"):
+    graph = make_fx(function, tracing_mode=mode)(*inputs).graph
+    (output,) = graph.output_node().args
+    outputs = [output] if isinstance(output, fx.Node) else list(output)
+    return results_of(graph.find_nodes(op="placeholder"), outputs, [False] * len(outputs))
+
+
+X = torch.ones(2, 3)
+
+
+def test_what_was_promised_is_taken_as_it_is():
+    array = np.ones((2, 3), np.float32)
+    (found,) = checked(torch.sin, X)([array], [X])
+    assert found.data_ptr() == array.ctypes.data and found.shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("array", "said"),
+    [
+        (np.ones((3, 2), np.float32), r"result 'sin' came as float32\[3, 2\] and PyTorch's graph says float32\[2, 3\]"),
+        (np.ones((2, 3), np.float64), r"came as float64\[2, 3\] and PyTorch's graph says float32\[2, 3\]"),
+        (np.ones(6, np.float32), r"came as float32\[6\]"),
+    ],
+)
+def test_other_sizes_and_types_are_an_error(array, said):
+    with pytest.raises(ExecutionError, match=said):
+        checked(torch.sin, X)([array], [X])
+
+
+def test_open_sizes_are_those_of_the_inputs():
+    results = checked(torch.sin, X, mode="symbolic")
+    assert results([np.ones((4, 5), np.float32)], [torch.ones(4, 5)])[0].shape == (4, 5)
+    with pytest.raises(ExecutionError, match=r"came as float32\[4, 5\] and PyTorch's graph says float32\[.*6\]"):
+        results([np.ones((4, 5), np.float32)], [torch.ones(4, 6)])
+    with pytest.raises(ExecutionError):
+        results([np.ones(4, np.float32)], [torch.ones(4, 5)])
+
+
+def test_bfloat16_has_a_type_of_its_own():
+    import ml_dtypes
+
+    value = X.bfloat16()
+    (found,) = checked(torch.sin, value)([np.ones((2, 3), ml_dtypes.bfloat16)], [value])
+    assert found.dtype is torch.bfloat16

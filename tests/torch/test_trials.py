@@ -1,0 +1,48 @@
+"""What gains nothing on a device: left out, and tried again."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from nnadapter.torch.trials import Trials
+
+
+def calls_with_trial(trials, calls, gains):
+    """The calls in which all is tried."""
+    tried = []
+    for call in range(calls):
+        trials.begin()
+        if 0 in trials.staying and "x" not in trials.passing:
+            tried.append(call)
+        if not gains(call):
+            trials.leave_out([0], ["x"])
+        else:
+            trials.leave_out([], [])
+    return tried
+
+
+def test_what_gains_nothing_is_tried_after_twice_as_many_calls_each_time():
+    assert calls_with_trial(Trials([0, 1]), 32, lambda call: False) == [0, 2, 6, 14, 30]
+
+
+def test_what_gains_again_stays():
+    assert calls_with_trial(Trials([0]), 8, lambda call: call != 3) == [0, 1, 2, 3, 5, 6, 7]
+
+
+def test_a_device_without_room_keeps_nothing_until_it_is_tried():
+    trials = Trials([0, 1])
+    trials.begin()
+    trials.crowd()
+    assert trials.is_crowded and not trials.staying
+    for _ in range(2):
+        trials.begin()
+    assert not trials.is_crowded and trials.staying == {0, 1}
+
+
+def test_what_nobody_feeds_is_not_tried():
+    trials = Trials([0, 1])
+    trials.never(0)
+    trials.begin()
+    assert trials.staying == {1}
