@@ -154,7 +154,8 @@ def _write_plan(
 def _observed(compiled: Compiled, engine: PlannedEngine) -> Observed:
     """What was seen of a plan, and why sizes are fixed, which the sessions of a file do not find out anew."""
     seen = observed_of(compiled, engine.counts)
-    why = "" if engine.leaves_open or seen.plans is None else seen.plans.sizes
+    has_open = any(plan.is_open for plan, _ in engine.plans_kept)
+    why = "" if has_open or seen.plans is None else seen.plans.sizes
     return replace(seen, notes=(*seen.notes, why)) if why else seen
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnadapter.exporting.registry import exporter
-from nnadapter.exporting.writer import NodeWriter
+from nnadapter.exporting.writer import NodeWriter, known_sizes
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
@@ -73,7 +73,7 @@ def _with_band(write: NodeWriter, mask: str) -> str:
     The band is written as ops on places: as a constant it would take as much as all scores.
     """
     of = write.operation
-    queries, keys = write.known(_sizes(write))
+    queries, keys = known_sizes(_sizes(write))
     places = write.node("Unsqueeze", _places(write, of.offset, queries), write.integers(1))
     distance = write.node("Sub", _places(write, 0, keys), places)
     right = min((limit for limit in (0 if of.is_causal else -1, of.right_window) if limit >= 0), default=None)

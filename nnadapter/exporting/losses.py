@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.exporting.registry import exporter
-from nnadapter.exporting.writer import NodeWriter
+from nnadapter.exporting.writer import NodeWriter, index_of
 
 
 @exporter("NEGATIVE_LOG_LIKELIHOOD_LOSS")
@@ -16,7 +16,7 @@ def export_likelihood(write: NodeWriter) -> str:
     return write.node(
         "NegativeLogLikelihoodLoss",
         x,
-        write.index(target),
+        index_of(write, target),
         weight,
         reduction=of.reduction,
         ignore_index=of.ignore_index,
@@ -30,7 +30,7 @@ def export_cross_entropy(write: NodeWriter) -> Sequence[str]:
     of = write.operation
     return write.nodes(
         "SoftmaxCrossEntropyLoss",
-        (x, write.index(target), weight),
+        (x, index_of(write, target), weight),
         2,
         reduction=of.reduction,
         ignore_index=of.ignore_index,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from nnadapter.exporting.registry import Exporter, exporter
-from nnadapter.exporting.writer import NodeWriter
+from nnadapter.exporting.writer import NodeWriter, index_of
 from nnadapter.ir.operand import DataType
 
 _SHAPED: Mapping[str, tuple[str, str]] = {"EXPAND": ("Expand", "shape"), "TILE": ("Tile", "repeats")}
@@ -106,7 +106,7 @@ def export_space_to_depth(write: NodeWriter) -> str:
 def export_gather(write: NodeWriter) -> str:
     """GATHER and GATHER_ELEMENTS. Source: ONNX Gather-13, GatherElements-13."""
     op_type = "Gather" if write.operation.type == "GATHER" else "GatherElements"
-    return write.node(op_type, write.inputs[0], write.index(write.inputs[1]), axis=write.operation.axis)
+    return write.node(op_type, write.inputs[0], index_of(write, write.inputs[1]), axis=write.operation.axis)
 
 
 @exporter("GATHER_ND")
@@ -121,7 +121,7 @@ def export_scatter_elements(write: NodeWriter) -> str:
     """SCATTER_ELEMENTS. Source: ONNX ScatterElements-18."""
     x, indices, updates = write.inputs
     of = write.operation
-    return write.node("ScatterElements", x, write.index(indices), updates, axis=of.axis, reduction=of.reduction)
+    return write.node("ScatterElements", x, index_of(write, indices), updates, axis=of.axis, reduction=of.reduction)
 
 
 @exporter("SCATTER_ND")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.exporting.registry import exporter
-from nnadapter.exporting.writer import NodeWriter
+from nnadapter.exporting.writer import NodeWriter, known_sizes
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
@@ -36,9 +36,9 @@ def _resize(write: NodeWriter, **attributes: object) -> str:
 
     Refused: sizes that neither scales nor an aspect ratio that is kept give.
     """
-    of, dimensions = write.operation, write.known(write.type.dimensions)
-    scales = np.asarray(write.known(of.scales), np.float32)
-    shape = write.known(of.shape)
+    of, dimensions = write.operation, known_sizes(write.type.dimensions)
+    scales = np.asarray(known_sizes(of.scales), np.float32)
+    shape = known_sizes(of.shape)
     products = (np.asarray(dimensions, dtype) * scales.astype(dtype) for dtype in _PRECISIONS)
     mode = of.coordinate_transformation_mode
     if all(tuple(map(int, np.floor(product))) == tuple(map(int, shape)) for product in products):

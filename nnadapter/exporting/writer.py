@@ -16,6 +16,7 @@ from nnadapter.onnx.written_nodes import WrittenNode, first_opset, opset_of_vers
 from partition.verdict import Reason
 
 _Number = TypeVar("_Number", int, float)
+_Value = TypeVar("_Value")
 OLDEST_OPSET = 24
 """What models are written in, unless an op is newer. ONNX Runtime computes all of it; of some versions that came with
 later opsets (QuantizeLinear-28) it has none."""
@@ -130,7 +131,7 @@ class NodeWriter:
 
         See `node`.
         """
-        stated = {name: self._plain(name, value) for name, value in attributes.items() if value is not None}
+        stated = {name: _plain(name, value) for name, value in attributes.items() if value is not None}
         node = self._node("", op_type, inputs, count, stated)
         node = replace(node, outputs=tuple("" if at in absent else name for at, name in enumerate(node.outputs)))
         self._declare(node, first_opset(op_type, max(opset, OLDEST_OPSET)))
@@ -151,7 +152,7 @@ class NodeWriter:
         Raises:
             Refusal: no opset that models are written in has this version.
         """
-        stated = {name: self._plain(name, value) for name, value in attributes.items()}
+        stated = {name: _plain(name, value) for name, value in attributes.items()}
         node = self._node(domain, op_type, inputs, count, stated)
         opset = version if domain else opset_of_version(op_type, version, OLDEST_OPSET)
         if opset is None:
@@ -190,14 +191,6 @@ class NodeWriter:
             if dtype is not None:
                 self._graph.dtypes[name] = dtype
 
-    def _plain(self, name: str, value: object) -> object:
-        if is_traced(value):
-            raise Refusal(
-                Reason.DYNAMIC_SHAPE,
-                f"attribute {name!r} follows from sizes that the model leaves open, which no ONNX attribute can say",
-            )
-        return value
-
     def dtype_of(self, name: str) -> DataType | None:
         """The data type of a value, if it is known."""
         return self._graph.dtypes.get(name)
@@ -221,16 +214,7 @@ class NodeWriter:
         Raises:
             Refusal: they follow from sizes that the model leaves open.
         """
-        return self.constant(np.array(self.known(values), np.int64))
-
-    def known(self, sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
-        """Sizes that a constant is made of.
-
-        Raises:
-            Refusal: they follow from sizes that the model leaves open.
-        """
-        self._plain("sizes", sizes)
-        return sizes
+        return self.constant(np.array(known_sizes(values), np.int64))
 
     def cast(self, name: str, dtype: DataType) -> str:
         """A value in another data type; itself if it is of that one."""
@@ -238,6 +222,26 @@ class NodeWriter:
             return name
         return self.node("Cast", name, to=dtype)
 
-    def index(self, name: str) -> str:
-        """Indices in a data type that ONNX takes for them."""
-        return name if self.dtype_of(name) in (DataType.INT32, DataType.INT64) else self.cast(name, DataType.INT64)
+
+def index_of(write: NodeWriter, name: str) -> str:
+    """Indices in a data type that ONNX takes for them."""
+    return name if write.dtype_of(name) in (DataType.INT32, DataType.INT64) else write.cast(name, DataType.INT64)
+
+
+def known_sizes(sizes: tuple[_Number, ...]) -> tuple[_Number, ...]:
+    """Sizes that a constant is made of.
+
+    Raises:
+        Refusal: they follow from sizes that the model leaves open.
+    """
+    return _plain("sizes", sizes)
+
+
+def _plain(name: str, value: _Value) -> _Value:
+    """What a node may state of itself; a Refusal where that follows from open sizes."""
+    if is_traced(value):
+        raise Refusal(
+            Reason.DYNAMIC_SHAPE,
+            f"attribute {name!r} follows from sizes that the model leaves open, which no ONNX attribute can say",
+        )
+    return value

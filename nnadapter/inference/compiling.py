@@ -18,6 +18,8 @@ from nnadapter.errors import InvalidOptionError, NNAdapterError
 from nnadapter.files.replacing import check_writable, is_special
 from nnadapter.offering.feeds import random_feed
 from nnadapter.onnx.files import load_model
+from nnadapter.onnx.preparation.further_sizes import further_shapes
+from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.onnx.signature import Shapes, read_shapes
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.planning.setting import Setting, open_setting
@@ -100,22 +102,22 @@ def _verify(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto, engine: PlannedEngine, wanted: Sequence[Shapes]
 ) -> None:
     """Run at each of these shapes, so that what a device computes wrongly is taken from it, and drop the plans."""
-    for shapes in wanted or [engine.complete()]:
+    for shapes in wanted or [default_shapes(engine.prepared)]:
         engine.run(None, random_feed(model, shapes))
     engine.forget_plans()
 
 
 def _leave_open(engine: PlannedEngine, wanted: Sequence[Shapes]) -> None:
     """Make plans that leave sizes open, for shapes that are wanted or else likely; plans of their own for others."""
-    usual = engine.complete()
+    usual = default_shapes(engine.prepared)
     for shapes in wanted or [usual]:
-        complete = engine.complete(shapes)
+        complete = default_shapes(engine.prepared, shapes)
         if not engine.open_for(complete):
             engine.prepare(complete)
-    for count, shapes in enumerate(() if wanted else engine.further_shapes(usual)):
+    for count, shapes in enumerate(() if wanted else further_shapes(engine.prepared, usual)):
         with suppress(NNAdapterError):  # nobody asked for these
             engine.open_for(shapes)
-        if count == _TRIES and not engine.leaves_open:
+        if count == _TRIES and not any(plan.is_open for plan, _ in engine.plans_kept):
             return
 
 

@@ -17,6 +17,7 @@ from nnadapter.ir.size_arrays import SizeArray
 from nnadapter.ir.tracing import Traced
 from nnadapter.onnx.building import array_info, info_of, initializer_of
 from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.node_inputs import NodeInputs, invalid_node
 from nnadapter.onnx.propagation import infer
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import since_version
@@ -130,86 +131,18 @@ class BodyBuilder:
         if opset < OLDEST_OPSET:
             raise Refusal(Reason.UNSUPPORTED_VERSION, f"bodies of {node.op_type} need opset {OLDEST_OPSET} or newer")
         self.node, self.opset = node, opset
-        self._values, self._contents, self._integers = inputs, constants, integers
-        self._inputs = tuple("" if value is None else f"input{position}" for position, value in enumerate(inputs))
+        self.inputs = NodeInputs(node, inputs, constants, integers)
+        self._names = tuple("" if value is None else f"input{position}" for position, value in enumerate(inputs))
         self._nodes: list[OnnxNode] = []
         self._constants: dict[str, Array | SizeArray] = {}
 
     def input(self, position: int) -> str:
         """The name of an input inside, empty where it is absent."""
-        return self._inputs[position] if position < len(self._inputs) else ""
+        return self._names[position] if position < len(self._names) else ""
 
     def wants(self, position: int) -> bool:
         """Whether the node's output at a position is asked for."""
         return bool(self.node.output(position))
-
-    def value(self, position: int) -> Value:
-        """What is known of an input that is there.
-
-        Raises:
-            Refusal: it is absent, or not even its rank and data type are known.
-        """
-        value = self._values[position] if self.input(position) else None
-        if value is None:
-            raise self.invalid(f"lacks its input {position}")
-        if value.shape is None or value.dtype is None:
-            raise Refusal(Reason.DYNAMIC_SHAPE, f"input {position} of {self.node.op_type} has an unknown rank or type")
-        return value
-
-    def shape(self, position: int) -> tuple[int | None, ...]:
-        """The dimensions of an input that is there, None for open ones."""
-        return tuple(size if type(size) is int else None for size in self.value(position).shape or ())
-
-    def size(self, position: int, axis: int) -> int | None:
-        """One dimension of an input: a number, traced where it is open but known at each run; None if unknown."""
-        shape = self.value(position).shape or ()
-        if not -len(shape) <= axis < len(shape):
-            raise self.invalid(f"has an input {position} of rank {len(shape)}, and reads its axis {axis}")
-        size = shape[axis]
-        return None if size is None or isinstance(size, str) else size
-
-    def width(self, position: int, axis: int = -1) -> int | None:
-        """One dimension of an input where it is a plain number; None where it is open."""
-        size = self.size(position, axis)
-        return size if type(size) is int else None
-
-    def integers(self, position: int) -> tuple[int, ...]:
-        """The contents of an input, traced where they follow from sizes.
-
-        Raises:
-            Refusal: they are known only when the model runs.
-        """
-        items = self._integers(position)
-        return tuple(self.contents(position).reshape(-1).tolist()) if items is None else items
-
-    def rank(self, position: int) -> int:
-        """The number of dimensions of an input that is there."""
-        return len(self.shape(position))
-
-    def dtype(self, position: int | None = None) -> str:
-        """The name of the data type of an input that is there; of the first that is of reals, if none is named."""
-        if position is not None:
-            return str(self.value(position).dtype)
-        names = (str(value.dtype) for value in self._values if value is not None)
-        return next((name for name in names if "float" in name), None) or self.dtype(0)
-
-    def contents(self, position: int) -> Array:
-        """The contents of an input.
-
-        Raises:
-            Refusal: they are known only when the model runs.
-        """
-        if position not in self._contents:
-            raise Refusal(
-                Reason.NOT_CONSTANT,
-                f"input {position} of {self.node.op_type} is known only when the model runs; expected an initializer "
-                "or what follows from shapes",
-            )
-        return self._contents[position]
-
-    def knows(self, position: int) -> bool:
-        """Whether the contents of an input are known."""
-        return position in self._contents
 
     def constant_of(self, name: str) -> Array | None:
         """The contents of a constant of the body; None for any other name."""
@@ -218,7 +151,7 @@ class BodyBuilder:
 
     def invalid(self, problem: str) -> Refusal:
         """The refusal of a node that means nothing; the sentence begins with its op type."""
-        return Refusal(Reason.INVALID_NODE, f"{self.node.op_type} {problem}")
+        return invalid_node(self.node, problem)
 
     def unsupported(self, attribute: str, problem: str) -> Refusal:
         """The refusal of a node for one of its attributes."""
@@ -264,26 +197,6 @@ class BodyBuilder:
         """Add an Unsqueeze."""
         return self.add("Unsqueeze", x, self.constant(axes))
 
-    def slice(self, x: str, axis: int, begin: int, end: int | str) -> str:
-        """Add a Slice along one axis; the end may be the name of a vector of one element."""
-        stop = end if isinstance(end, str) else self.constant((end,))
-        return self.add("Slice", x, self.constant((begin,)), stop, self.constant((axis,)))
-
-    def split(self, x: str, axis: int, sizes: Sequence[int]) -> tuple[str, ...]:
-        """Add a Split into parts of these sizes."""
-        return self.add_several("Split", (x, self.constant(tuple(sizes))), len(sizes), axis=axis)
-
-    def length(self, x: str, axis: int) -> str:
-        """Add what gives one dimension of a value, as a vector of one element."""
-        return self.add("Gather", self.add("Shape", x), self.constant((axis,)))
-
-    def steps(self, x: str, axis: int, size: int | None) -> str:
-        """Add the numbers from 0 to a dimension of a value: a constant where that is a plain number."""
-        if type(size) is int:
-            return self.constant(np.arange(size))
-        scalar = self.add("Squeeze", self.length(x, axis)) if size is None else self.constant(size)
-        return self.add("Range", self.constant(0), scalar, self.constant(1))
-
     def reshape(self, x: str, *sizes: int) -> str:
         """Add a Reshape: 0 keeps a size, -1 is what is left."""
         return self.add("Reshape", x, self.constant(sizes))
@@ -291,9 +204,9 @@ class BodyBuilder:
     def finish(self, outputs: Sequence[str]) -> Body:
         """Return the body; an output that no node of its own makes is copied."""
         wanted = [name if self.wants(position) else "" for position, name in enumerate(outputs)]
-        made: set[str] = set(self._inputs) | self._constants.keys()
+        made: set[str] = set(self._names) | self._constants.keys()
         for position, name in enumerate(wanted):
             if name and name in made:
                 wanted[position] = self.add("Identity", name)
             made.add(wanted[position])
-        return Body(self._inputs, tuple(wanted), tuple(self._nodes), self._constants, self.opset)
+        return Body(self._names, tuple(wanted), tuple(self._nodes), self._constants, self.opset)

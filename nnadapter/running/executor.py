@@ -1,11 +1,7 @@
 """Runs a compiled plan: the steps in order, every value in a numbered slot, nothing looked up by name on the way.
 
-A step that fails on its device runs again on the CPU with the same inputs, and the run's provenance says so; where the
-policy forbids that, the failure is raised as a typed error that names device, segment and nodes. What a driver says may
-go well the next time (`TransientError`) is repeated once before. A device that keeps failing rests (`resting.py`).
-
-The same inputs are the same bytes: numpy refuses to write to what a driver in Python gets, and devices whose own code
-gets addresses, or that failed and did not go well since, work on copies.
+What a step does, and what happens where it fails, is in `one_step.py`; what happens where nothing takes its place, in
+`whole.py`.
 """
 
 from __future__ import annotations
@@ -13,28 +9,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nnadapter.drivers.border import check_results, copied, read_only
-from nnadapter.drivers.copies import Transfer, on_host
-from nnadapter.errors import (
-    FAILURES,
-    CancelledError,
-    ExecutionError,
-    InvalidInputError,
-    NNAdapterError,
-    TransientError,
-    describe,
-)
+from nnadapter.drivers.copies import Transfer
+from nnadapter.errors import CancelledError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
-from nnadapter.running.borders import Borders, Given, Into
-from nnadapter.running.bound_step import BoundStep, Substitute
+from nnadapter.running.borders import Borders, Given
+from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.control import RunControl
-from nnadapter.running.failing import REPEATED
-from nnadapter.running.incidents import Incident
 from nnadapter.running.one_run import OneRun
+from nnadapter.running.one_step import after_failure, ask_before, run_step
 from nnadapter.running.outputs import NOTHING_KEPT, Kept, output_of, own_value
 from nnadapter.running.plan_memory import Holding
 from nnadapter.running.pool import ExecutionPool
@@ -44,8 +29,6 @@ from nnadapter.running.whole import Whole
 
 if TYPE_CHECKING:
     from nnadapter.ir.size_class import SizeClass
-
-_MOST_FAILURES = 5
 
 
 class Ahead(Protocol):
@@ -281,201 +264,3 @@ class CompiledPlan:
     def _pools(self) -> list[ExecutionPool]:
         whole = [self._whole.pool] if self._whole is not None else []
         return [*(pool for bound in self.steps for pool in bound.pools), *whole]
-
-
-def _stopped(control: RunControl, bound: BoundStep, device: str, how: str) -> CancelledError:
-    segment = bound.step.segment
-    return control.error(f"segment {segment} on {device!r} {how}", device=device, segment=segment)
-
-
-def ask_before(control: RunControl, bound: BoundStep, *, shared: bool) -> None:
-    """Wait for the turn of a step that is next; raise CancelledError where the run is to stop.
-
-    Args:
-        control: of the run.
-        bound: the step.
-        shared: the plan has several devices.
-    """
-    control.before(bound.step.device, shared=shared)
-    if control.is_over:
-        raise _stopped(control, bound, bound.step.device, "was next")
-
-
-def run_step(
-    bound: BoundStep,
-    values: list[Any],
-    made: list[Transfer] | None,
-    kept: Kept,
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    given: Given | None,
-) -> StepRun:
-    """Run one step, and note what it made; where values may stay on devices, `made` gets the transfers."""
-    started, health = time.perf_counter(), bound.health
-    if health.is_troubled and not health.may_try(bound.step.outputs):
-        return _without_trying(bound, values, control, given, started)
-    try:
-        for each in bound.planned:
-            each.check(values)
-        if made is None:
-            results = _computed(bound, [values[slot] for slot in bound.inputs], control, sizes, given)
-        else:
-            results = _staying(bound, values, made, kept, control, sizes, given)
-    except FAILURES as error:
-        return after_failure(bound, error, values, control, sizes, given, started)
-    if health.is_troubled:
-        health.succeeded(bound.step.outputs)
-    return _noted(bound, bound.step.device, results, values, started)
-
-
-def after_failure(
-    bound: BoundStep,
-    error: BaseException,
-    values: list[Any],
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    given: Given | None,
-    started: float,
-) -> StepRun:
-    """Run a step that failed on its device once more, or elsewhere, and note what it made; or raise."""
-    device = bound.step.device
-    if control is not None and control.is_over:
-        raise _stopped(control, bound, device, "was under way") from error
-    if not bound.guarded or isinstance(error, OtherShapeError):
-        raise error  # the host's own errors are typed, and nobody comes after it
-    if isinstance(error, TransientError):
-        try:
-            results = _computed(bound, _on_host(bound, values), control, sizes, given)
-        except FAILURES as second:
-            if control is not None and control.is_over:
-                raise _stopped(control, bound, device, "was under way") from second
-            error = second
-        else:
-            return _noted(bound, device, results, values, started, "", (bound.say(bound.step, error, REPEATED),))
-    bound.health.failed(bound.step.outputs, error)
-    failure = describe(error)
-    substitute = _substitute(bound, error)
-    with bound.lock:
-        if failure not in bound.failures and len(bound.failures) < _MOST_FAILURES:
-            bound.failures.append(failure)
-    results = _results_of(substitute, bound, failure, values, control, given)
-    incident = bound.say(bound.step, error, f"it runs on {substitute.display_name} instead")
-    return _noted(bound, substitute.device, results, values, started, failure, (incident,))
-
-
-def _without_trying(
-    bound: BoundStep, values: list[Any], control: RunControl | None, given: Given | None, started: float
-) -> StepRun:
-    """Run a step elsewhere whose device rests, and note what it made."""
-    failure = bound.health.text(bound.step.outputs) or f"device {bound.step.device!r} rested"
-    substitute = _substitute(bound, ExecutionError(failure, device=bound.step.device, phase="run"))
-    results = _results_of(substitute, bound, failure, values, control, given)
-    return _noted(bound, substitute.device, results, values, started, failure)
-
-
-def _noted(
-    bound: BoundStep,
-    device: str,
-    results: Sequence[Any],
-    values: list[Any],
-    started: float,
-    failure: str = "",
-    incidents: tuple[Incident, ...] = (),
-) -> StepRun:
-    for slot, result in zip(bound.outputs, results, strict=True):
-        values[slot] = result
-    bound.seconds = time.perf_counter() - started
-    return StepRun(bound.step.segment, device, bound.seconds, failure, incidents)
-
-
-def _staying(
-    bound: BoundStep,
-    values: list[Any],
-    made: list[Transfer],
-    kept: Kept,
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    given: Given | None,
-) -> Sequence[Any]:
-    """What a step makes of values that may lie on devices: there, or from arrays."""
-    if bound.residence is not None:
-        compute = partial(bound.pool.compute_on_device, control=control, sizes=sizes)
-        stayed = bound.residence.compute(compute, values, made, kept)
-        if stayed is not None:
-            return stayed
-    return _computed(bound, _on_host(bound, values, made), control, sizes, given)
-
-
-def _on_host(bound: BoundStep, values: Sequence[Any], made: list[Transfer] | None = None) -> list[Any]:
-    made = [] if made is None else made
-    return [on_host(values[slot], name, made) for slot, name in zip(bound.inputs, bound.names, strict=True)]
-
-
-def _computed(
-    bound: BoundStep,
-    inputs: Sequence[Any],
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    given: Given | None,
-) -> Sequence[Any]:
-    """What a step makes of arrays, in the memory that is given for it, if any is."""
-    host = not bound.guarded
-    # Drivers are told of what may stop a run by another call, which makes its results new.
-    into = () if given is None or not (host or control is None) else given.of(bound.position)
-    results = _of_host(bound, inputs, control, into) if host else _guarded(bound, inputs, control, sizes, into)
-    return results if given is None else given.kept_apart(results, into)
-
-
-def _of_host(bound: BoundStep, inputs: Sequence[Any], control: RunControl | None, into: Into) -> Sequence[Any]:
-    if not into:
-        return bound.pool.compute(inputs, control)
-    try:
-        return bound.pool.compute_into(inputs, into)
-    except CancelledError:
-        raise
-    except NNAdapterError:  # what was inferred of the model may not be what its nodes make
-        return bound.pool.compute(inputs, control)
-
-
-def _substitute(bound: BoundStep, error: BaseException) -> Substitute:
-    """What takes the place of a device that failed; made once. Raises where nothing may, or can."""
-    with bound.lock:
-        if bound.substitute is None:
-            bound.substitute = bound.on_failure(bound.step, error)
-        return bound.substitute
-
-
-def _results_of(
-    substitute: Substitute,
-    bound: BoundStep,
-    failure: str,
-    values: Sequence[Any],
-    control: RunControl | None,
-    given: Given | None,
-) -> Sequence[Any]:
-    """What a substitute makes of the inputs of a step."""
-    try:
-        results = substitute.pool.compute([on_host(values[slot]) for slot in substitute.inputs], control)
-    except NNAdapterError as second:
-        if control is not None and control.is_over:
-            raise _stopped(control, bound, substitute.device, "was under way") from second
-        segment = bound.step.segment
-        also = substitute.display_name
-        message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"
-        if isinstance(second, InvalidInputError):
-            raise InvalidInputError(message) from second
-        raise ExecutionError(message, device=substitute.device, segment=segment, phase="run") from second
-    return results if given is None else given.kept_apart(results)
-
-
-def _guarded(
-    bound: BoundStep,
-    inputs: Sequence[Array],
-    control: RunControl | None,
-    sizes: Sequence[Any] | None,
-    into: Into,
-) -> Sequence[Array]:
-    hand = copied if bound.copies_inputs or bound.health.is_troubled else read_only
-    handed = [hand(array) for array in inputs]
-    results = bound.pool.compute_into(handed, into) if into else bound.pool.compute(handed, control, sizes)
-    return check_results(results, bound.step.outputs, bound.expected)

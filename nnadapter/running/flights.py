@@ -30,9 +30,9 @@ from nnadapter.planning.overlap import Overlap
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending
 from nnadapter.running.bound_step import BoundStep
-from nnadapter.running.executor import after_failure, ask_before, run_step
 from nnadapter.running.lanes import Job, Lane
 from nnadapter.running.one_run import OneRun
+from nnadapter.running.one_step import after_failure, ask_before, run_step
 from nnadapter.running.provenance import StepRun
 from nnadapter.traces.event import WAIT
 from nnadapter.traces.trace import Trace

@@ -8,7 +8,7 @@ once. Where devices cannot, every set of shapes has a plan of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nnadapter.drivers.copies import on_host
 from nnadapter.errors import CompilationError, InvalidInputError, InvalidModelError
 from nnadapter.offering.feeds import feed_for
-from nnadapter.onnx.preparation.further_sizes import further_shapes
+from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.signature import Shapes, read_signature
 from nnadapter.options import Options
@@ -165,9 +165,9 @@ class PlannedEngine(PlansEngine[Compiled]):
         return (*((plan, None) for plan in self._plans.kept if not plan.is_open), *self._open.kept)
 
     @property
-    def leaves_open(self) -> bool:
-        """Whether there is a plan that leaves sizes open."""
-        return bool(self._open.kept)
+    def prepared(self) -> Prepared:
+        """What the model is."""
+        return self._planner.prepared
 
     @property
     def is_fixed(self) -> bool:
@@ -189,14 +189,6 @@ class PlannedEngine(PlansEngine[Compiled]):
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
-
-    def complete(self, shapes: Shapes | None = None) -> Shapes:
-        """The shapes of all inputs: those that are given, and usual ones. See `default_shapes`."""
-        return default_shapes(self._planner.prepared, shapes)
-
-    def further_shapes(self, usual: Shapes) -> Iterator[Shapes]:
-        """See `further_shapes`."""
-        return further_shapes(self._planner.prepared, usual)
 
     def _compiled_for(self, shapes: Shapes) -> Compiled:
         """The plan for these input shapes, made now if it is not kept.

@@ -32,27 +32,27 @@ def silu(body: BodyBuilder, x: str) -> str:
 @function_op("Gelu", "X", "Y")
 def gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """Gelu by the error function. Source: com.microsoft Gelu-1."""
-    return (gelu(body, body.input(0), body.dtype()),)
+    return (gelu(body, body.input(0), body.inputs.dtype()),)
 
 
 @function_op("FastGelu", "X bias?", "Y")
 def fast_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """Gelu by tanh, of a sum where there is a bias. Source: com.microsoft FastGelu-1."""
     x = body.add("Add", body.input(0), body.input(1)) if body.input(1) else body.input(0)
-    return (gelu(body, x, body.dtype(), "tanh"),)
+    return (gelu(body, x, body.inputs.dtype(), "tanh"),)
 
 
 @function_op("BiasGelu", "A B", "C")
 def bias_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """Gelu of a sum. Source: com.microsoft BiasGelu-1."""
-    return (gelu(body, body.add("Add", body.input(0), body.input(1)), body.dtype()),)
+    return (gelu(body, body.add("Add", body.input(0), body.input(1)), body.inputs.dtype()),)
 
 
 @function_op("QuickGelu", "X", "Y", {"alpha": 1.702})
 def quick_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """`x * Sigmoid(alpha * x)`. Source: com.microsoft QuickGelu-1."""
     x, alpha = body.input(0), body.node.number("alpha", 1.702)
-    scaled = x if alpha == 1 else body.add("Mul", x, body.constant(alpha, body.dtype()))
+    scaled = x if alpha == 1 else body.add("Mul", x, body.constant(alpha, body.inputs.dtype()))
     return (body.add("Mul", x, body.add("Sigmoid", scaled)),)
 
 
@@ -60,11 +60,11 @@ def quick_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
 def bias_split_gelu_body(body: BodyBuilder) -> tuple[str, ...]:
     """The first half of a sum's channels times Gelu of the second. Source: com.microsoft BiasSplitGelu-1."""
     total = body.add("Add", body.input(0), body.input(1))
-    width = body.width(1, 0) if body.rank(1) == 1 else None
+    width = body.inputs.width(1, 0) if body.inputs.rank(1) == 1 else None
     if width is None or width % 2:
         raise body.invalid("takes a bias of an even, known number of channels")
     left, right = body.add_several("Split", (total, body.constant([width // 2, width // 2])), 2, axis=-1)
-    return (body.add("Mul", left, gelu(body, right, body.dtype())),)
+    return (body.add("Mul", left, gelu(body, right, body.inputs.dtype())),)
 
 
 @function_op("BiasAdd", "X bias skip", "Y")

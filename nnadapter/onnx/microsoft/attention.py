@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
+from nnadapter.onnx.microsoft.axes import parts_along
 from nnadapter.onnx.microsoft.heads import Scores, attention, separated
 from nnadapter.onnx.microsoft.masks import score_mask
 from nnadapter.onnx.refusal import Refusal
@@ -66,19 +67,19 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
         if body.node.integer(name, 0):
             raise body.unsupported(name, "is 1; expected 0")
     heads, widths = body.node.integer("num_heads"), _widths(body)
-    parts = [separated(body, part, heads) for part in body.split(product, -1, widths)]
+    parts = [separated(body, part, heads) for part in parts_along(body, product, -1, widths)]
     before = None
     if body.input(past):
         before = tuple(body.add("Gather", body.input(past), body.constant(index), axis=0) for index in (0, 1))
-    steps, old = body.size(0, 1), body.size(past, 3) if before else 0
+    steps, old = body.inputs.size(0, 1), body.inputs.size(past, 3) if before else 0
     total = None if steps is None or old is None else steps + old
-    if before and body.input(mask) and body.rank(mask) == 1:
+    if before and body.input(mask) and body.inputs.rank(mask) == 1:
         raise body.unsupported("mask_index", "is a mask of rank 1 beside past keys; expected one of rank 2 or 3")
     scores = Scores(
         scale=_scale(body),
         head_size=widths[0] // heads,
         causal=body.node.integer("unidirectional", 0) == 1,
-        mask=score_mask(body, mask, bias, (body.input(0), 1, steps), body.size(0, 0)),
+        mask=score_mask(body, mask, bias, (body.input(0), 1, steps), body.inputs.size(0, 0)),
         sizes=(steps, total) if body.opset < 23 else (None, None),
     )
     made, key, value = attention(body, parts[0], parts[1], parts[2], scores, before)  # type: ignore[arg-type]
@@ -89,7 +90,11 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
 
 
 def _widths(body: BodyBuilder) -> Sequence[int]:
-    stated, total, heads = body.node.integers("qkv_hidden_sizes"), body.width(1, 1), body.node.integer("num_heads")
+    stated, total, heads = (
+        body.node.integers("qkv_hidden_sizes"),
+        body.inputs.width(1, 1),
+        body.node.integer("num_heads"),
+    )
     if total is None and stated is None:
         raise Refusal(Reason.DYNAMIC_SHAPE, f"{body.node.op_type} has weights of unknown width")
     widths = stated or (int(total or 0) // 3,) * 3
@@ -116,20 +121,20 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
         raise body.unsupported("qk", "is an output that has no meaning here")
     query, key, value, keys = _packed(body)
     past = (body.input(6), body.input(7)) if body.input(6) else None
-    before = body.size(6, 2) if past else 0
+    before = body.inputs.size(6, 2) if past else 0
     total = None if keys[2] is None or before is None else keys[2] + before
-    steps, width = body.size(0, 1), body.width(0)
+    steps, width = body.inputs.size(0, 1), body.inputs.width(0)
     causal = body.node.integer("unidirectional", 0) == 1
     if causal and not past and body.input(1) and (steps is None or total is None or steps < total):
         raise body.unsupported("unidirectional", "is 1 with more keys than queries, whose last sees all keys")
     heads = body.node.integer("num_heads")
-    head_size = width if body.rank(0) == 5 else None if width is None else width // heads
+    head_size = width if body.inputs.rank(0) == 5 else None if width is None else width // heads
     counted = (past[0] if past and before is None else keys[0], 2 if past and before is None else keys[1], total)
     scores = Scores(
         scale=_scale(body),
         head_size=head_size,
         causal=causal,
-        mask=score_mask(body, 4, 5, counted, body.size(0, 0)),
+        mask=score_mask(body, 4, 5, counted, body.inputs.size(0, 0)),
         sizes=(steps, total) if body.opset < 23 else (None, None),
     )
     return attention(body, query, key, value, scores, past)
@@ -141,21 +146,21 @@ def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | Non
     if heads < 1:
         raise body.invalid(f"has attribute 'num_heads' {heads}; expected 1 or more")
     names = [body.input(position) for position in range(3)]
-    if body.rank(0) == 5:
+    if body.inputs.rank(0) == 5:
         parts = _unpacked(body, names[0], 3)
-        counted = names[0], 1, body.size(0, 1)
-    elif body.rank(1) == 5:
+        counted = names[0], 1, body.inputs.size(0, 1)
+    elif body.inputs.rank(1) == 5:
         parts = [body.reshape(names[0], 0, 0, heads, -1), *_unpacked(body, names[1], 2)]
-        counted = names[1], 1, body.size(1, 1)
-    elif body.rank(1) == 4:
+        counted = names[1], 1, body.inputs.size(1, 1)
+    elif body.inputs.rank(1) == 4:
         if body.input(3):
             query_bias = _biases(body)[0]
             names[0] = body.add("Add", names[0], query_bias)
-        counted = names[1], 2, body.size(1, 2)
+        counted = names[1], 2, body.inputs.size(1, 2)
         return separated(body, names[0], heads), names[1], names[2], counted
     else:
         parts = [body.reshape(name, 0, 0, heads, -1) for name in names]
-        counted = names[1], 1, body.size(1, 1)
+        counted = names[1], 1, body.inputs.size(1, 1)
     if body.input(3):
         shaped = [body.reshape(bias, heads, -1) for bias in _biases(body)]
         parts = [body.add("Add", part, bias) for part, bias in zip(parts, shaped, strict=True)]
@@ -164,14 +169,14 @@ def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | Non
 
 
 def _unpacked(body: BodyBuilder, x: str, count: int) -> list[str]:
-    parts = body.split(x, 3, (1,) * count)
+    parts = parts_along(body, x, 3, (1,) * count)
     return [body.add("Squeeze", part, body.constant((3,))) for part in parts]
 
 
 def _biases(body: BodyBuilder) -> tuple[str, ...]:
     """The bias of queries, keys and values: those of queries and keys are as wide as the queries are."""
-    total, width = body.width(3, 0), body.width(0)
+    total, width = body.inputs.width(3, 0), body.inputs.width(0)
     if total is None:
         raise body.invalid("has a bias of unknown width")
-    own = total // 3 if body.rank(0) == 5 or width is None else width
-    return body.split(body.input(3), 0, (own, own, total - 2 * own))
+    own = total // 3 if body.inputs.rank(0) == 5 or width is None else width
+    return parts_along(body, body.input(3), 0, (own, own, total - 2 * own))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
-from nnadapter.onnx.microsoft.axes import channels_first, channels_last
+from nnadapter.onnx.microsoft.axes import channels_first, channels_last, sliced
 from nnadapter.onnx.microsoft.fused_activation import apply
 
 _WINDOWS = {
@@ -50,7 +50,7 @@ def _activated(body: BodyBuilder, x: str) -> str:
 
 
 def _convolved_channels_last(body: BodyBuilder) -> str:
-    rank = body.rank(0)
+    rank = body.inputs.rank(0)
     return channels_last(body, _convolved(body, channels_first(body, body.input(0), rank), body.input(1)), rank)
 
 
@@ -64,5 +64,5 @@ def crop_body(body: BodyBuilder) -> tuple[str, ...]:
     ends = (-bottom or None, -right or None) if scale is None else (top + scale[0], left + scale[1])
     x = body.input(0)
     for axis, begin, end in ((2, top, ends[0]), (3, left, ends[1])):
-        x = body.slice(x, axis, begin, 2**31 - 1 if end is None else end)
+        x = sliced(body, x, axis, begin, 2**31 - 1 if end is None else end)
     return (x,)

@@ -9,6 +9,7 @@ from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
+from nnadapter.onnx.microsoft.axes import sliced
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 
@@ -25,7 +26,7 @@ def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
 
     The adapter IR has an operation for it, so that weights stay packed; this is for devices that take ONNX.
     """
-    node, dtype = body.node, body.dtype()
+    node, dtype = body.node, body.inputs.dtype()
     units, depth = node.integer("N"), node.integer("K")
     bits, block_size = node.integer("bits", 4), _block_size(body)
     if body.input(4) or node.integer("weight_prepacked", 0):
@@ -37,7 +38,7 @@ def mat_mul_n_bits(body: BodyBuilder) -> Sequence[str]:
     reals = body.add("Mul", reals, body.reshape(body.input(2), units, blocks, 1))
     weight = body.reshape(reals, units, blocks * block_size)
     if blocks * block_size > depth:
-        weight = body.slice(weight, 1, 0, depth)
+        weight = sliced(body, weight, 1, 0, depth)
     product = body.add("MatMul", body.input(0), body.add("Transpose", weight, perm=(1, 0)))
     return [body.add("Add", product, body.input(5)) if body.input(5) else product]
 
@@ -70,14 +71,14 @@ def _integers(body: BodyBuilder, packed: str, bits: int) -> str:
 def _zero_points(body: BodyBuilder, shape: tuple[int, int], bits: int) -> str:
     """Zero points of the blocks of every row, as reals."""
     units, blocks = shape
-    dtype = body.dtype()
+    dtype = body.inputs.dtype()
     if not body.input(3):
         return body.constant(1 << (bits - 1), dtype)
-    if body.dtype(3) != "uint8":
+    if body.inputs.dtype(3) != "uint8":
         return body.reshape(body.cast(body.input(3), dtype), units, blocks, 1)
     points = body.reshape(_integers(body, body.input(3), bits), units, -1)
     if blocks * bits % 8:
-        points = body.slice(points, 1, 0, blocks)
+        points = sliced(body, points, 1, 0, blocks)
     return body.reshape(body.cast(points, dtype), units, blocks, 1)
 
 
@@ -96,7 +97,7 @@ def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
     table = _Table.of(body)
     reals, scale = body.cast(table.integers(0), table.dtype), table.rows(body.input(2))
     if body.input(3):
-        points = body.slice(table.integers(3), -1, 0, table.blocks)
+        points = sliced(body, table.integers(3), -1, 0, table.blocks)
         reals = body.add("Sub", reals, table.spread(body.cast(points, table.dtype)))
     elif table.is_bytes:
         reals = body.add("Sub", reals, body.constant(1 << (table.bits - 1), table.dtype))
@@ -122,7 +123,7 @@ class _Table:
     @classmethod
     def of(cls, body: BodyBuilder) -> _Table:
         """Raises Refusal where the table is not of integers, or the blocks do not run along its last axis alone."""
-        node, rank, dtype = body.node, body.rank(0), body.dtype(0)
+        node, rank, dtype = body.node, body.inputs.rank(0), body.inputs.dtype(0)
         axes = [node.integer(name, default) for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
         if axes[1] not in (-1, rank - 1) or axes[0] in (-1, rank - 1):
             raise body.unsupported(
@@ -132,14 +133,14 @@ class _Table:
             raise Refusal(Reason.UNSUPPORTED_DTYPE, f"{node.op_type} has a table of {dtype}; expected integers")
         bits = node.integer("bits", 4) if dtype == "uint8" else 8
         _refuse_bits(body, bits)
-        width, blocks = body.width(0), body.width(2)
+        width, blocks = body.inputs.width(0), body.inputs.width(2)
         if width is None or blocks is None or blocks != -(-(width * 8 // bits) // _block_size(body, 128)):
             raise body.invalid(f"has {blocks} scales for a row of {width} elements; expected one for each block")
         length = width * 8 // bits
         return cls(
             body=body,
             axis=axes[0],
-            dtype=body.dtype(2),
+            dtype=body.inputs.dtype(2),
             bits=bits,
             is_bytes=dtype == "uint8",
             length=length,
@@ -152,9 +153,9 @@ class _Table:
 
     def integers(self, position: int) -> str:
         """What is looked up in the table or in its zero points, one integer to an element."""
-        body, dtype = self.body, self.body.dtype(position)
+        body, dtype = self.body, self.body.inputs.dtype(position)
         if dtype in _IN_BYTES:  # which Gather takes at any opset
-            known = derived(_as_bytes, body.contents(position), dtype=_IN_BYTES[dtype])
+            known = derived(_as_bytes, body.inputs.contents(position), dtype=_IN_BYTES[dtype])
             return self.rows(body.constant(known, _IN_BYTES[dtype]))
         packed = self.rows(body.input(position))
         return packed if self.bits == 8 else self._joined(_integers(body, packed, self.bits))
@@ -163,11 +164,11 @@ class _Table:
         """Scales or zero points of rows that were looked up, for each element."""
         body, block = self.body, _block_size(self.body, 128)
         many = body.add("Expand", body.unsqueeze(parameters, -1), body.constant((block,)))
-        return body.slice(self._joined(many), -1, 0, self.length)
+        return sliced(body, self._joined(many), -1, 0, self.length)
 
     def _joined(self, x: str) -> str:
         """The last two axes as one."""
-        rank = self.body.rank(0) - 1 + self.body.rank(1)
+        rank = self.body.inputs.rank(0) - 1 + self.body.inputs.rank(1)
         return self.body.reshape(x, *(0,) * (rank - 1), -1)
 
 

@@ -31,7 +31,7 @@ def apply(body: BodyBuilder, x: str, activation: str, parameters: Sequence[float
         Refusal: there is no such activation.
     """
     if activation == _BOUNDS and len(parameters) == 2:
-        return body.add("Clip", x, *(body.constant(bound, body.dtype()) for bound in parameters))
+        return body.add("Clip", x, *(body.constant(bound, body.inputs.dtype()) for bound in parameters))
     names = _PARAMETERS.get(activation)
     if names is None:
         known = ", ".join(sorted({*_PARAMETERS, _BOUNDS} - {""}))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
+from nnadapter.onnx.microsoft.axes import length_of, parts_along, sliced, steps_along
 from nnadapter.onnx.microsoft.heads import Scores, attention, filtered, lowest, separated
 from nnadapter.onnx.microsoft.rotary import turned
 
@@ -96,7 +97,7 @@ def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     made, *both = attention(body, query, key, value, scores, None, (heads, groups))
     if past is not None and cache.size > cache.total:
         both = [
-            body.add("Concat", new, body.slice(old, 2, cache.total, 2**31 - 1), axis=2)
+            body.add("Concat", new, sliced(body, old, 2, cache.total, 2**31 - 1), axis=2)
             for new, old in zip(both, past, strict=True)
         ]
     return made, *both
@@ -117,7 +118,7 @@ def _refuse(body: BodyBuilder) -> None:
 
 def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, int]:
     """Queries, keys and values, each `[B, N, S, H]`, and H."""
-    width = body.width(0)
+    width = body.inputs.width(0)
     packed = not body.input(1)
     count = heads + 2 * groups if packed else heads
     if width is None or width % count:
@@ -125,14 +126,14 @@ def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, i
     size = width // count
     names = [body.input(position) for position in range(3)]
     if packed:
-        names = list(body.split(names[0], -1, (heads * size, groups * size, groups * size)))
+        names = list(parts_along(body, names[0], -1, (heads * size, groups * size, groups * size)))
     parts = (separated(body, name, number) for name, number in zip(names, (heads, groups, groups), strict=True))
     query, key, value = parts
     return query, key, value, size
 
 
 def _cache(body: BodyBuilder) -> _Cache:
-    steps, size = body.size(0, 1), body.size(3, 2) if body.input(3) else 0
+    steps, size = body.inputs.size(0, 1), body.inputs.size(3, 2) if body.input(3) else 0
     if steps is None or size is None:
         return _Cache(steps=None)
     total = _total_length(body, steps, size)
@@ -140,7 +141,7 @@ def _cache(body: BodyBuilder) -> _Cache:
 
 
 def _total_length(body: BodyBuilder, steps: int, size: int) -> int:
-    stated = body.integers(6)
+    stated = body.inputs.integers(6)
     if len(stated) != 1:
         raise body.invalid(f"has {len(stated)} numbers for its total length; expected one")
     total = stated[0]
@@ -168,7 +169,7 @@ def _total(body: BodyBuilder) -> str:
 
 
 def _counted(body: BodyBuilder, x: str) -> str:
-    return body.cast(body.length(x, 2), _COUNTS)
+    return body.cast(length_of(body, x, 2), _COUNTS)
 
 
 def _scattered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) -> str:
@@ -193,17 +194,17 @@ def _gathered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) 
     last = body.add("Sub", body.add("Add", room, added), one)
     behind = body.add("Where", is_new, shifted, body.add("Min", places, last))
     chosen = body.add("Where", body.add("Less", places, begin), places, behind)
-    texts = body.cast(body.add("Squeeze", body.length(old, 0)), _COUNTS)
+    texts = body.cast(body.add("Squeeze", length_of(body, old, 0)), _COUNTS)
     numbers = body.add("Range", body.constant(0.0, _COUNTS), texts, body.constant(1.0, _COUNTS))
     offsets = body.unsqueeze(body.add("Mul", numbers, body.add("Add", room, added)), 1)
     source = body.cast(body.add("Add", chosen, offsets), "int32")
     rows = body.add("Transpose", body.add("Concat", old, new, axis=2), perm=[0, 2, 1, 3])
-    flat = body.reshape(rows, -1, body.node.integer("kv_num_heads"), body.width(3) or 0)
+    flat = body.reshape(rows, -1, body.node.integer("kv_num_heads"), body.inputs.width(3) or 0)
     return body.add("Transpose", body.add("Gather", flat, source, axis=0), perm=[0, 2, 1, 3])
 
 
 def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _Cache, first: str) -> tuple[str, str]:
-    pairs = body.width(7)
+    pairs = body.inputs.width(7)
     if pairs is None:
         raise body.invalid("has tables of unknown width")
     positions = body.input(9)
@@ -215,7 +216,7 @@ def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _C
         if positions:
             tables.append(body.add("Gather", body.input(position), positions))
         else:
-            tables.append(body.unsqueeze(body.slice(body.input(position), 0, 0, cache.steps or 0), 0))
+            tables.append(body.unsqueeze(sliced(body, body.input(position), 0, 0, cache.steps or 0), 0))
     interleaved = body.node.integer("rotary_interleaved", 0) != 0
     query, key = (
         turned(body, part, (tables[0], tables[1]), pairs, head_size, interleaved=interleaved) for part in parts
@@ -226,7 +227,7 @@ def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _C
 def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:
     """How scores come about, by the names of queries, keys and the first positions."""
     first = names[2]
-    dtype, causal = body.dtype(), body.node.integer("causal", 1) != 0
+    dtype, causal = body.inputs.dtype(), body.node.integer("causal", 1) != 0
     window = body.node.integer("local_window_size", -1)
     mask = body.input(10)
     if first or window >= 0:
@@ -263,9 +264,9 @@ def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window:
         # Less, not Greater: a device may compute Greater of reals otherwise, and refuse it.
         width = body.constant(window, _COUNTS if cache.steps is None else "int64")
         allowed = body.add("And", allowed, body.add("Less", body.add("Sub", places, width), columns))
-    return filtered(body, allowed, lowest(body.dtype()), body.dtype())
+    return filtered(body, allowed, lowest(body.inputs.dtype()), body.inputs.dtype())
 
 
 def _steps(body: BodyBuilder, x: str, size: int | None, cache: _Cache) -> str:
-    steps = body.steps(x, 2, size)
+    steps = steps_along(body, x, 2, size)
     return body.cast(steps, _COUNTS) if cache.steps is None else steps

@@ -11,6 +11,7 @@ from math import sqrt
 import numpy as np
 
 from nnadapter.onnx.body import BodyBuilder
+from nnadapter.onnx.microsoft.axes import length_of, sliced, steps_along
 
 _ATTENTION_SINCE = 23
 _EXCHANGED = [0, 2, 1, 3]
@@ -82,7 +83,7 @@ def attention(
 
 
 def _composed(body: BodyBuilder, query: str, key: str, value: str, scores: Scores, groups: tuple[int, int]) -> str:
-    dtype = body.dtype()
+    dtype = body.inputs.dtype()
     wide_key, wide_value = (_repeated(body, each, *groups, scores.head_size or -1) for each in (key, value))
     turned = body.add("Transpose", wide_key, perm=[0, 1, 3, 2])
     logits = body.add("Mul", body.add("MatMul", query, turned), _scale(body, query, scores, dtype))
@@ -100,7 +101,7 @@ def _composed(body: BodyBuilder, query: str, key: str, value: str, scores: Score
 def _scale(body: BodyBuilder, query: str, scores: Scores, dtype: str) -> str:
     if scores.scale is not None or scores.head_size is not None:
         return body.constant(1 / sqrt(scores.head_size or 1) if scores.scale is None else scores.scale, dtype)
-    return body.add("Reciprocal", body.add("Sqrt", body.cast(body.length(query, 3), dtype)))
+    return body.add("Reciprocal", body.add("Sqrt", body.cast(length_of(body, query, 3), dtype)))
 
 
 def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int) -> str:
@@ -113,9 +114,9 @@ def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int
 
 def _causal_mask(body: BodyBuilder, query: str, key: str, sizes: tuple[int | None, int | None], dtype: str) -> str:
     """`[S, T]`: what forbids every query the keys behind its own."""
-    queries, keys = body.steps(query, 2, sizes[0]), body.steps(key, 2, sizes[1])
+    queries, keys = steps_along(body, query, 2, sizes[0]), steps_along(body, key, 2, sizes[1])
     if None in sizes:
-        past = body.add("Sub", body.length(key, 2), body.length(query, 2))
+        past = body.add("Sub", length_of(body, key, 2), length_of(body, query, 2))
         places = body.add("Add", queries, past)
     else:
         places = body.add("Add", queries, body.constant(((sizes[1] or 0) - (sizes[0] or 0),)))
@@ -135,6 +136,6 @@ def lowest(dtype: str) -> float:
 
 def _with_sink(body: BodyBuilder, logits: str, query: str, sink: str) -> str:
     """Softmax with one more score behind the others, which takes its share and nothing else."""
-    zeros = body.add("Mul", body.slice(query, 3, 0, 1), body.constant(0.0, body.dtype()))  # `[B, N, S, 1]`
+    zeros = body.add("Mul", sliced(body, query, 3, 0, 1), body.constant(0.0, body.inputs.dtype()))  # `[B, N, S, 1]`
     scores = body.add("Concat", logits, body.add("Add", zeros, sink), axis=-1)
-    return body.slice(body.add("Softmax", scores, axis=-1), 3, 0, -1)
+    return sliced(body, body.add("Softmax", scores, axis=-1), 3, 0, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nnadapter.onnx.body import BodyBuilder
+from nnadapter.onnx.microsoft.axes import steps_along
 from nnadapter.onnx.microsoft.heads import filtered, lowest
 
 
@@ -29,16 +30,16 @@ def score_mask(body: BodyBuilder, position: int, bias: int, keys: tuple[str, int
 
 
 def _key_mask(body: BodyBuilder, position: int, keys: tuple[str, int, int | None], rows: int | None) -> str:
-    mask, rank, dtype = body.input(position), body.rank(position), body.dtype()
+    mask, rank, dtype = body.input(position), body.inputs.rank(position), body.inputs.dtype()
     if rank == 1:
-        count = body.size(position, 0)
+        count = body.inputs.size(position, 0)
         if count is not None and rows is not None and count != rows:
             raise body.invalid(f"has a mask (input {position}) of {count} numbers for {rows} texts; expected as many")
-        steps = body.steps(*keys)
+        steps = steps_along(body, *keys)
         lengths = body.reshape(body.cast(mask, "int64"), -1, 1, 1, 1)
         allowed = body.add("Less", steps, lengths)
     elif rank in (2, 3):
-        shown = body.add("Greater", mask, body.constant(0, body.dtype(position)))
+        shown = body.add("Greater", mask, body.constant(0, body.inputs.dtype(position)))
         allowed = body.unsqueeze(shown, 1, 2) if rank == 2 else body.unsqueeze(shown, 1)
     else:
         raise body.invalid(f"has a mask (input {position}) of rank {rank}; expected 1 to 3")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
 from nnadapter.onnx.microsoft.activations import silu
+from nnadapter.onnx.microsoft.axes import length_of, sliced
 from nnadapter.onnx.microsoft.norms import layer_normalization, reduced, rms_normalization
 
 _ALONE = {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
@@ -17,18 +18,18 @@ def layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """LayerNormalization below opset 17, where ONNX has none. Source: ONNX Runtime's LayerNormalization-1."""
     x, scale, bias = (body.input(position) for position in range(3))
     outputs = 3 if body.wants(1) or body.wants(2) else 1
-    return layer_normalization(body, x, scale, bias, _axes(body), body.dtype(), outputs)
+    return layer_normalization(body, x, scale, bias, _axes(body), body.inputs.dtype(), outputs)
 
 
 @function_op("SimplifiedLayerNormalization", "X scale", "Y inv_std_var?", _ALONE, domain="")
 def simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """RMSNormalization under its first name. Source: ONNX Runtime's SimplifiedLayerNormalization-1."""
     outputs = 2 if body.wants(1) else 1
-    return rms_normalization(body, body.input(0), body.input(1), _axes(body), body.dtype(), outputs)
+    return rms_normalization(body, body.input(0), body.input(1), _axes(body), body.inputs.dtype(), outputs)
 
 
 def _axes(body: BodyBuilder) -> list[int]:
-    axis, rank = body.node.integer("axis", -1), body.rank(0)
+    axis, rank = body.node.integer("axis", -1), body.inputs.rank(0)
     if not -rank <= axis < rank:
         raise body.invalid(f"has attribute 'axis' {axis}; expected {-rank} to {rank - 1}")
     return list(range(axis - rank if axis >= 0 else axis, 0))
@@ -44,7 +45,7 @@ def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """LayerNormalization of a sum of two or three. Source: com.microsoft SkipLayerNormalization-1."""
     total = _total(body, body.input(4))
     outputs = 3 if body.wants(1) or body.wants(2) else 1
-    made = layer_normalization(body, total, body.input(2), body.input(3), [-1], body.dtype(), outputs)
+    made = layer_normalization(body, total, body.input(2), body.input(3), [-1], body.inputs.dtype(), outputs)
     return (*made, *[""] * (3 - outputs), total)
 
 
@@ -57,7 +58,7 @@ def skip_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
 def skip_simplified_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     """RMSNormalization of a sum of two or three. Source: com.microsoft SkipSimplifiedLayerNormalization-1."""
     total = _total(body, body.input(3))
-    made = rms_normalization(body, total, body.input(2), [-1], body.dtype(), 2 if body.wants(2) else 1)
+    made = rms_normalization(body, total, body.input(2), [-1], body.inputs.dtype(), 2 if body.wants(2) else 1)
     return (made[0], "", made[1] if body.wants(2) else "", total)
 
 
@@ -83,14 +84,14 @@ def embed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     total = body.add("Add", words, positions)
     if segments:
         total = body.add("Add", total, body.add("Gather", body.input(4), segments))
-    (made,) = layer_normalization(body, total, body.input(5), body.input(6), [-1], body.dtype(2))
+    (made,) = layer_normalization(body, total, body.input(5), body.input(6), [-1], body.inputs.dtype(2))
     return made, lengths(body, body.input(7), ids) if body.wants(1) else "", total
 
 
 def first_rows(body: BodyBuilder, table: str) -> str:
     """As many rows of a table of positions as the texts of the first input are long."""
-    size = body.size(0, 1)
-    return body.slice(table, 0, 0, body.length(body.input(0), 1) if size is None else size)
+    size = body.inputs.size(0, 1)
+    return sliced(body, table, 0, 0, length_of(body, body.input(0), 1) if size is None else size)
 
 
 def lengths(body: BodyBuilder, mask: str, ids: str) -> str:
@@ -111,7 +112,7 @@ def group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
 def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
     """The same of a sum of two or three. Source: com.microsoft SkipGroupNorm-1."""
     skip = body.input(3)
-    if body.rank(3) == 2:
+    if body.inputs.rank(3) == 2:
         skip = body.unsqueeze(skip, *((1, 2) if body.node.integer("channels_last", 1) else (2, 3)))
     total = body.add("Add", body.input(0), skip)
     if body.input(4):
@@ -122,7 +123,7 @@ def skip_group_norm_body(body: BodyBuilder) -> tuple[str, ...]:
 
 def _group_norm(body: BodyBuilder, x: str) -> str:
     """The picture is turned to have its channels first, normalized by groups, and turned back."""
-    last, dtype = body.node.integer("channels_last", 1), body.dtype()
+    last, dtype = body.node.integer("channels_last", 1), body.inputs.dtype()
     picture = body.add("Transpose", x, perm=[0, 3, 1, 2]) if last else x
     flat = body.reshape(picture, 0, body.node.integer("groups"), -1)
     mean = reduced(body, "ReduceMean", flat, [-1])

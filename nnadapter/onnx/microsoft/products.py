@@ -25,7 +25,7 @@ def _product(body: BodyBuilder, *, trans_batch: bool) -> str:
     sides = [_side(body, position, letter, trans_batch=trans_batch) for position, letter in enumerate("AB")]
     product = body.add("MatMul", *sides)
     alpha = body.node.number("alpha", 1.0)
-    return product if alpha == 1 else body.add("Mul", product, body.constant(alpha, body.dtype()))
+    return product if alpha == 1 else body.add("Mul", product, body.constant(alpha, body.inputs.dtype()))
 
 
 def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -> str:
@@ -33,7 +33,7 @@ def _side(body: BodyBuilder, position: int, letter: str, *, trans_batch: bool) -
 
     With `transBatch` the first axis of the batch comes behind the batch; then `trans` exchanges the last two.
     """
-    axes = list(range(body.rank(position)))
+    axes = list(range(body.inputs.rank(position)))
     if trans_batch and body.node.integer(f"transBatch{letter}", 0) and len(axes) > 2:
         axes = [*axes[1:-1], axes[0], axes[-1]]
     if body.node.integer(f"trans{letter}", 0) and len(axes) > 1:

@@ -27,7 +27,7 @@ def dequantized(body: BodyBuilder, position: int, x: str = "", *, axis: int | No
 
 def quantized(body: BodyBuilder, real: str, position: int, like: int = 0) -> str:
     """Reals quantized by the scale at a position and the zero point behind it, 0 of the type of input `like`."""
-    zero_point = body.input(position + 1) or body.constant(0, body.dtype(like))
+    zero_point = body.input(position + 1) or body.constant(0, body.inputs.dtype(like))
     return body.add("QuantizeLinear", real, body.input(position), zero_point)
 
 
@@ -74,13 +74,13 @@ def qlinear_softmax(body: BodyBuilder) -> Sequence[str]:
 
     Before 13 that is over all axes from `axis` on together. Source: com.microsoft QLinearSoftmax-1.
     """
-    rank, along_axis = body.rank(0), body.node.integer("opset") >= _SOFTMAX_ALONG_AXIS
+    rank, along_axis = body.inputs.rank(0), body.node.integer("opset") >= _SOFTMAX_ALONG_AXIS
     axis = body.node.integer("axis", -1)
     if along_axis or axis in (-1, rank - 1):
         return [quantized(body, body.add("Softmax", dequantized(body, 0), axis=axis), 3)]
     matrix = body.add("Flatten", body.input(0), axis=axis)
     made = quantized(body, body.add("Softmax", dequantized(body, 0, matrix), axis=-1), 3)
-    sizes = [-1 if size is None else size for size in body.shape(0)]
+    sizes = [-1 if size is None else size for size in body.inputs.shape(0)]
     whole = body.add("Shape", body.input(0)) if sizes.count(-1) > 1 else body.constant(sizes)
     return [body.add("Reshape", made, whole)]
 
@@ -126,14 +126,14 @@ def qlinear_average_pool(body: BodyBuilder) -> Sequence[str]:
     attributes = {name: value for name, value in node.attributes.items() if name != "channels_last"}
     if not node.integer("channels_last", 0):
         return [quantized(body, body.add("AveragePool", dequantized(body, 0), **attributes), 3)]
-    first = dequantized(body, 0, channels_first(body, body.input(0), body.rank(0)))
+    first = dequantized(body, 0, channels_first(body, body.input(0), body.inputs.rank(0)))
     made = quantized(body, body.add("AveragePool", first, **attributes), 3)
-    return [channels_last(body, made, body.rank(0))]
+    return [channels_last(body, made, body.inputs.rank(0))]
 
 
 @function_op("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", "Y", {"channels_last": 0})
 def qlinear_global_average_pool(body: BodyBuilder) -> Sequence[str]:
     """QLinearGlobalAveragePool of either order of axes. Source: com.microsoft QLinearGlobalAveragePool-1."""
-    rank = body.rank(0)
+    rank = body.inputs.rank(0)
     axes = range(1, rank - 1) if body.node.integer("channels_last", 0) else range(2, rank)
     return [quantized(body, reduced(body, "ReduceMean", dequantized(body, 0), axes), 3)]

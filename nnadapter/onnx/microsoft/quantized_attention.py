@@ -53,7 +53,7 @@ def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     if body.input(1):
         total = body.add("Add", total, _reals(body, 2, body.add("Gather", body.input(4), body.input(1))))
     scale, bias = (_reals(body, table, body.input(2 + table)) for table in (3, 4))
-    (made,) = layer_normalization(body, total, scale, bias, [-1], body.dtype())
+    (made,) = layer_normalization(body, total, scale, bias, [-1], body.inputs.dtype())
     return made, lengths(body, body.input(7), ids) if body.wants(1) else ""
 
 

@@ -36,14 +36,14 @@ def qlinear_conv(body: BodyBuilder) -> Sequence[str]:
     x, *others = (body.input(position) for position in range(9))
     if not body.node.integer("channels_last", 0):
         return [body.add("QLinearConv", x, *others, **attributes)]
-    rank = body.rank(0)
+    rank = body.inputs.rank(0)
     return [channels_last(body, body.add("QLinearConv", channels_first(body, x, rank), *others, **attributes), rank)]
 
 
 @function_op("NhwcMaxPool", "x", "y", {**_WINDOW, "ceil_mode": 0}, required=["kernel_shape"])
 def nhwc_max_pool(body: BodyBuilder) -> Sequence[str]:
     """NhwcMaxPool: MaxPool of integers whose channels are the last axis. Source: com.microsoft NhwcMaxPool-1."""
-    rank = body.rank(0)
+    rank = body.inputs.rank(0)
     first = channels_first(body, body.input(0), rank)
     return [channels_last(body, body.add("MaxPool", first, **body.node.attributes), rank)]
 
@@ -120,23 +120,23 @@ def _real_gemm(body: BodyBuilder) -> str:
 def _scaled_by(body: BodyBuilder, position: int, factor: str) -> str:
     """A scale times a factor; a constant if both are, as groups of quantized nodes need it."""
     known = body.constant_of(factor)
-    if known is None or not body.knows(position):
+    if known is None or not body.inputs.knows(position):
         return body.add("Mul", factor, body.input(position))
-    scale = known.reshape(-1) * body.contents(position).reshape(-1)
+    scale = known.reshape(-1) * body.inputs.contents(position).reshape(-1)
     return body.constant(scale.reshape(()) if scale.size == 1 else scale, "float32")
 
 
 def _addend(body: BodyBuilder, scale: str) -> str:
     """C as reals; a constant row as a vector, which is what the bias of a quantized layer is."""
-    if body.knows(3) and body.knows(6) and body.contents(6).shape[:-1] in ((), (1,)):
-        units = body.width(3, 0 if body.node.integer("transB", 0) else 1) or 0
-        if body.contents(6).size not in (1, units):
+    if body.inputs.knows(3) and body.inputs.knows(6) and body.inputs.contents(6).shape[:-1] in ((), (1,)):
+        units = body.inputs.width(3, 0 if body.node.integer("transB", 0) else 1) or 0
+        if body.inputs.contents(6).size not in (1, units):
             raise body.invalid(
-                f"has a C of {body.contents(6).size} elements; expected 1 or {units}, as many as B is wide"
+                f"has a C of {body.inputs.contents(6).size} elements; expected 1 or {units}, as many as B is wide"
             )
         return body.add(
             "DequantizeLinear",
-            body.constant(np.broadcast_to(body.contents(6).reshape(-1), units), "int32"),
+            body.constant(np.broadcast_to(body.inputs.contents(6).reshape(-1), units), "int32"),
             scale,
             axis=0,
         )
@@ -144,6 +144,6 @@ def _addend(body: BodyBuilder, scale: str) -> str:
 
 
 def _transposed(body: BodyBuilder, position: int) -> str:
-    if body.knows(position):
-        return body.constant(body.contents(position).T, body.dtype(position))
+    if body.inputs.knows(position):
+        return body.constant(body.inputs.contents(position).T, body.inputs.dtype(position))
     return body.add("Transpose", body.input(position), perm=(1, 0))

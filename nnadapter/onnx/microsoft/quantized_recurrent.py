@@ -36,7 +36,7 @@ def dynamic_quantize_lstm(body: BodyBuilder) -> Sequence[str]:
 
 
 def _weight(body: BodyBuilder, position: int, scale_position: int) -> Array:
-    weight, scale, zero_point = map(body.contents, (position, scale_position, scale_position + 1))
+    weight, scale, zero_point = map(body.inputs.contents, (position, scale_position, scale_position + 1))
     sizes = (1, weight.shape[0], weight.shape[0] * weight.shape[-1]) if weight.ndim == 3 else ()
     if scale.size not in sizes or zero_point.size not in sizes:
         raise body.invalid(

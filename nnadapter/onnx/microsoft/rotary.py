@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
+from nnadapter.onnx.microsoft.axes import parts_along, steps_along
 from nnadapter.onnx.microsoft.heads import joined, separated
 
 _ROTARY_EMBEDDING_SINCE = 23
@@ -22,13 +23,13 @@ def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_
         )
     rest = ""
     if part != head_size:
-        x, rest = body.split(x, -1, (part, head_size - part))
+        x, rest = parts_along(body, x, -1, (part, head_size - part))
     cosine, sine = (body.unsqueeze(table, 1) for table in tables)
     if interleaved:
         apart = body.reshape(x, 0, 0, 0, pairs, 2)
         first, second = (body.add("Gather", apart, body.constant(index), axis=4) for index in (0, 1))
     else:
-        first, second = body.split(x, -1, (pairs, pairs))
+        first, second = parts_along(body, x, -1, (pairs, pairs))
     real = body.add("Sub", body.add("Mul", first, cosine), body.add("Mul", second, sine))
     imaginary = body.add("Add", body.add("Mul", first, sine), body.add("Mul", second, cosine))
     if interleaved:
@@ -54,17 +55,17 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
         raise body.unsupported("is_packed_batching", "is 1; expected 0")
     if body.node.number("scale", 1.0) != 1:
         raise body.unsupported("scale", f"is {body.node.number('scale')}; expected 1")
-    pairs, width = body.width(2), body.width(0)
+    pairs, width = body.inputs.width(2), body.inputs.width(0)
     if pairs is None or width is None:
         raise body.invalid("has heads or tables of unknown width")
-    packed = body.rank(0) == 3
+    packed = body.inputs.rank(0) == 3
     heads, head_size = _heads(body, width, pairs)
     positions = body.input(1)
-    if body.rank(1) == 1:
-        if body.width(1, 0) not in (1, None):
-            raise body.invalid(f"has {body.width(1, 0)} positions in a vector; expected the first alone")
+    if body.inputs.rank(1) == 1:
+        if body.inputs.width(1, 0) not in (1, None):
+            raise body.invalid(f"has {body.inputs.width(1, 0)} positions in a vector; expected the first alone")
         axis = 1 if packed else 2
-        steps = body.steps(body.input(0), axis, body.size(0, axis))
+        steps = steps_along(body, body.input(0), axis, body.inputs.size(0, axis))
         positions = body.unsqueeze(body.add("Add", steps, positions), 0)
     tables = body.add("Gather", body.input(2), positions), body.add("Gather", body.input(3), positions)
     x = separated(body, body.input(0), heads) if packed else body.input(0)
@@ -75,7 +76,7 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
 
 def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:
     """The number of heads, and the features of each, of which tables of so many pairs turn all or a stated part."""
-    packed, part = body.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
+    packed, part = body.inputs.rank(0) == 3, body.node.integer("rotary_embedding_dim", 0)
     heads = body.node.integer("num_heads", 0)
     if part and heads < 1:
         raise body.unsupported("num_heads", f"is {heads} beside 'rotary_embedding_dim' {part}; expected 1 or more")
