@@ -74,7 +74,7 @@ def nothing_installed(tmp_path_factory):
     children = tmp_path_factory.mktemp("children")
     hide_from_children(children, before)
     with pytest.MonkeyPatch.context() as patch:
-        for variable in ("NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES"):
+        for variable in [name for name in os.environ if name.startswith("NNADAPTER_") and "FUZZ" not in name]:
             patch.delenv(variable, raising=False)
         patch.setenv("PYTHONPATH", str(children), prepend=os.pathsep)
         patch.syspath_prepend(children)

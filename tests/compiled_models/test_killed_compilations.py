@@ -82,7 +82,7 @@ def check_left(out):
 
 
 def test_a_killed_compilation_leaves_a_whole_file_or_the_old_one(tmp_path):
-    check_kills(tmp_path, 4, 0)
+    check_kills(tmp_path, 2, 0)
 
 
 @pytest.mark.sweep

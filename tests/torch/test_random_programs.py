@@ -90,7 +90,7 @@ def check(seeds, device):
 
 
 def test_some_programs_are_pytorchs_own():
-    check(range(6), "fake_npu")
+    check(range(3), "fake_npu")
 
 
 @pytest.mark.fuzz
