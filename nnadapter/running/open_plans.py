@@ -8,7 +8,7 @@ made in vain.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -121,6 +121,7 @@ class OpenPlans:
         inputs: names.
         prepared: gives the model.
         make: makes a plan at some shapes, or raises `FixedSizesError`.
+        planned_at: the shapes that have plans of their own, of which `make` makes it sooner.
         limit: how many there are at most; the one used longest ago goes first.
     """
 
@@ -131,9 +132,10 @@ class OpenPlans:
         inputs: Sequence[str],
         prepared: Callable[[], Prepared],
         make: Callable[[Shapes], Compiled],
+        planned_at: Callable[[], Iterable[Shapes]],
         limit: int,
     ) -> None:
-        self._limit, self._count = limit, 0
+        self._limit, self._count, self._planned_at = limit, 0, planned_at
         self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
         self._trace = setting.trace
         self._needs_elements = any(device.accelerates and not device.takes_ir for device in setting.devices)
@@ -317,9 +319,8 @@ class OpenPlans:
                 return None
             if self._in_vain >= _MOST_IN_VAIN:
                 return None
-            plan = OpenPlan(("open", self._count), self._with_elements(known))
             try:
-                made = self._make(plan.at)
+                plan, made = self._made_for(known)
             except FixedSizesError as refusal:
                 self._in_vain += 1
                 self._unfilled.keep(tuple(known.values()), True)
@@ -329,7 +330,6 @@ class OpenPlans:
                 return None
             if self._made:
                 self._reasons = [*self._reasons, self._made[0].broken(known)][: _MOST_REASONS + 1]
-            plan.made(made)
             self._refusal = ""
             lease, compiled = self._kept_in(made.opening).take(use, plan.key, lambda: made)
             self._in_vain += 1
@@ -343,6 +343,23 @@ class OpenPlans:
                 return lease, compiled, sizes
             self._leave(use)
             return None
+
+    def _made_for(self, known: Shapes) -> tuple[OpenPlan, Compiled]:
+        """The next plan; the first one of a plan for other shapes, if it holds here too: nothing is judged anew."""
+        key = ("open", self._count)
+        for at in [] if self._made else self._planned_at():
+            if not _are_alike(at, known):
+                continue
+            plan = OpenPlan(key, at)
+            made = self._make(at)
+            plan.made(made)
+            if plan.sizes(made.opening, known)[0]:
+                return plan, made
+            made.close()
+        plan = OpenPlan(key, self._with_elements(known))
+        made = self._make(plan.at)
+        plan.made(made)
+        return plan, made
 
     @property
     def growing(self) -> Mapping[str, int]:
@@ -368,3 +385,10 @@ class OpenPlans:
         if not self._needs_elements:
             return shapes
         return {name: tuple(size or 1 for size in shape) for name, shape in shapes.items()}
+
+
+def _are_alike(some: Shapes, others: Shapes) -> bool:
+    """Whether what holds at some shapes is likely to hold at others: sizes of 0 and 1 decide more than others."""
+    return all(
+        [min(size, 2) for size in shape] == [min(size, 2) for size in others[name]] for name, shape in some.items()
+    )

@@ -91,6 +91,7 @@ class PlannedEngine(PlansEngine[Compiled]):
             self.input_names,
             lambda: self._planner.prepared,
             lambda shapes: self._make_open(shapes),
+            lambda: [partitioning.model.shapes for partitioning in self._partitionings()],
             options.max_plans,
         )
         self._measurer = _measurer(self._compiler, session_options) if setting.constraints.policy.times else None
@@ -246,7 +247,8 @@ class PlannedEngine(PlansEngine[Compiled]):
         return compiled
 
     def _compiled_open(self, planner: Planner, shapes: Shapes) -> Compiled:
-        partitioning = planner.settle(planner.judge(shapes))
+        known = (each for each in self._partitionings() if each.model.shapes == shapes)
+        partitioning = next(known, None) or planner.settle(planner.judge(shapes))
         with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
             plan = opened(partitioning)
         if isinstance(plan, Unsupported):
@@ -256,6 +258,12 @@ class PlannedEngine(PlansEngine[Compiled]):
             return self._compiler.compile_open(partitioning, plan)
         except CompilationError as error:
             raise FixedSizesError(str(error)) from error
+
+    def _partitionings(self) -> list[Partitioning]:
+        """Of the plans for one set of shapes, as they were compiled."""
+        prepared = self._planner.prepared
+        kept = [plan.partitioning for plan in self._plans.kept if not plan.is_open]
+        return [each for each in kept if each.model.prepared is prepared]
 
     def _make(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Compiled:
         """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""

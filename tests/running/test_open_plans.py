@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -59,3 +60,14 @@ def test_shapes_get_a_plan_of_their_own_where_the_one_for_many_cannot_be_made_ag
     agrees(session, SMALL)
     assert session.report().plans.made == made
     assert session.report().coverage.nodes == 1.0
+
+
+@pytest.mark.parametrize(("rows", "judged"), [((3, 5, 7), 1), ((1, 5, 7), 2)])
+def test_the_first_plan_for_many_shapes_is_made_of_the_one_that_there_is(tmp_path, rows, judged):
+    """But not where one has a size of 1, which decides more than others do."""
+    trace = tmp_path / "trace.json"
+    with nna.InferenceSession(parse(RELU), devices="openir", options=nna.Options(trace=trace)) as session:
+        for count in rows:
+            agrees(session, count)
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert [event["name"] for event in events].count("judge") == judged
