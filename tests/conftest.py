@@ -16,6 +16,8 @@ from nnadapter.drivers import registry
 from tests.c_compiler import COMPILER, acme_among_devices
 from tests.installed import hide, hide_from_children
 
+VARIABLES = tuple(f"NNADAPTER_{name}" for name in ("CACHE_DIR", "DEVICES", "DRIVER_PATH", "FAULTS", "ISOLATE"))
+"""Of the environment, that nnadapter reads."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only for those who ask for them by `-m`."""
 
@@ -74,7 +76,7 @@ def nothing_installed(tmp_path_factory):
     children = tmp_path_factory.mktemp("children")
     hide_from_children(children, before)
     with pytest.MonkeyPatch.context() as patch:
-        for variable in [name for name in os.environ if name.startswith("NNADAPTER_") and "FUZZ" not in name]:
+        for variable in VARIABLES:
             patch.delenv(variable, raising=False)
         patch.setenv("PYTHONPATH", str(children), prepend=os.pathsep)
         patch.syspath_prepend(children)
