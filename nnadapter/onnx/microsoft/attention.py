@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
-from nnadapter.onnx.microsoft.heads import Scores, attention, separated
+from nnadapter.onnx.microsoft.heads import ATTENTION_SINCE, Scores, attention, separated
 from nnadapter.onnx.microsoft.masks import score_mask
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
@@ -78,8 +78,8 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
         scale=_scale(body),
         head_size=widths[0] // heads,
         causal=body.node.integer("unidirectional", 0) == 1,
-        mask=score_mask(body, mask, bias, (body.input(0), 1, steps), body.size(0, 0)),
-        sizes=(steps, total) if body.opset < 23 else (None, None),
+        mask=score_mask(body, mask, bias, lambda: body.steps(body.input(0), 1, steps), body.size(0, 0)),
+        sizes=(steps, total, old),
     )
     made, key, value = attention(body, parts[0], parts[1], parts[2], scores, before)  # type: ignore[arg-type]
     present = ""
@@ -120,19 +120,39 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     total = None if keys[2] is None or before is None else keys[2] + before
     steps, width = body.size(0, 1), body.width(0)
     causal = body.node.integer("unidirectional", 0) == 1
-    if causal and not past and body.input(1) and (steps is None or total is None or steps < total):
+    last_sees_all = causal and bool(body.input(1)) and not _enough_queries(body, keys[1])
+    if last_sees_all and body.opset >= ATTENTION_SINCE:
         raise body.unsupported("unidirectional", "is 1 with more keys than queries, whose last sees all keys")
     heads = body.node.integer("num_heads")
     head_size = width if body.rank(0) == 5 else None if width is None else width // heads
-    counted = (past[0] if past and before is None else keys[0], 2 if past and before is None else keys[1], total)
     scores = Scores(
         scale=_scale(body),
         head_size=head_size,
         causal=causal,
-        mask=score_mask(body, 4, 5, counted, body.size(0, 0)),
-        sizes=(steps, total) if body.opset < 23 else (None, None),
+        mask=score_mask(body, 4, 5, lambda: _places(body, keys, past, total), body.size(0, 0)),
+        last_sees_all=last_sees_all,
+        sizes=(steps, total, before),
     )
     return attention(body, query, key, value, scores, past)
+
+
+def _places(
+    body: BodyBuilder, keys: tuple[str, int, int | None], past: tuple[str, str] | None, total: int | None
+) -> str:
+    """The numbers from 0 to that of all keys, past ones and new ones."""
+    if total is not None or past is None:
+        return body.steps(keys[0], keys[1], total)
+    count = body.add("Add", body.length(keys[0], keys[1]), body.length(past[0], 2))
+    return body.add("Range", body.constant(0), body.add("Squeeze", count), body.constant(1))
+
+
+def _enough_queries(body: BodyBuilder, axis: int) -> bool:
+    """Whether there are as many queries as new keys, which this axis of the keys counts, or more; False if unknown."""
+    queries, keys = (body.value(0).shape or ())[1], (body.value(1).shape or ())[axis]
+    if queries is not None and queries == keys:
+        return True
+    steps, new = body.size(0, 1), body.size(1, axis)
+    return steps is not None and new is not None and steps >= new
 
 
 def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | None]]:

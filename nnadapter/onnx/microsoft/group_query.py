@@ -264,7 +264,7 @@ def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_
         softcap=body.node.number("softcap", 0.0),
         mask=mask,
         sink=sink,
-        sizes=(cache.steps, None if cache.steps is None else cache.total),
+        sizes=(cache.steps, None if cache.steps is None else cache.total, 0),
     )
 
 
