@@ -153,7 +153,8 @@ def test_what_is_broken_is_blamed_and_spoils_nothing_else(folder):
     (second / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 2.0\n")
     (second / "entry_points.txt").write_text(
         "[nnadapter.operations]\nRELU = nowhere:ROW\nACME_OTHER = nowhere:ROW\n"
-        "[nnadapter.converters]\ncom.acme.Swish-1 = nowhere:convert\ncom.microsoft.Gelu-1 = nowhere:convert\n"
+        "[nnadapter.converters]\ncom.acme.Swish-1 = nowhere:convert\n"
+        "com.microsoft.Gelu-1 = acme_swish.converters:convert_swish\n"
     )
     try:
         doctor = said(folder, "doctor")
@@ -167,7 +168,7 @@ def test_what_is_broken_is_blamed_and_spoils_nothing_else(folder):
         "+ acme_swish",
         "'RELU' of other 2.0 (nnadapter.operations) is not used: nnadapter has an operation of that name",
         "'ACME_OTHER' of other 2.0 (nnadapter.operations) is not used: ModuleNotFoundError: No module named 'nowhere'",
-        "'com.microsoft.Gelu-1' of other 2.0 (nnadapter.converters) is not used",
+        "'com.microsoft.Gelu-1' of other 2.0 (nnadapter.converters) is not used: nnadapter converts this op itself",
         "two packages bring it",
     ):
         assert words in doctor
