@@ -67,21 +67,21 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
             raise body.unsupported(name, "is 1; expected 0")
     heads, widths = body.node.integer("num_heads"), _widths(body)
     parts = [separated(body, part, heads) for part in body.split(product, -1, widths)]
-    before = None
+    before: tuple[str, str] | None = None
     if body.input(past):
-        before = tuple(body.add("Gather", body.input(past), body.constant(index), axis=0) for index in (0, 1))
+        old_key, old_value = (body.add("Gather", body.input(past), body.constant(index), axis=0) for index in (0, 1))
+        before = old_key, old_value
     steps, old = body.size(0, 1), body.size(past, 3) if before else 0
     total = None if steps is None or old is None else steps + old
-    if before and body.input(mask) and body.rank(mask) == 1:
-        raise body.unsupported("mask_index", "is a mask of rank 1 beside past keys; expected one of rank 2 or 3")
+    keys = body.input(0), 1, steps
     scores = Scores(
         scale=_scale(body),
         head_size=widths[0] // heads,
         causal=body.node.integer("unidirectional", 0) == 1,
-        mask=score_mask(body, mask, bias, lambda: body.steps(body.input(0), 1, steps), body.size(0, 0)),
+        mask=score_mask(body, mask, bias, lambda: _places(body, keys, before, total), body.size(0, 0)),
         sizes=(steps, total, old),
     )
-    made, key, value = attention(body, parts[0], parts[1], parts[2], scores, before)  # type: ignore[arg-type]
+    made, key, value = attention(body, parts[0], parts[1], parts[2], scores, before)
     present = ""
     if body.wants(1):
         present = body.add("Concat", body.unsqueeze(key, 0), body.unsqueeze(value, 0), axis=0)

@@ -46,15 +46,25 @@ def test_attention(mask, unidirectional):
     )
 
 
+@pytest.mark.parametrize("past", [0, 2])
+@pytest.mark.parametrize("mask", [[3, 2, 1, 0], [3, 1]])
+def test_a_mask_of_ends_and_starts(past, mask):
+    texts = len(mask) // 2
+    inputs = [floats(texts, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), np.array(mask, np.int32)]
+    inputs += [floats(2, texts, 2, past, 4, seed=4)] if past else []
+    check("Attention", inputs, {"num_heads": 2}, constant=[1, 2], outputs=2 if past else 1, opsets=OPSETS)
+
+
 def test_attention_with_widths_of_its_own_and_a_bias_of_scores():
     inputs = [floats(2, 3, 8), floats(8, 20, seed=1), floats(20, seed=2), None, None, floats(2, 2, 3, 3, seed=3)]
     attributes = {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4], "scale": 0.3}
     check("Attention", inputs, attributes, constant=[1, 2], opsets=OPSETS)
 
 
+@pytest.mark.parametrize("mask", [[[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]], [5, 4]], ids=["keys", "lengths"])
 @pytest.mark.parametrize("unidirectional", [0, 1])
-def test_attention_with_a_past(unidirectional):
-    mask = np.array([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]], np.int32)
+def test_attention_with_a_past(unidirectional, mask):
+    mask = np.array(mask, np.int32)
     inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), mask, floats(2, 2, 2, 2, 4, seed=4)]
     attributes = {"num_heads": 2, "unidirectional": unidirectional}
     check("Attention", inputs, attributes, constant=[1, 2], outputs=2, opsets=OPSETS)
