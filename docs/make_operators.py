@@ -84,6 +84,33 @@ _FURTHER = (
     " { y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, k, v) }",
     "(float[1, 2, 3, 4] x, int64[1, 3] p, float[8, 2] c, float[8, 2] s) => (float[1, 2, 3, 4] y)"
     " { y = com.microsoft.RotaryEmbedding (x, p, c, s) }",
+    "(float[1, 2, 32] q, float[1, 2, 16] k) => (float[1, 2, 32] y) <int32[1] n = {1}, int32[1] t = {2}>"
+    " { y = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (q, k, k, , , n, t) }",
+    "(int32[1, 2] i, float[5, 4] w, float[7, 4] p, float[4] g) => (float[1, 2, 4] y, int32[1] m)"
+    " { y, m = com.microsoft.EmbedLayerNormalization (i, , w, p, , g, g) }",
+    "(uint8[1, 2, 4] x, int8[4, 12] w, float[12] b) => (float[1, 2, 4] y) <float s = {0.1}>"
+    " { y = com.microsoft.QAttention <num_heads = 2> (x, w, b, s, s) }",
+    "(float[1, 4, 4, 2] x, float[2, 2, 3, 3] w) => (float[1, 2, 2, 2] y) { y = com.microsoft.NhwcConv (x, w) }",
+    "(uint8[1, 4, 4, 2] x) => (uint8[1, 3, 3, 2] y) { y = com.microsoft.NhwcMaxPool <kernel_shape = [2, 2]> (x) }",
+    "(float[2, 4] x, int8[4, 3] w) => (float[2, 3] y) <float s = {0.1}>"
+    " { y = com.microsoft.DynamicQuantizeMatMul (x, w, s) }",
+    "(uint8[2, 4] x, int8[4, 3] w) => (float[2, 3] y) <float s = {0.1}>"
+    " { y = com.microsoft.MatMulIntegerToFloat (x, w, s, s) }",
+    "(uint8[2, 4] x) => (uint8[2, 1] y) <float s = {0.1}, uint8 z = {9}, uint8[4, 1] w = {1, 2, 3, 4}>"
+    " { y = com.microsoft.QGemm (x, s, z, w, s, z, , s, z) }",
+    "(uint8[1, 2, 4, 4] x) => (uint8[1, 2, 3, 3] y) <float s = {0.1}, uint8 z = {9}>"
+    " { y = com.microsoft.QLinearAveragePool <kernel_shape = [2, 2]> (x, s, z, s, z) }",
+    "(uint8[1, 2, 4, 4] x) => (uint8[1, 2, 1, 1] y) <float s = {0.1}, uint8 z = {9}>"
+    " { y = com.microsoft.QLinearGlobalAveragePool (x, s, z, s, z) }",
+    "(uint8[2, 4] x) => (uint8[2, 4] y) <float s = {0.1}, uint8 z = {9}>"
+    " { y = com.microsoft.QLinearSoftmax <opset = 13> (x, s, z, s, z) }",
+    "(uint8[2, 4] x) => (uint8[2, 8] y) <float s = {0.1}, uint8 z = {9}>"
+    " { y = com.microsoft.QLinearConcat <axis = 1> (s, z, x, s, z, x, s, z) }",
+    "(bool[4] c, uint8[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {9}>"
+    " { y = com.microsoft.QLinearWhere (c, x, s, z, x, s, z, s, z) }",
+    "(float[3, 1, 2] x) => (float[3, 1, 1, 1] y) <int8[1, 2, 4] w = {1, 2, 3, 4, 5, 6, 7, 8},"
+    " int8[1, 1, 4] r = {1, 2, 3, 4}, float[1] s = {0.1}, int8[1] z = {0}>"
+    " { y = com.microsoft.DynamicQuantizeLSTM <hidden_size = 1> (x, w, r, , , , , , s, z, s, z) }",
 )
 """Ops in forms that no test of onnx has, and ops of ONNX Runtime."""
 _MANY = 1 << 25

@@ -41,6 +41,8 @@ with nna.InferenceSession("swish.onnx", devices="acme_swish", options=nna.Option
     np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-5)
 report = nna.partition_report("swish.onnx", devices="acme_swish", input_shapes={"x": (2, 3)})
 assert "100.0% of FLOPs" in str(report), report
+nna.partition_report("swish.onnx", devices="acme_swish", input_shapes={"x": (2, 3)}, save_segments="parts")
+assert [node.op_type for node in onnx.load("parts/segment_0_acme_swish.onnx").graph.node] == ["Relu", "Swish", "Relu"]
 nna.what_if(["swish.onnx"], devices="acme_swish", input_shapes={"x": (2, 3)})
 
 builder = ModelBuilder()
@@ -134,6 +136,8 @@ def test_without_the_package_it_is_told_what_is_missing(folder):
     without = said(folder, "report", "swish.onnx", "-d", "fake_npu", "--shape", "x=2,3", site=False)
     assert "(Swish) is taken by no device" in without and "install the package that brings com.acme::Swish" in without
     assert len(without.splitlines()) == 1
+    alone = said(folder, "run", "swish.onnx", "-d", "cpu", "--shape", "x=2,3", site=False)
+    assert "install the package that brings com.acme::Swish, and name a device that takes it" in alone
 
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu,cpu"])
@@ -149,7 +153,8 @@ def test_what_is_broken_is_blamed_and_spoils_nothing_else(folder):
     (second / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 2.0\n")
     (second / "entry_points.txt").write_text(
         "[nnadapter.operations]\nRELU = nowhere:ROW\nACME_OTHER = nowhere:ROW\n"
-        "[nnadapter.converters]\ncom.acme.Swish-1 = nowhere:convert\ncom.microsoft.Gelu-1 = nowhere:convert\n"
+        "[nnadapter.converters]\ncom.acme.Swish-1 = nowhere:convert\n"
+        "com.microsoft.Gelu-1 = acme_swish.converters:convert_swish\n"
     )
     try:
         doctor = said(folder, "doctor")
@@ -163,7 +168,7 @@ def test_what_is_broken_is_blamed_and_spoils_nothing_else(folder):
         "+ acme_swish",
         "'RELU' of other 2.0 (nnadapter.operations) is not used: nnadapter has an operation of that name",
         "'ACME_OTHER' of other 2.0 (nnadapter.operations) is not used: ModuleNotFoundError: No module named 'nowhere'",
-        "'com.microsoft.Gelu-1' of other 2.0 (nnadapter.converters) is not used",
+        "'com.microsoft.Gelu-1' of other 2.0 (nnadapter.converters) is not used: nnadapter converts this op itself",
         "two packages bring it",
     ):
         assert words in doctor

@@ -75,6 +75,11 @@ def has_converter(domain: str, op_type: str, since_version: int) -> bool:
     return lookup(domain, op_type, since_version) is not None
 
 
+def is_own(domain: str, op_type: str, since_version: int) -> bool:
+    """Whether a module of nnadapter's, among those imported so far, has registered that schema version."""
+    return (domain, op_type, since_version) in _CONVERTERS
+
+
 def converted() -> Mapping[tuple[str, str], tuple[int, ...]]:
     """Every (domain, op type) that has converters, with the schema versions they are for; a read-only view."""
     for domain in _FURTHER:

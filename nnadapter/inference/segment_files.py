@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.exporting import to_onnx
+from nnadapter.errors import ModelFileError
+from nnadapter.exporting import export_model
 from nnadapter.ir.model import Model
 from nnadapter.onnx.saving import save_model
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
@@ -22,11 +22,10 @@ def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -
     """Write every segment to `folder`, as `segment_0_fake_npu.onnx`, and return the paths.
 
     Inputs and outputs are called as in the model. A segment is what its device is given: adapter IR as what it says,
-    ONNX as it is.
+    ONNX as it is. Where ONNX cannot say an operation, as one from outside, the segment is the nodes of the model.
 
     Raises:
         ModelFileError: a file cannot be written.
-        InvalidModelError: a segment has an operation that ONNX cannot say.
     """
     place = Path(folder)
     try:
@@ -37,17 +36,18 @@ def write_segments(folder: str | os.PathLike[str], partitioning: Partitioning) -
     for number, (step, piece) in enumerate(zip(partitioning.plan.steps, partitioning.pieces, strict=True)):
         device = re.sub(r"[^\w.-]", "_", step.device)  # a device's id is any text: `:`, or a path out of the folder
         paths.append(place / f"segment_{number}_{device}.onnx")
-        save_model(_segment(number, step, piece, partitioning), paths[-1])
+        save_model(_segment(step, piece, partitioning), paths[-1])
     return tuple(paths)
 
 
-def _segment(number: int, step: Step, piece: AdmittedSegment | None, partitioning: Partitioning) -> onnx.ModelProto:
+def _segment(step: Step, piece: AdmittedSegment | None, partitioning: Partitioning) -> onnx.ModelProto:
     parts = partitioning.model.parts
     model = None if piece is None else piece.part.model
     if not isinstance(model, Model):
         given: onnx.ModelProto = (parts.cpu_part(step) if model is None else parts.part(step)).model
         return given  # nodes that kernels compute are what they were
-    try:
-        return to_onnx(model)
-    except InvalidModelError as error:
-        raise InvalidModelError(f"segment {number} on {step.device!r}: {error}") from error
+    exported = export_model(model)
+    if exported.refusals:
+        original: onnx.ModelProto = parts.part(step).model
+        return original
+    return exported.model

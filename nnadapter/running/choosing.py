@@ -84,7 +84,7 @@ def make_engine(
             model, held = begun.finish() if begun else (load_model(source), [])
         refused = _refused(model, setting, session_options) if failed else {}
         if failed and not refused:
-            raise _told(failed, model)
+            raise _told(failed, model, setting)
         setting.trace.check()
         planned = (make or PlannedEngine)(model, setting, options, session_options, refused)
         del held  # until what prepares the model holds its weights
@@ -106,10 +106,16 @@ def _host_engine(given: _Given, trace: Trace) -> Engine:
     return traced_host(*given, trace)
 
 
-def _told(failed: InvalidModelError, model: onnx.ModelProto) -> InvalidModelError:
-    """What ONNX Runtime said, and who brings an op that it does not know."""
-    brought = bringing(dict.fromkeys((node.domain, node.op_type) for node in model.graph.node if node.domain))
-    return InvalidModelError(f"{failed}; {brought}") if brought else failed
+def _told(failed: InvalidModelError, model: onnx.ModelProto, setting: Setting) -> InvalidModelError:
+    """What ONNX Runtime said, and who brings or would have to bring an op that it does not know."""
+    advice = bringing(dict.fromkeys((node.domain, node.op_type) for node in model.graph.node if node.domain))
+    if not advice:
+        verdicts = setting.devices[0].context.supported(model)
+        unknown = next((node for node, verdict in zip(model.graph.node, verdicts, strict=True) if not verdict), None)
+        if unknown is not None and unknown.domain:
+            op = f"{unknown.domain}::{unknown.op_type}"
+            advice = f"install the package that brings {op}, and name a device that takes it"
+    return InvalidModelError(f"{failed}; {advice}") if advice else failed
 
 
 def _refused(

@@ -14,7 +14,7 @@ from dataclasses import replace
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.groups import Group, find_groups
 from nnadapter.converters.quantized_groups import convert_quantized_group
-from nnadapter.converters.registry import converter, has_converter, lookup
+from nnadapter.converters.registry import converter, is_own, lookup
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.body import Body
 from nnadapter.onnx.function_ops import body_of, function_ops
@@ -112,5 +112,5 @@ def _names(body: Body, node: OnnxNode) -> dict[str, str]:
 def register_bodies() -> None:
     """Register the conversion of bodies for every op that has one, and no converter of its own."""
     for domain, op_type, version in function_ops():
-        if not has_converter(domain, op_type, version):
+        if not is_own(domain, op_type, version):
             converter(op_type, version, domain=domain)(convert_body)

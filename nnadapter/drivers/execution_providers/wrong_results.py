@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import onnx
 
+from nnadapter.onnx.attributes import value_of_attribute
 from partition.verdict import Reason, Unsupported
 
-_TRUNCATES_CASTS = frozenset({"QNNExecutionProvider"})
-"""Providers whose QuantizeLinear truncates what a Cast makes, where ONNX rounds: the elements behind the last 128 of a
-matrix, and others of higher ranks. Seen with version 2.7.0 of QNN's, from float16 to int8."""
+_QNN = "QNNExecutionProvider"
+"""What is said of it was seen with version 2.7.0, in its emulator."""
+_FORMS: Mapping[str, tuple[Callable[[onnx.NodeProto], bool], str]] = {
+    "AveragePool": (lambda node: bool(_stated(node, "count_include_pad")), "does not count padding"),
+    "GatherND": (lambda node: True, "takes indices below 0 for others"),
+    "Mish": (lambda node: True, "is off by more than a hundredth"),
+    "Pad": (lambda node: _stated(node, "mode") == "edge", "pads with other numbers than those at the edge"),
+    "Softplus": (lambda node: True, "is off by more than a hundredth"),
+}
+"""By op of ONNX: which nodes, and what QNN does with them."""
 
 
 def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     """The nodes of a model that a provider computes otherwise than ONNX says, by position."""
-    if provider not in _TRUNCATES_CASTS:
+    if provider != _QNN:
         return {}
     nodes = model.graph.node
     casts = {node.output[0] for node in nodes if node.op_type == "Cast" and not node.domain}
-    return {
+    refused = {
+        position: Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, f"{provider} {_FORMS[node.op_type][1]}")
+        for position, node in enumerate(nodes)
+        if not node.domain and node.op_type in _FORMS and _FORMS[node.op_type][0](node)
+    }
+    # QuantizeLinear truncates the elements behind the last 128 of a matrix, and others of higher ranks.
+    refused |= {
         position: Unsupported(
             Reason.UNSUPPORTED_TYPE, f"{provider} truncates {node.input[0]!r}, which a Cast makes, where ONNX rounds"
         )
         for position, node in enumerate(nodes)
         if node.op_type == "QuantizeLinear" and node.input[0] in casts
     }
+    return refused
+
+
+def _stated(node: onnx.NodeProto, name: str) -> object:
+    return next((value_of_attribute(each) for each in node.attribute if each.name == name), None)

@@ -39,6 +39,8 @@ from nnadapter.ir.operations.quantization import EIGHT_BITS, MOVERS, REALS, TABU
 
 _SIXTEEN_BITS: Types = frozenset({DataType.INT16, DataType.UINT16})
 """Held between QUANTIZE and DEQUANTIZE alone, and moved there; what is computed is computed with reals."""
+_FOUR_BITS: Types = frozenset({DataType.INT4, DataType.UINT4})
+"""Of weights, a byte each, until DEQUANTIZE makes them reals."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,7 +329,9 @@ _NORMS_LOSSES_AND_SPECTRA = {
 _STORED: Types = EIGHT_BITS | {DataType.INT32}
 _QUANTIZATION = {
     "QUANTIZE": OperationRow(lower=quantized.lower_quantize, dtypes=FLOATS, results=EIGHT_BITS | _SIXTEEN_BITS),
-    "DEQUANTIZE": OperationRow(lower=quantized.lower_dequantize, dtypes=_STORED | _SIXTEEN_BITS, results=FLOATS),
+    "DEQUANTIZE": OperationRow(
+        lower=quantized.lower_dequantize, dtypes=_STORED | _SIXTEEN_BITS | _FOUR_BITS, results=FLOATS
+    ),
     "STORAGE_CAST": OperationRow(lower=elementwise.lower_assign, dtypes=_STORED, moves=True),
 }
 _QUANTIZED_PRODUCTS = {

@@ -11,7 +11,7 @@ NEG: Neg
 SIGN: Sign
 FLOOR: Floor
 CEIL: Ceil
-ROUND: DynamicQuantizeLinear QLinearMatMul QuantizeLinear Round
+ROUND: DynamicQuantizeLinear QLinearMatMul QuantizeLinear Round com.microsoft::DynamicQuantizeMatMul
 EXP: Exp ReduceLogSumExp
 LOG: Log ReduceLogSum ReduceLogSumExp
 SQRT: ReduceL2 Sqrt
@@ -32,51 +32,61 @@ LEAKY_RELU: LeakyRelu com.microsoft::QLinearLeakyRelu
 ELU: Elu
 SELU: Selu
 NOT: Mod Not
-MAX: Clip DynamicQuantizeLinear Max
-MIN: Clip DynamicQuantizeLinear Min
+MAX: Clip DynamicQuantizeLinear Max com.microsoft::DynamicQuantizeMatMul
+MIN: Clip DynamicQuantizeLinear Min com.microsoft::DynamicQuantizeMatMul
 AND: And Mod
 OR: Or
 XOR: Mod Xor
-EQUAL: DynamicQuantizeLinear Equal Mod
+EQUAL: DynamicQuantizeLinear Equal Mod com.microsoft::DynamicQuantizeMatMul
+    com.microsoft::EmbedLayerNormalization
 GREATER: Greater Trilu
 GREATER_EQUAL: GreaterOrEqual
 LESS: Less Mod Trilu
 LESS_EQUAL: LessOrEqual
 ADD: Add DynamicQuantizeLinear Gemm GroupNormalization Mod QLinearMatMul QuantizeLinear ReduceLogSumExp
-    com.microsoft::Attention com.microsoft::BiasGelu com.microsoft::FusedGemm com.microsoft::QLinearAdd
-    com.microsoft::SkipLayerNormalization com.microsoft::SkipSimplifiedLayerNormalization
+    com.microsoft::Attention com.microsoft::BiasGelu com.microsoft::DynamicQuantizeMatMul
+    com.microsoft::EmbedLayerNormalization com.microsoft::FusedGemm com.microsoft::QAttention
+    com.microsoft::QLinearAdd com.microsoft::SkipLayerNormalization
+    com.microsoft::SkipSimplifiedLayerNormalization
 SUB: ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul ReduceLogSumExp Sub
+    com.microsoft::DynamicQuantizeMatMul com.microsoft::EmbedLayerNormalization
 MUL: ConvInteger DequantizeLinear Gemm GroupNormalization Mul QLinearMatMul ReduceL2 ReduceSumSquare
+    com.microsoft::DynamicQuantizeMatMul com.microsoft::MatMulIntegerToFloat com.microsoft::QAttention
     com.microsoft::QLinearMul com.microsoft::QuickGelu
-DIV: Div DynamicQuantizeLinear Mean QLinearMatMul QuantizeLinear
+DIV: Div DynamicQuantizeLinear Mean QLinearMatMul QuantizeLinear com.microsoft::DynamicQuantizeMatMul
 GELU: Gelu com.microsoft::BiasGelu com.microsoft::FastGelu com.microsoft::Gelu
 CLIP: Clip DynamicQuantizeLinear QLinearMatMul QuantizeLinear ReduceLogSumExp
+    com.microsoft::DynamicQuantizeMatMul
 ASSIGN: Dropout Identity Max Mean Min ReduceSum Sum
 CAST: Cast CastLike ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger QLinearMatMul
-    QuantizeLinear
+    QuantizeLinear com.microsoft::DynamicQuantizeMatMul com.microsoft::EmbedLayerNormalization
+    com.microsoft::MatMulIntegerToFloat com.microsoft::QAttention
 PRELU: PRelu
 POW: Pow
 MOD: Mod
 SUM: Mean Sum
-WHERE: DynamicQuantizeLinear Mod Trilu Where
-CONV_2D: Conv ConvInteger QLinearConv com.microsoft::FusedConv
+WHERE: DynamicQuantizeLinear Mod Trilu Where com.microsoft::DynamicQuantizeMatMul com.microsoft::QLinearWhere
+CONV_2D: Conv ConvInteger QLinearConv com.microsoft::FusedConv com.microsoft::NhwcConv
 CONV_2D_TRANSPOSE: ConvTranspose
-MAX_POOL_2D: MaxPool
-AVERAGE_POOL_2D: AveragePool
-FULLY_CONNECTED: Gemm
-MAT_MUL: Gemm MatMul MatMulInteger QLinearMatMul com.microsoft::Attention com.microsoft::FusedGemm
-    com.microsoft::FusedMatMul
+MAX_POOL_2D: MaxPool com.microsoft::NhwcMaxPool
+AVERAGE_POOL_2D: AveragePool com.microsoft::QLinearAveragePool
+FULLY_CONNECTED: Gemm com.microsoft::QGemm
+MAT_MUL: Gemm MatMul MatMulInteger QLinearMatMul com.microsoft::Attention com.microsoft::DynamicQuantizeMatMul
+    com.microsoft::FusedGemm com.microsoft::FusedMatMul com.microsoft::MatMulIntegerToFloat
+    com.microsoft::QAttention
 MAT_MUL_N_BITS: com.microsoft::MatMulNBits
 BATCH_NORMALIZATION: BatchNormalization
-LAYER_NORMALIZATION: LayerNormalization com.microsoft::SkipLayerNormalization
+LAYER_NORMALIZATION: LayerNormalization com.microsoft::EmbedLayerNormalization
+    com.microsoft::SkipLayerNormalization
 INSTANCE_NORMALIZATION: GroupNormalization InstanceNormalization
 LOCAL_RESPONSE_NORMALIZATION: LRN
-SOFTMAX: Softmax
+SOFTMAX: Softmax com.microsoft::QLinearSoftmax
 LOG_SOFTMAX: LogSoftmax
-REDUCE_MEAN: GlobalAveragePool ReduceMean
+REDUCE_MEAN: GlobalAveragePool ReduceMean com.microsoft::QLinearGlobalAveragePool
 REDUCE_SUM: ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSum ReduceSumSquare
-REDUCE_MAX: DynamicQuantizeLinear GlobalMaxPool ReduceLogSumExp ReduceMax
-REDUCE_MIN: DynamicQuantizeLinear ReduceMin
+    com.microsoft::EmbedLayerNormalization
+REDUCE_MAX: DynamicQuantizeLinear GlobalMaxPool ReduceLogSumExp ReduceMax com.microsoft::DynamicQuantizeMatMul
+REDUCE_MIN: DynamicQuantizeLinear ReduceMin com.microsoft::DynamicQuantizeMatMul
 REDUCE_PROD: ReduceProd
 ARG_MAX: ArgMax
 ARG_MIN: ArgMin
@@ -84,17 +94,19 @@ CUM_SUM: CumSum
 TOP_K: TopK
 RESHAPE: Attention AveragePool ConvTranspose DequantizeLinear Flatten GroupNormalization LpPool MatMulInteger
     MaxPool QLinearMatMul QuantizeLinear ReduceLogSumExp Reshape RotaryEmbedding SpaceToDepth Squeeze
-    Unsqueeze com.microsoft::Attention com.microsoft::MultiHeadAttention
+    Unsqueeze com.microsoft::Attention com.microsoft::GroupQueryAttention com.microsoft::MultiHeadAttention
+    com.microsoft::QAttention
 TRANSPOSE: Attention GRU LSTM RNN RotaryEmbedding SpaceToDepth Transpose com.microsoft::Attention
-    com.microsoft::MultiHeadAttention
+    com.microsoft::GroupQueryAttention com.microsoft::MultiHeadAttention com.microsoft::NhwcConv
+    com.microsoft::NhwcMaxPool com.microsoft::QAttention
 EXPAND: ConvInteger DequantizeLinear Expand QuantizeLinear
 TILE: Tile
-CONCAT: Attention Concat
-SPLIT: Split com.microsoft::Attention
+CONCAT: Attention Concat com.microsoft::QLinearConcat
+SPLIT: Split com.microsoft::Attention com.microsoft::QAttention
 DEPTH_TO_SPACE: DepthToSpace
 SPACE_TO_DEPTH: SpaceToDepth
-SLICE: Slice
-GATHER: Gather RotaryEmbedding com.microsoft::RotaryEmbedding
+SLICE: Slice com.microsoft::EmbedLayerNormalization
+GATHER: Gather RotaryEmbedding com.microsoft::EmbedLayerNormalization com.microsoft::RotaryEmbedding
 GATHER_ELEMENTS: GatherElements
 PAD: Attention CenterCropPad Pad
 RESIZE_NEAREST: Resize Upsample
@@ -149,10 +161,11 @@ MAX_POOL_2D_WITH_INDICES: MaxPool
 MAX_POOL_3D_WITH_INDICES: MaxPool
 MAX_UNPOOL_2D: MaxUnpool
 COL_TO_IM: Col2Im
-LSTM: LSTM
+LSTM: LSTM com.microsoft::DynamicQuantizeLSTM
 GRU: GRU
 RNN: RNN
-ATTENTION: Attention com.microsoft::Attention com.microsoft::MultiHeadAttention
+ATTENTION: Attention com.microsoft::Attention com.microsoft::GroupQueryAttention
+    com.microsoft::MultiHeadAttention com.microsoft::QAttention
 ROTARY_EMBEDDING: RotaryEmbedding com.microsoft::RotaryEmbedding
 LINEAR_ATTENTION: LinearAttention
 CAUSAL_CONV: CausalConvWithState
@@ -164,10 +177,13 @@ NEGATIVE_LOG_LIKELIHOOD_LOSS: NegativeLogLikelihoodLoss
 SOFTMAX_CROSS_ENTROPY_LOSS: SoftmaxCrossEntropyLoss
 DFT: DFT
 STFT: STFT
-QUANTIZE: QuantizeLinear
-DEQUANTIZE: DequantizeLinear
-STORAGE_CAST: ConvInteger DequantizeLinear MatMulInteger QLinearConv QLinearMatMul com.microsoft::QLinearAdd
-    com.microsoft::QLinearLeakyRelu com.microsoft::QLinearMul com.microsoft::QLinearSigmoid
+QUANTIZE: QuantizeLinear com.microsoft::QLinearWhere
+DEQUANTIZE: DequantizeLinear com.microsoft::QLinearWhere
+STORAGE_CAST: ConvInteger DequantizeLinear MatMulInteger QLinearConv QLinearMatMul
+    com.microsoft::MatMulIntegerToFloat com.microsoft::QAttention com.microsoft::QGemm
+    com.microsoft::QLinearAdd com.microsoft::QLinearAveragePool com.microsoft::QLinearConcat
+    com.microsoft::QLinearGlobalAveragePool com.microsoft::QLinearLeakyRelu com.microsoft::QLinearMul
+    com.microsoft::QLinearSigmoid com.microsoft::QLinearSoftmax com.microsoft::QLinearWhere
 """
 
 _ROWS = (row.partition(": ") for row in _TABLE.replace("\n    ", " ").splitlines())

@@ -29,14 +29,15 @@ def source_of(function: Callable[..., Any]) -> str:
     parts: dict[str, str] = {}
     try:
         _collect(function, parts)
-    except OSError:
+    except (KeyError, OSError, TypeError):  # no such module, or one without a source
         return _named(function)
     return "\n\n\n".join(parts.values())
 
 
 def _named(function: Callable[..., Any]) -> str:
     home = "numpy" if isinstance(function, np.ufunc) else getattr(function, "__module__", None)
-    return f"{home}.{function.__name__}" if home and hasattr(function, "__name__") else f"# {type(function).__name__}"
+    name = getattr(function, "__name__", "")
+    return f"{home}.{name}" if home and name else name or f"# {type(function).__name__}"
 
 
 def _collect(function: FunctionType, parts: dict[str, str]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
-from nnadapter.onnx.microsoft.axes import parts_along
-from nnadapter.onnx.microsoft.heads import Scores, attention, separated
+from nnadapter.onnx.microsoft.axes import length_of, parts_along, steps_along
+from nnadapter.onnx.microsoft.heads import ATTENTION_SINCE, Scores, attention, separated
 from nnadapter.onnx.microsoft.masks import score_mask
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
@@ -68,21 +68,21 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
             raise body.unsupported(name, "is 1; expected 0")
     heads, widths = body.node.integer("num_heads"), _widths(body)
     parts = [separated(body, part, heads) for part in parts_along(body, product, -1, widths)]
-    before = None
+    before: tuple[str, str] | None = None
     if body.input(past):
-        before = tuple(body.add("Gather", body.input(past), body.constant(index), axis=0) for index in (0, 1))
+        old_key, old_value = (body.add("Gather", body.input(past), body.constant(index), axis=0) for index in (0, 1))
+        before = old_key, old_value
     steps, old = body.inputs.size(0, 1), body.inputs.size(past, 3) if before else 0
     total = None if steps is None or old is None else steps + old
-    if before and body.input(mask) and body.inputs.rank(mask) == 1:
-        raise body.unsupported("mask_index", "is a mask of rank 1 beside past keys; expected one of rank 2 or 3")
+    keys = body.input(0), 1, steps
     scores = Scores(
         scale=_scale(body),
         head_size=widths[0] // heads,
         causal=body.node.integer("unidirectional", 0) == 1,
-        mask=score_mask(body, mask, bias, (body.input(0), 1, steps), body.inputs.size(0, 0)),
-        sizes=(steps, total) if body.opset < 23 else (None, None),
+        mask=score_mask(body, mask, bias, lambda: _places(body, keys, before, total), body.inputs.size(0, 0)),
+        sizes=(steps, total, old),
     )
-    made, key, value = attention(body, parts[0], parts[1], parts[2], scores, before)  # type: ignore[arg-type]
+    made, key, value = attention(body, parts[0], parts[1], parts[2], scores, before)
     present = ""
     if body.wants(1):
         present = body.add("Concat", body.unsqueeze(key, 0), body.unsqueeze(value, 0), axis=0)
@@ -125,19 +125,39 @@ def multi_head_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     total = None if keys[2] is None or before is None else keys[2] + before
     steps, width = body.inputs.size(0, 1), body.inputs.width(0)
     causal = body.node.integer("unidirectional", 0) == 1
-    if causal and not past and body.input(1) and (steps is None or total is None or steps < total):
+    last_sees_all = causal and bool(body.input(1)) and not _enough_queries(body, keys[1])
+    if last_sees_all and body.opset >= ATTENTION_SINCE:
         raise body.unsupported("unidirectional", "is 1 with more keys than queries, whose last sees all keys")
     heads = body.node.integer("num_heads")
     head_size = width if body.inputs.rank(0) == 5 else None if width is None else width // heads
-    counted = (past[0] if past and before is None else keys[0], 2 if past and before is None else keys[1], total)
     scores = Scores(
         scale=_scale(body),
         head_size=head_size,
         causal=causal,
-        mask=score_mask(body, 4, 5, counted, body.inputs.size(0, 0)),
-        sizes=(steps, total) if body.opset < 23 else (None, None),
+        mask=score_mask(body, 4, 5, lambda: _places(body, keys, past, total), body.inputs.size(0, 0)),
+        last_sees_all=last_sees_all,
+        sizes=(steps, total, before),
     )
     return attention(body, query, key, value, scores, past)
+
+
+def _places(
+    body: BodyBuilder, keys: tuple[str, int, int | None], past: tuple[str, str] | None, total: int | None
+) -> str:
+    """The numbers from 0 to that of all keys, past ones and new ones."""
+    if total is not None or past is None:
+        return steps_along(body, keys[0], keys[1], total)
+    count = body.add("Add", length_of(body, keys[0], keys[1]), length_of(body, past[0], 2))
+    return body.add("Range", body.constant(0), body.add("Squeeze", count), body.constant(1))
+
+
+def _enough_queries(body: BodyBuilder, axis: int) -> bool:
+    """Whether there are as many queries as new keys, which this axis of the keys counts, or more; False if unknown."""
+    queries, keys = (body.inputs.value(0).shape or ())[1], (body.inputs.value(1).shape or ())[axis]
+    if queries is not None and queries == keys:
+        return True
+    steps, new = body.inputs.size(0, 1), body.inputs.size(1, axis)
+    return steps is not None and new is not None and steps >= new
 
 
 def _packed(body: BodyBuilder) -> tuple[str, str, str, tuple[str, int, int | None]]:

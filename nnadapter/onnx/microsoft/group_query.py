@@ -109,6 +109,8 @@ def _refuse(body: BodyBuilder) -> None:
             raise body.unsupported(name, f"is {body.node.attributes[name]!r}; expected {expected!r}")
     if body.node.integer("local_window_size", -1) == 0:
         raise body.unsupported("local_window_size", "is 0, in which no query sees a key; expected 1 or more, or -1")
+    if not body.node.integer("causal", 1) and body.node.integer("local_window_size", -1) > 0:
+        raise body.unsupported("local_window_size", "is stated beside causal 0; expected one of both")
     for position, name in _REFUSED_INPUTS.items():
         if body.input(position):
             raise body.unsupported(name, "is an input that is not converted")
@@ -207,10 +209,7 @@ def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _C
     pairs = body.inputs.width(7)
     if pairs is None:
         raise body.invalid("has tables of unknown width")
-    positions = body.input(9)
-    if not positions and first:
-        positions = body.add("Add", body.unsqueeze(first, 1), _steps(body, parts[0], cache.steps, cache))
-        positions = body.cast(positions, "int32")
+    positions = _positions(body, parts[0], cache, first)
     tables = []
     for position in (7, 8):
         if positions:
@@ -224,15 +223,36 @@ def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _C
     return query, key
 
 
+def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
+    """`[B or 1, S]`: where new keys stand; empty if they are those from 0 on.
+
+    Of positions that are stated, a prompt reads the first alone, and counts on from it for every text.
+    """
+    stated = body.input(9)
+    if not stated and not first:
+        return ""
+    steps = _steps(body, query, cache.steps, cache)
+    if not stated:
+        return body.cast(body.add("Add", body.unsqueeze(first, 1), steps), "int32")
+    if cache.steps is not None and not cache.is_first:
+        return stated
+    begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
+    if cache.steps is not None:
+        return body.unsqueeze(body.add("Add", begin, steps), 0)
+    counted = body.cast(body.unsqueeze(body.add("Add", body.cast(begin, _COUNTS), steps), 0), "int32")
+    is_prompt = body.add("Equal", _counted(body, query), _total(body))
+    return body.add("Where", is_prompt, counted, body.cast(stated, "int32"))
+
+
 def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:
     """How scores come about, by the names of queries, keys and the first positions."""
     first = names[2]
     dtype, causal = body.inputs.dtype(), body.node.integer("causal", 1) != 0
     window = body.node.integer("local_window_size", -1)
     mask = body.input(10)
-    if first or window >= 0:
-        own = _mask(body, cache, names, window)
-        mask = body.add("Add", mask, own) if mask else own
+    if first or window >= 0 or not causal:
+        own = _mask(body, cache, names, window, causal=causal)
+        mask = body.add("Add", _as_wide(body, mask, names[1], cache), own) if mask else own
     sink = ""
     if body.input(11):
         sink = body.cast(body.reshape(body.input(11), 1, -1, 1, 1), dtype)
@@ -245,16 +265,18 @@ def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_
         softcap=body.node.number("softcap", 0.0),
         mask=mask,
         sink=sink,
-        sizes=(cache.steps, None if cache.steps is None else cache.total),
+        sizes=(cache.steps, None if cache.steps is None else cache.total, 0),
     )
 
 
-def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window: int) -> str:
-    """`[B or 1, 1, S, T]`: what forbids keys behind a query's own, and those before its window."""
+def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window: int, *, causal: bool) -> str:
+    """`[B or 1, 1, S or 1, T]`: what forbids keys behind a query's own or behind all, and those before its window."""
     query, key, first = names
-    keys = None if cache.steps is None else max(cache.total, cache.size) if first else cache.total
-    columns = _steps(body, key, keys, cache)
-    if first:
+    columns = _steps(body, key, None if cache.steps is None else _columns(cache, first), cache)
+    if not causal:
+        dtype = _COUNTS if cache.steps is None else "int64"
+        places = body.reshape(body.cast(body.input(5), dtype), -1, 1, 1, 1)
+    elif first:
         steps = body.reshape(_steps(body, query, cache.steps, cache), 1, 1, -1, 1)
         places = body.add("Add", steps, body.reshape(first, -1, 1, 1, 1))
     else:
@@ -265,6 +287,22 @@ def _mask(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], window:
         width = body.constant(window, _COUNTS if cache.steps is None else "int64")
         allowed = body.add("And", allowed, body.add("Less", body.add("Sub", places, width), columns))
     return filtered(body, allowed, lowest(body.inputs.dtype()), body.inputs.dtype())
+
+
+def _columns(cache: _Cache, first: str) -> int:
+    """The number of keys that attention is given: those of the longest text, and what room the cache has behind."""
+    return max(cache.total, cache.size) if first else cache.total
+
+
+def _as_wide(body: BodyBuilder, bias: str, key: str, cache: _Cache) -> str:
+    """What is added to scores, which has a column for each key of the longest text, with columns for room as well."""
+    if cache.steps is None:
+        behind = body.add("Sub", length_of(body, key, 2), length_of(body, bias, 3))
+        return body.add("Pad", bias, body.add("Concat", body.constant((0,) * 7), behind, axis=0))
+    room = cache.size - cache.total
+    if cache.is_first or room <= 0:
+        return bias
+    return body.add("Pad", bias, body.constant((0, 0, 0, 0, 0, 0, 0, room)))
 
 
 def _steps(body: BodyBuilder, x: str, size: int | None, cache: _Cache) -> str:

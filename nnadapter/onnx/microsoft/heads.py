@@ -5,7 +5,7 @@ Names of sizes: batch B, heads N, queries S, keys T of which P are past, feature
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -13,7 +13,8 @@ import numpy as np
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.microsoft.axes import length_of, sliced, steps_along
 
-_ATTENTION_SINCE = 23
+ATTENTION_SINCE = 23
+"""The first opset with Attention."""
 _EXCHANGED = [0, 2, 1, 3]
 
 
@@ -31,8 +32,10 @@ class Scores:
     """What is added to scores, empty if nothing is; it broadcasts to `[B, N, S, T]`."""
     sink: str = ""
     """What takes part in the softmax beside the keys, `[1, N, 1, 1]` or a scalar; empty if nothing does."""
-    sizes: tuple[int | None, int | None] = (None, None)
-    """S and T as far as they are known, for opsets without Attention."""
+    last_sees_all: bool = False
+    """The last query sees all keys, though it is causal; for opsets without Attention."""
+    sizes: tuple[int | None, int | None, int | None] = (None, None, None)
+    """S, T and P as far as they are known, for opsets without Attention."""
 
 
 def separated(body: BodyBuilder, x: str, heads: int, bias: str = "") -> str:
@@ -66,7 +69,7 @@ def attention(
         past: keys and values before the new ones.
         groups: heads of queries, and of keys and values.
     """
-    if body.opset >= _ATTENTION_SINCE and not scores.sink:
+    if body.opset >= ATTENTION_SINCE and not scores.sink:
         inputs = (query, key, value, scores.mask, *(past or ()))
         made = body.add_several(
             "Attention",
@@ -79,6 +82,9 @@ def attention(
         return joined(body, made[0]), *(made[1:] or (key, value))  # type: ignore[return-value]
     if past is not None:
         key, value = (body.add("Concat", old, new, axis=2) for old, new in zip(past, (key, value), strict=True))
+    if scores.causal:
+        own = _causal_mask(body, query, key, scores, "" if past is None else past[0])
+        scores = replace(scores, mask=body.add("Add", scores.mask, own) if scores.mask else own)
     return _composed(body, query, key, value, scores, groups), key, value
 
 
@@ -92,8 +98,6 @@ def _composed(body: BodyBuilder, query: str, key: str, value: str, scores: Score
         logits = body.add("Mul", body.add("Tanh", body.add("Div", logits, cap)), cap)
     if scores.mask:
         logits = body.add("Add", logits, scores.mask)
-    if scores.causal:
-        logits = body.add("Add", logits, _causal_mask(body, query, key, scores.sizes, dtype))
     weights = _with_sink(body, logits, query, scores.sink) if scores.sink else body.add("Softmax", logits, axis=-1)
     return joined(body, body.add("MatMul", weights, wide_value))
 
@@ -112,16 +116,22 @@ def _repeated(body: BodyBuilder, x: str, heads: int, groups: int, head_size: int
     return body.reshape(tiled, 0, heads, -1, head_size)
 
 
-def _causal_mask(body: BodyBuilder, query: str, key: str, sizes: tuple[int | None, int | None], dtype: str) -> str:
+def _causal_mask(body: BodyBuilder, query: str, key: str, scores: Scores, past: str) -> str:
     """`[S, T]`: what forbids every query the keys behind its own."""
-    queries, keys = steps_along(body, query, 2, sizes[0]), steps_along(body, key, 2, sizes[1])
-    if None in sizes:
-        past = body.add("Sub", length_of(body, key, 2), length_of(body, query, 2))
-        places = body.add("Add", queries, past)
-    else:
-        places = body.add("Add", queries, body.constant(((sizes[1] or 0) - (sizes[0] or 0),)))
-    allowed = body.add("LessOrEqual", body.unsqueeze(keys, 0), body.unsqueeze(places, 1))
-    return filtered(body, allowed, lowest(dtype), dtype)
+    count, total, before = scores.sizes
+    queries, keys = (
+        body.unsqueeze(steps_along(body, query, 2, count), 1),
+        body.unsqueeze(steps_along(body, key, 2, total), 0),
+    )
+    places = queries
+    if past:
+        first = length_of(body, past, 2) if before is None else body.constant((before,))
+        places = body.add("Add", queries, first)
+    allowed = body.add("LessOrEqual", keys, places)
+    if scores.last_sees_all:
+        last = body.add("Sub", length_of(body, query, 2), body.constant((1,)))
+        allowed = body.add("Or", allowed, body.add("Equal", queries, last))
+    return filtered(body, allowed, lowest(body.inputs.dtype()), body.inputs.dtype())
 
 
 def filtered(body: BodyBuilder, allowed: str, value: float, dtype: str) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from nnadapter.onnx.body import BodyBuilder
-from nnadapter.onnx.microsoft.axes import steps_along
+from nnadapter.onnx.microsoft.axes import length_of, parts_along, sliced
 from nnadapter.onnx.microsoft.heads import filtered, lowest
 
 
-def score_mask(body: BodyBuilder, position: int, bias: int, keys: tuple[str, int, int | None], rows: int | None) -> str:
+def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
     """Return what is added to scores, `[B or 1, N or 1, S or 1, T]`; empty if nothing is.
 
-    1. A mask of rank 1 says how many keys each text has; of rank 2 or 3 it is 0 where a key is forbidden.
+    1. A mask of rank 1 says how many keys each text has, and may say behind that with which key each begins; of rank 2
+       or 3 it is 0 where a key is forbidden. One of a single column says nothing.
     2. `mask_filter_value` is added for those: a query with no key that is allowed sees all of them as before.
     3. The bias is added besides.
 
@@ -18,26 +21,23 @@ def score_mask(body: BodyBuilder, position: int, bias: int, keys: tuple[str, int
         body: what is written.
         position: of the mask among the inputs.
         bias: of what is added to scores.
-        keys: a value, the axis of it that counts the keys, and that size.
+        places: adds the numbers from 0 to that of all keys.
         rows: the number of texts, None where it is open.
 
     Raises:
         Refusal: a mask of another form.
     """
-    mask = _key_mask(body, position, keys, rows) if body.input(position) else ""
+    mask = _key_mask(body, position, places, rows) if body.input(position) else ""
     added = body.input(bias)
     return body.add("Add", mask, added) if mask and added else mask or added
 
 
-def _key_mask(body: BodyBuilder, position: int, keys: tuple[str, int, int | None], rows: int | None) -> str:
+def _key_mask(body: BodyBuilder, position: int, places: Callable[[], str], rows: int | None) -> str:
     mask, rank, dtype = body.input(position), body.inputs.rank(position), body.inputs.dtype()
+    if rank == 2 and body.inputs.width(position, 1) == 1:
+        return ""
     if rank == 1:
-        count = body.inputs.size(position, 0)
-        if count is not None and rows is not None and count != rows:
-            raise body.invalid(f"has a mask (input {position}) of {count} numbers for {rows} texts; expected as many")
-        steps = steps_along(body, *keys)
-        lengths = body.reshape(body.cast(mask, "int64"), -1, 1, 1, 1)
-        allowed = body.add("Less", steps, lengths)
+        allowed = _between(body, position, places(), rows)
     elif rank in (2, 3):
         shown = body.add("Greater", mask, body.constant(0, body.inputs.dtype(position)))
         allowed = body.unsqueeze(shown, 1, 2) if rank == 2 else body.unsqueeze(shown, 1)
@@ -45,3 +45,28 @@ def _key_mask(body: BodyBuilder, position: int, keys: tuple[str, int, int | None
         raise body.invalid(f"has a mask (input {position}) of rank {rank}; expected 1 to 3")
     filter_value = max(body.node.number("mask_filter_value", -10000.0), lowest(dtype))
     return filtered(body, allowed, filter_value, dtype)
+
+
+def _between(body: BodyBuilder, position: int, places: str, rows: int | None) -> str:
+    """Which keys lie before the ends that a mask of rank 1 has, and not before its starts if it has such."""
+    numbers, count = body.cast(body.input(position), "int64"), body.inputs.size(position, 0)
+    texts, stated = ((body.inputs.value(each).shape or (None,))[0] for each in (0, position))
+    if stated is not None and stated == texts:
+        return body.add("Less", places, body.reshape(numbers, -1, 1, 1, 1))
+    if count is not None and rows is not None and count != 2 * rows:
+        raise body.invalid(
+            f"has a mask (input {position}) of {count} numbers for {rows} texts; expected as many, or twice as many"
+        )
+    ends, starts = (
+        _in_the_run(body, numbers) if rows is None or count is None else parts_along(body, numbers, 0, (rows, rows))
+    )
+    ends, starts = (body.reshape(each, -1, 1, 1, 1) for each in (ends, starts))
+    return body.add("And", body.add("Less", places, ends), body.add("GreaterOrEqual", places, starts))
+
+
+def _in_the_run(body: BodyBuilder, numbers: str) -> tuple[str, str]:
+    """Ends and starts of so many texts as the run has: without starts the last row is that of ends, and each is 0."""
+    size = body.add("Concat", body.constant((-1,)), length_of(body, body.input(0), 0), axis=0)
+    table = body.add("Reshape", numbers, size)
+    has_starts = body.add("Sub", length_of(body, table, 0), body.constant((1,)))
+    return sliced(body, table, 0, 0, 1), body.add("Mul", sliced(body, table, 0, -1, 2**31 - 1), has_starts)

@@ -7,7 +7,15 @@ import pytest
 
 from nnadapter.ir.definition import by_definition
 from partition.verdict import Reason
-from tests.converters.microsoft.function_node import check, converted, feeds_of, model_of, onnxruntime_results, refusal
+from tests.converters.microsoft.function_node import (
+    check,
+    converted,
+    feeds_of,
+    model_of,
+    onnxruntime_results,
+    refusal,
+    written_out,
+)
 from tests.converters.single_node import floats
 
 OPSETS = (13, 21)
@@ -18,6 +26,8 @@ MASKS = {
     "keys": np.array([[1, 1, 0], [1, 0, 0]], np.int32),
     "nothing": np.array([[1, 1, 0], [0, 0, 0]], np.int32),
     "queries": np.tril(np.ones((2, 3, 3), np.int32)),
+    "one for all": np.zeros((1, 1), np.int32),
+    "one a text": np.array([[0], [1]], np.int32),
 }
 
 
@@ -36,15 +46,25 @@ def test_attention(mask, unidirectional):
     )
 
 
+@pytest.mark.parametrize("past", [0, 2])
+@pytest.mark.parametrize("mask", [[3, 2, 1, 0], [3, 1]])
+def test_a_mask_of_ends_and_starts(past, mask):
+    texts = len(mask) // 2
+    inputs = [floats(texts, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), np.array(mask, np.int32)]
+    inputs += [floats(2, texts, 2, past, 4, seed=4)] if past else []
+    check("Attention", inputs, {"num_heads": 2}, constant=[1, 2], outputs=2 if past else 1, opsets=OPSETS)
+
+
 def test_attention_with_widths_of_its_own_and_a_bias_of_scores():
     inputs = [floats(2, 3, 8), floats(8, 20, seed=1), floats(20, seed=2), None, None, floats(2, 2, 3, 3, seed=3)]
     attributes = {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4], "scale": 0.3}
     check("Attention", inputs, attributes, constant=[1, 2], opsets=OPSETS)
 
 
+@pytest.mark.parametrize("mask", [[[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]], [5, 4]], ids=["keys", "lengths"])
 @pytest.mark.parametrize("unidirectional", [0, 1])
-def test_attention_with_a_past(unidirectional):
-    mask = np.array([[1, 1, 1, 1, 0], [0, 1, 1, 1, 1]], np.int32)
+def test_attention_with_a_past(unidirectional, mask):
+    mask = np.array(mask, np.int32)
     inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), mask, floats(2, 2, 2, 2, 4, seed=4)]
     attributes = {"num_heads": 2, "unidirectional": unidirectional}
     check("Attention", inputs, attributes, constant=[1, 2], outputs=2, opsets=OPSETS)
@@ -97,11 +117,26 @@ def test_multi_head_attention_with_a_past(unidirectional):
     check("MultiHeadAttention", inputs, attributes, outputs=3, opsets=OPSETS)
 
 
-@pytest.mark.parametrize("keys", [3, 5])
-def test_a_query_without_a_past_sees_all_keys_or_as_many_as_it(keys):
+def test_lengths_count_past_keys_and_new_ones():
+    inputs = [floats(2, count, 8, seed=seed) for seed, count in enumerate((3, 5, 5))]
+    inputs += [None, np.array([6, 2], np.int32), None, *(floats(2, 2, 4, 4, seed=seed) for seed in (3, 4))]
+    check("MultiHeadAttention", inputs, {"num_heads": 2}, outputs=3, opsets=OPSETS)
+
+
+@pytest.mark.parametrize("past", [0, 4])
+@pytest.mark.parametrize("keys", [2, 3, 5])
+def test_the_last_query_sees_all_keys_in_onnxruntime(keys, past):
+    """So with more new keys than queries the node is another one than it says."""
     inputs = [floats(2, count, 8, seed=seed) for seed, count in enumerate((3, keys, keys))]
-    attributes = {"num_heads": 2, "unidirectional": 1}
-    if keys == 3:
-        check("MultiHeadAttention", inputs, attributes, opsets=())
+    inputs += [None, None, None, *(floats(2, 2, past, 4, seed=seed) for seed in (3, 4))] if past else []
+    attributes, outputs = {"num_heads": 2, "unidirectional": 1}, 3 if past else 1
+    if keys <= 3:
+        check("MultiHeadAttention", inputs, attributes, opsets=(13, 21), outputs=outputs)
     else:
-        assert "more keys than queries" in refusal("MultiHeadAttention", inputs, attributes).detail
+        why = refusal("MultiHeadAttention", inputs, attributes, outputs=outputs)
+        assert "more keys than queries" in why.detail
+        model = model_of("MultiHeadAttention", inputs, attributes, outputs=outputs)
+        feeds = feeds_of(inputs)
+        wanted = onnxruntime_results(model, feeds)
+        for got, want in zip(onnxruntime_results(written_out(model, feeds), feeds), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)

@@ -61,6 +61,42 @@ def test_a_sink_of_every_head(batch, steps, past):
     held([*given, None, None, None, None, floats(HEADS["num_heads"], seed=8) * 4], constant=(6, 11))
 
 
+@pytest.mark.parametrize(
+    ("batch", "steps", "past", "room", "lengths"),
+    [
+        (1, 4, 0, 0, [3]),
+        (2, 4, 0, 0, [3, 1]),
+        (2, 4, 0, 6, [2, 3]),
+        (1, 2, 3, 0, [4]),
+        (1, 2, 3, 8, [4]),
+        (1, 2, 3, 8, [2]),
+    ],
+)
+def test_queries_that_see_every_key_of_their_text(batch, steps, past, room, lengths):
+    valid = (slice(None), slice(None), slice(0, min(lengths) + 1))
+    inputs = inputs_of(batch, steps, past, room, lengths=lengths, rotary=False)
+    held(inputs, {"causal": 0}, valid=(None, valid, valid))
+
+
+@pytest.mark.parametrize("heads", [1, HEADS["num_heads"]])
+@pytest.mark.parametrize(("steps", "past", "room"), [(4, 0, 0), (4, 0, 6), (2, 3, 0), (2, 3, 8)])
+def test_a_bias_of_scores(steps, past, room, heads):
+    filled = (slice(None), slice(None), slice(0, steps + past))
+    inputs = [*inputs_of(1, steps, past, room, rotary=False), None, None, None]
+    inputs.append(floats(1, heads, steps, steps + past, seed=8))
+    held(inputs, constant=(6,), valid=(None, filled, filled))
+
+
+@pytest.mark.parametrize("positions", [[[5, 1, 9]], [[5, 6, 7], [0, 3, 2]], [[2, 0, 0], [0, 1, 2]]])
+@pytest.mark.parametrize("past", [0, 4])
+def test_positions_of_which_a_prompt_counts_on_from_the_first(positions, past):
+    """Behind a cache every position counts; several texts then have one new token each."""
+    positions = np.array(positions)
+    positions = positions[:, :1] if past and len(positions) > 1 else positions
+    inputs = [*inputs_of(*positions.shape, past), positions]
+    held(inputs)
+
+
 def test_texts_of_several_lengths():
     inputs = inputs_of(2, 1, 4, lengths=[4, 2])
     valid = [(slice(None), slice(None), slice(0, 3))] * 2
@@ -82,6 +118,8 @@ def test_what_is_not_known_or_not_converted_is_said():
     assert refusal("GroupQueryAttention", inputs, HEADS, outputs=3).reason is Reason.NOT_CONSTANT
     attributes = {**HEADS, "k_quant_type": "PER_TENSOR"}
     assert "'PER_TENSOR'" in refusal("GroupQueryAttention", inputs, attributes, outputs=3, constant=[6]).detail
+    attributes = {**HEADS, "causal": 0, "local_window_size": 2}
+    assert "beside causal 0" in refusal("GroupQueryAttention", inputs, attributes, outputs=3, constant=[6]).detail
 
 
 @pytest.mark.parametrize("positions", [np.array([2]), np.array([[0, 3, 1], [5, 6, 7]])])

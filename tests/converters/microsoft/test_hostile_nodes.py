@@ -65,7 +65,7 @@ def test_a_bias_of_another_width(bias):
     assert why.reason is Reason.INVALID_NODE and "expected 1 or 4" in why.detail
 
 
-@pytest.mark.parametrize("mask", [[1, 2, 0, 0], [1, 2, 3]])
+@pytest.mark.parametrize("mask", [[1, 2, 0, 0, 0], [1, 2, 3]])
 def test_masks_that_are_not_one_length_for_each_text(mask):
     inputs = [floats(2, 3, 8), floats(8, 24), floats(24), np.array(mask, np.int32)]
     why = refusal("Attention", inputs, {"num_heads": 2}, constant=(1, 2))

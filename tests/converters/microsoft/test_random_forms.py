@@ -31,8 +31,9 @@ def attention(random):
     batch, steps, heads = random.choices(range(1, 4), k=3)
     width, past = heads * random.choice([4, 8]), random.choice([0, 0, 2])
     total = steps + past
-    masks = [None, masked(random, batch, total)]
-    masks += [] if past else [np.array([random.randint(1, total) for _ in range(batch)], np.int32)]
+    ends, starts = [random.randint(2, total + 1) for _ in range(batch)], [random.randint(0, 1) for _ in range(batch)]
+    masks = [None, masked(random, batch, total), np.ones((1, 1), np.int32)]
+    masks += [np.array(each, np.int32) for each in (ends, [*ends, *starts])]
     inputs = [floats(batch, steps, 6), floats(6, 3 * width, seed=1), floats(3 * width, seed=2), random.choice(masks)]
     inputs.append(floats(2, batch, heads, past, width // heads, seed=3) if past else None)
     inputs.append(
@@ -67,15 +68,19 @@ def group_query_attention(random):
     if random.randrange(2):
         angles = floats(16, size // 2, seed=7)
         inputs += [np.cos(angles), np.sin(angles)]
+        inputs += [np.array([random.choices(range(12), k=steps) for _ in range(batch)])] if random.randrange(2) else []
         attributes |= {"do_rotary": 1, "rotary_interleaved": random.randrange(2)}
     for name, values in {
         "softcap": [2.0],
         "local_window_size": [1, 2, 3],
         "smooth_softmax": [1],
         "scale": [0.2],
+        "causal": [0],
     }.items():
         if not random.randrange(3):
             attributes[name] = random.choice(values)
+    if not attributes.get("causal", 1):
+        attributes.pop("local_window_size", None)
     return inputs, attributes, {"constant": [6], "outputs": 3}
 
 

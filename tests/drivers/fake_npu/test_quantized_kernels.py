@@ -132,6 +132,19 @@ def test_sixteen_bits(dtype):
         np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("constants", [(), (0,)])
+def test_weights_of_four_bits(dtype, constants):
+    array_type = DataType(dtype).array_type
+    x = (np.arange(15).reshape(3, 5) - (8 if dtype == "int4" else 0)).astype(np.int8).astype(array_type)
+    rows = Quantization(scale=(0.1, 0.2, 0.4), zero_point=(1, 2, 3), axis=0)
+    model, feeds = model_of("DEQUANTIZE", [x], [QuantizedType(DataType(dtype), rows)], {}, constants)
+    wanted = by_definition(model, feeds)[0]
+    np.testing.assert_array_equal(run_model(model, feeds)[0], wanted)
+    program = context().deserialize(context().compile(model).serialize())
+    np.testing.assert_array_equal(program.create_execution().compute(feeds)[0], wanted)
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_integers_and_reals_along_an_axis(axis):
     generator = np.random.default_rng(0)

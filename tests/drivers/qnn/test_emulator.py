@@ -53,6 +53,29 @@ def test_tensors_without_elements_are_not_shown_to_qnn():
         np.testing.assert_allclose(found, wanted, atol=5e-3)
 
 
+OTHERWISE = """<ir_version: 8, opset_import: ["": 18]> g (float[1, 2, 5, 5] x, int64[2] at) => (float[1, 2, 5, 5] y)
+    <int64[8] pads = {0, 0, 1, 1, 0, 0, 0, 0}> {
+    a = Pad<mode = "edge">(x, pads)
+    b = AveragePool<kernel_shape = [2, 2], count_include_pad = 1, pads = [1, 1, 0, 0]>(a)
+    c = AveragePool<kernel_shape = [2, 2]>(b)
+    d = Softplus(c)
+    e = Mish(d)
+    g = GatherND(x, at)
+    y = Add(e, g)
+}"""
+
+
+def test_what_qnn_computes_otherwise_runs_on_the_cpu():
+    x, at = np.random.default_rng(0).normal(size=(1, 2, 5, 5)).astype(np.float32), np.array([0, -1])
+    with nna.InferenceSession(parse(OTHERWISE), devices=["qnn", "cpu"]) as session:
+        (got,) = session.run(None, {"x": x, "at": at})
+        report = session.report()
+        refused = {op_type for device, op_type, _ in report.refusals() if device == "qnn"}
+    assert refused == {"Pad", "AveragePool", "Mish", "GatherND"}
+    assert {node.op_type for node in report.nodes if node.device == "qnn"} >= {"Exp", "Log"}, "Softplus, spelled out"
+    np.testing.assert_allclose(got, run_whole(parse(OTHERWISE), {"x": x, "at": at})[0], atol=5e-3)
+
+
 def test_what_is_quantized_behind_a_cast_is_rounded():
     """QNN truncates the elements behind the last 128."""
     size = 160

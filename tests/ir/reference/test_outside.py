@@ -50,6 +50,15 @@ def test_a_definition_without_source_is_named(bring):
     assert entry_of("TWICE").definition == f"{__name__}.<lambda>"
 
 
+@pytest.mark.parametrize("module", ["nowhere", "math", None])
+def test_a_definition_of_no_module_with_a_source_is_named(bring, module):
+    made = {}
+    exec("def twice(x): return x + x", {}, made)
+    made["twice"].__module__ = module
+    bring(dataclasses.replace(TWICE, meaning=MEANING, definition=made["twice"]))
+    assert entry_of("TWICE").definition == (f"{module}.twice" if module else "twice")
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
