@@ -75,6 +75,8 @@ _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
 _isolated: dict[str, IsolatedDevice] = {}
 """Those that have a process of their own."""
+_isolating: dict[str, threading.Lock] = {}
+"""Held while one is opened: what hangs there holds back nobody who wants another one."""
 _device_locks: dict[str, threading.Lock] = {}
 
 
@@ -172,8 +174,12 @@ def open_device(name: str) -> Device:
         return _devices[name]
 
 
-def open_isolated(name: str) -> IsolatedDevice:
+def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
     """Return the device called `name` in a process of its own, the same for every session of this process.
+
+    Args:
+        name: of the device.
+        limit_s: seconds that its process may take to open it, now; None for what `isolation.limits` says.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: see `open_device`; its driver is not loaded here.
@@ -185,8 +191,10 @@ def open_isolated(name: str) -> IsolatedDevice:
     if driver_name not in _BUILT_IN and driver_name not in sources():
         raise DeviceNotFoundError(_unknown(driver_name))
     with _lock:
+        isolating = _isolating.setdefault(name, threading.Lock())
+    with isolating:
         if name not in _isolated:
-            device = IsolatedDevice(name, stays=False)
+            device = IsolatedDevice(name, opening_s=limit_s, stays=False)
             try:
                 check_capability(device.capability)
             except BaseException as error:

@@ -72,7 +72,7 @@ def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) 
     if limits is None:
         left = {each: value for each, value in options.items() if each != ISOLATE}
         return Selected(device, check_options(device, left), named=True)
-    known = {option.name: option for option in open_isolated(device).capability.options}
+    known = {option.name: option for option in open_isolated(device, limits.get("open")).capability.options}
     left = {each: value for each, value in options.items() if each != ISOLATE or ISOLATE in known}
     return Selected(device, _checked(device, left, known), named=True, limits=limits)
 

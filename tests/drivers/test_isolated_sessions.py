@@ -292,3 +292,17 @@ def test_the_process_ends_with_its_last_session():
     process = registry.open_isolated("null").process_id
     other.close()
     wait_for(lambda: not alive(process))
+
+
+def test_how_long_opening_may_take_is_the_session_s(monkeypatch):
+    with (
+        pytest.warns(FallbackWarning, match=r"gave no answer to 'open' within 0\.01 s"),
+        opened("null", isolate={"open": 0.01}) as other,
+    ):
+        assert run(other) == "cpu"
+    monkeypatch.setattr(isolated, "PHASES", {**isolated.PHASES, "open": 0.01})
+    device = registry.open_isolated("null", 60.0)
+    context = device.create_context({}, {"open": 60.0})
+    os.kill(device.process_id, signal.SIGKILL)
+    wait_for(lambda: _is_usable(context))
+    context.close()
