@@ -89,14 +89,10 @@ def _timed(devices: list[Any], fed: list[Any], expected: list[Any], count: int, 
         with ThreadPoolExecutor(threads) as pool:
             good = sum(pool.map(run, range(count)))
         seconds = time.perf_counter() - started
-        incidents = getattr(session.report(), "incidents", None)
-        on = sorted({segment.device for segment in session.report().segments})
-    counts = {} if incidents is None else {" ".join(key): number for key, number in _counts(incidents).items()}
+        report = session.report()
+    on = sorted({segment.device for segment in report.segments})
+    counts = {f"{device} {kind}": n for device, kinds in report.incident_counts.items() for kind, n in kinds.items()}
     return {"runs": count, "right": good, "runs per second": round(count / seconds), "devices": on, "incidents": counts}
-
-
-def _counts(incidents: Any) -> dict[tuple[str, str], int]:
-    return dict(getattr(incidents, "counts", {}) or {})
 
 
 def main() -> None:
