@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 from nnadapter.policies import POLICIES
+from nnadapter.process.forking import new_lock
 
 if TYPE_CHECKING:
     from nnadapter.rules.values import Rules
@@ -180,7 +180,7 @@ def of_session(options: Options) -> Options:
 
 
 _process_device: list[str] = []
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def set_default_devices(names: list[str]) -> None:

@@ -30,6 +30,7 @@ from nnadapter.errors import (
     describe,
     located,
 )
+from nnadapter.process.forking import new_lock, new_re_lock
 from nnadapter.process.plug_ins import distribution_of, named
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class _Failure:
     reason: str
 
 
-_lock = threading.RLock()
+_lock = new_re_lock()
 _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
 _isolated: dict[str, IsolatedDevice] = {}
@@ -191,7 +192,7 @@ def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
     if driver_name not in _BUILT_IN and driver_name not in sources():
         raise DeviceNotFoundError(_unknown(driver_name))
     with _lock:
-        isolating = _isolating.setdefault(name, threading.Lock())
+        isolating = _isolating.setdefault(name, new_lock())
     with isolating:
         if name not in _isolated:
             device = IsolatedDevice(name, opening_s=limit_s, stays=False)
@@ -209,7 +210,7 @@ def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
 def device_lock(name: str) -> threading.Lock:
     """The lock of a device that computes one thing at a time: the same for every session of the process."""
     with _lock:
-        return _device_locks.setdefault(inside(name), threading.Lock())
+        return _device_locks.setdefault(inside(name), new_lock())
 
 
 def _open(driver_name: str, device_id: str, name: str) -> Device:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from threading import TIMEOUT_MAX, Lock, Thread
 
+from nnadapter.process.forking import new_lock, part_at_fork
+
 Tell = Callable[[], float | None]
 """Told that the time is over. Returns when it is to be told instead, by `monotonic`, if it has more time."""
 
@@ -24,12 +26,13 @@ class Deadlines:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._lock = Lock()
+        self._lock = new_lock()
         self._is_awake = False
         self._ends: dict[Tell, float] = {}
         self._asleep = Lock()
         """Held while there is something to watch over."""
         self._asleep.acquire()
+        part_at_fork(self)
 
     def watch(self, tell: Tell) -> float:
         """Have `tell` called when the time is over, from another thread, and return when that is by `monotonic`.
@@ -49,6 +52,11 @@ class Deadlines:
         """Nobody comes any more. May be called again."""
         if self._asleep.locked():
             self._asleep.release()
+
+    def part(self) -> None:
+        """In a process that was forked: neither the thread nor the runs are there."""
+        self._is_awake = False
+        self._ends.clear()
 
     def _wake(self) -> None:
         with self._lock:
