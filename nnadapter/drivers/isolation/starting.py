@@ -1,13 +1,13 @@
 """Starts the process of a device, and has it end with this one.
 
-It is started anew, never forked: with this one's module path, and nothing else of its state. It keeps one end of a
-pair of sockets over which nothing is ever said. When the other end is gone, this process is, and the system kills it,
-whatever its driver does at the time (`worker.py`).
+It is started anew, never forked: with this one's module path as it is (a folder from which this one imports nothing,
+such as the current one, is none of it), and nothing else of its state. It keeps one end of a pair of sockets over which
+nothing is ever said. When the other end is gone, this process is, and the system kills it, whatever its driver does at
+the time (`worker.py`).
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import BinaryIO, NamedTuple
@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 from nnadapter.drivers.isolation.channel import Channel, End, ends, pair
 from nnadapter.errors import DeviceUnavailableError
 
-_WORKER = "nnadapter.drivers.isolation.worker"
+_BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from nnadapter.drivers.isolation.worker import main; main()"
 
 
 class Started(NamedTuple):
@@ -38,15 +38,14 @@ def start(said: BinaryIO) -> Started:
     """
     door, other_door = pair()
     lifeline, other_lifeline = ends()
-    path = os.pathsep.join(each or os.getcwd() for each in sys.path)  # noqa: PTH109  the text is what the variable holds
+    path = [each for each in sys.path if isinstance(each, str)]
     given = other_door.fileno(), other_lifeline.fileno()
     try:
         process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-m", _WORKER, *map(str, given)],
+            [sys.executable or "python", "-X", "faulthandler", "-c", _BEGIN, *map(str, given), *path],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            env={**os.environ, "PYTHONPATH": path},
             pass_fds=given,
             process_group=0,  # an interrupt from the keyboard is this process's alone
         )
