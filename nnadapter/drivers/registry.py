@@ -142,8 +142,7 @@ def device_info(name: str) -> DeviceInfo:
     if inside(name) != name and name not in _isolated:
         return _complete(replace(device_info(inside(name)), name=name), _BUILT_IN[name.partition(":")[0]])
     driver_name = name.partition(":")[0]
-    if driver_name not in _BUILT_IN and driver_name not in sources():
-        raise DeviceNotFoundError(_unknown(driver_name))
+    require_driver(name)
     with _lock:
         isolated = None if name in _devices else _isolated.get(name)
     if isolated is not None:  # who has it isolated does not want its driver here
@@ -159,6 +158,17 @@ def inside(name: str) -> str:
     return inside(device_id) if is_around and device_id else name
 
 
+def require_driver(name: str) -> None:
+    """Refuse the name of a device of no driver; none is loaded.
+
+    Raises:
+        DeviceNotFoundError: there is no such driver.
+    """
+    driver_name = name.partition(":")[0]
+    if driver_name not in _BUILT_IN and driver_name not in sources():
+        raise DeviceNotFoundError(_unknown(driver_name))
+
+
 def open_device(name: str) -> Device:
     """Return the opened device called `name` (`driver` or `driver:id`); it is opened once per process.
 
@@ -167,8 +177,7 @@ def open_device(name: str) -> Device:
         DeviceUnavailableError: the driver or the device cannot be used here.
     """
     driver_name, _, device_id = name.partition(":")
-    if driver_name not in _BUILT_IN and driver_name not in sources():
-        raise DeviceNotFoundError(_unknown(driver_name))
+    require_driver(name)
     with _lock:
         if name not in _devices:
             _devices[name] = _open(driver_name, device_id, name)
@@ -188,9 +197,7 @@ def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
     """
     from nnadapter.drivers.isolated import IsolatedDevice  # most sessions have none
 
-    driver_name = name.partition(":")[0]
-    if driver_name not in _BUILT_IN and driver_name not in sources():
-        raise DeviceNotFoundError(_unknown(driver_name))
+    require_driver(name)
     with _lock:
         isolating = _isolating.setdefault(name, new_lock())
     with isolating:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
-from nnadapter.drivers.registry import open_device, open_isolated
+from nnadapter.drivers.registry import open_device, open_isolated, require_driver
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 
 CPU = "cpu"
@@ -128,6 +128,8 @@ def _limits(device: str, said: object, isolate: Isolate) -> Limits | None:
     if said is None:
         assert not isinstance(isolate, bool)
         named = {canonical(name): name for name in isolate}
+        for name in named:
+            require_driver(name)
         if device not in named:
             return None
         said = isolate[named[device]] if isinstance(isolate, Mapping) else True

@@ -20,6 +20,7 @@ from nnadapter.drivers.isolation import lane
 from nnadapter.errors import (
     DeadlineExceededError,
     DeviceLostError,
+    DeviceNotFoundError,
     DeviceTimeoutError,
     FallbackWarning,
     InvalidOptionError,
@@ -136,6 +137,13 @@ def test_it_is_asked_for_in_many_ways(session, monkeypatch, asked):
         monkeypatch.setenv("NNADAPTER_ISOLATE", "openvino, fake_npu")
     with opened(options=options, **({"isolate": True} if asked == "pair" else {})) as other:
         assert other.report().isolated == ("fake_npu",)
+
+
+@pytest.mark.parametrize("said", ["fake_npi", "yes", "openvino, on"])
+def test_a_name_of_no_driver_is_an_error(monkeypatch, said):
+    monkeypatch.setenv("NNADAPTER_ISOLATE", said)
+    with pytest.raises(DeviceNotFoundError, match="no driver offers"):
+        opened("null", nna.Options())
 
 
 def test_what_cannot_be_isolated_is_said():
