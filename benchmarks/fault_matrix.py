@@ -24,8 +24,8 @@ FORMS = ("in process", "isolated")
 POLICIES = ("warn", "allow", "forbid")
 RUNS = 3
 HANG_S, LIMIT_S, OPENING_S = 0.2, 2.0, 10.0
-"""Seconds that a hang takes in this process, which nobody can end; and those after which another process is killed, also
-where it opens a device, with all that is imported for it."""
+"""Seconds that a hang takes in this process, which nobody can end; and those after which another process is killed,
+also where it opens a device, with all that is imported for it."""
 FATAL = frozenset((Kind.CRASH, Kind.EXIT))
 """Kinds that end the process."""
 UNNOTICED = frozenset((Kind.NAN, Kind.FLIPPED_BITS, Kind.KEEPS_OUTPUTS))

@@ -198,9 +198,8 @@ def _lateness() -> Iterator[list[float]]:
 
 
 def _children() -> int:
-    """Processes that this one started, and that are still there."""
-    listed = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()
-    return len(listed)
+    """Processes that any thread of this one started, and that are still there."""
+    return sum(len(each.read_text().split()) for each in Path("/proc/self/task").glob("*/children"))
 
 
 def _named_blocks() -> int:

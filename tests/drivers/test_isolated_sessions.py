@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -16,14 +17,16 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import isolated, registry
-from nnadapter.drivers.isolation import lane
+from nnadapter.drivers.isolation import child, lane, starting
 from nnadapter.errors import (
     DeadlineExceededError,
     DeviceLostError,
     DeviceNotFoundError,
     DeviceTimeoutError,
+    DeviceUnavailableError,
     FallbackWarning,
     InvalidOptionError,
+    OutOfMemoryError,
 )
 from nnadapter.running import resting
 
@@ -90,6 +93,24 @@ def test_results_are_the_device_s_and_the_report_says_where(session):
 
 def test_shapes_may_change(session):
     assert [run(session, rows) for rows in (1, 3, 1, 2, 3)] == ["fake_npu"] * 5
+
+
+@pytest.mark.parametrize("where", [child, starting])
+def test_want_of_descriptors_is_no_loss(session, device, monkeypatch, where):
+    def none_left():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    process, known = device.process_id, device.child()
+    known._idle.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(where, "pair", none_left)
+        if where is starting:
+            with pytest.raises(DeviceUnavailableError, match="did not start.*Too many open files"):
+                isolated.IsolatedDevice("null")
+        else:
+            with pytest.raises(OutOfMemoryError, match="no channel"):
+                device.footprint()
+    assert run(session) == "fake_npu" and device.process_id == process
 
 
 def test_a_loss_costs_one_run_and_comes_back(session, device):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import BinaryIO, NamedTuple
 
 from nnadapter.drivers.isolation.channel import Channel, End, ends, pair
@@ -36,12 +37,25 @@ def start(said: BinaryIO) -> Started:
     Raises:
         DeviceUnavailableError: it does not start.
     """
-    door, other_door = pair()
-    lifeline, other_lifeline = ends()
+    with ExitStack() as stack:
+        try:
+            door, other_door = pair()
+            stack.callback(door.close)
+            lifeline, other_lifeline = ends()
+            stack.callback(lifeline.close)
+            process = _process(said, other_door, other_lifeline)
+        except (OSError, ValueError) as error:
+            raise DeviceUnavailableError(f"the process of a device did not start: {error}") from error
+        stack.pop_all()
+    return Started(process, door, lifeline)
+
+
+def _process(said: BinaryIO, door: End, lifeline: End) -> subprocess.Popen[bytes]:
+    """The process, which gets these ends."""
     path = [each for each in sys.path if isinstance(each, str)]
-    given = other_door.fileno(), other_lifeline.fileno()
-    try:
-        process = subprocess.Popen(
+    with door, lifeline:
+        given = door.fileno(), lifeline.fileno()
+        return subprocess.Popen(
             [sys.executable or "python", "-X", "faulthandler", "-c", _BEGIN, *map(str, given), *path],
             stdin=subprocess.DEVNULL,
             stdout=said,
@@ -49,11 +63,3 @@ def start(said: BinaryIO) -> Started:
             pass_fds=given,
             process_group=0,  # an interrupt from the keyboard is this process's alone
         )
-    except (OSError, ValueError) as error:
-        door.close()
-        lifeline.close()
-        raise DeviceUnavailableError(f"the process of a device did not start: {error}") from error
-    finally:
-        other_door.close()
-        other_lifeline.close()
-    return Started(process, door, lifeline)
