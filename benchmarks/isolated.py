@@ -113,7 +113,7 @@ def _by_turns(calls: list[Callable[[], object]], count: int) -> list[list[float]
 
 
 def losses(count: int) -> None:
-    """Faults in any phase of isolated devices: right results, how late hangs were noticed, what is left."""
+    """Faults in any phase, until an interrupt: right results, how late hangs were noticed, what is left."""
     chance, made, wrong = random.Random(0), Counter[str](), 0
     isolated._FREE_LOSSES = count  # sessions come one after the other, each with a device that works at first
     resting.FIRST_PAUSE = 0.0
@@ -128,13 +128,15 @@ def losses(count: int) -> None:
         warnings.simplefilter("ignore")
         log = Path(folder, "log")
         began = time.monotonic()
-        for number in range(count):
-            device, kind, phase = DEVICES[number % len(DEVICES)], chance.choice(list(_ROWS)), chance.choice(_PHASES)
-            wrong += not _lost(device, kind, phase, log, fed, expected)
-            came = log.exists() and '"kind"' in log.read_text()
-            made[f"{kind} in {phase}" if came else f"none in {phase} of {device}"] += 1
-            log.unlink(missing_ok=True)
-        passed = time.monotonic() - began
+        with suppress(KeyboardInterrupt):
+            for number in range(count):
+                device, kind, phase = DEVICES[number % len(DEVICES)], chance.choice(list(_ROWS)), chance.choice(_PHASES)
+                good = _lost(device, kind, phase, log, fed, expected)
+                came = log.exists() and '"kind"' in log.read_text()
+                made[f"{kind} in {phase}" if came else f"none in {phase} of {device}"] += 1
+                wrong += not good
+                log.unlink(missing_ok=True)
+        count, passed = sum(made.values()), time.monotonic() - began
     for device in list(registry._isolated.values()):
         device.close()
     print(table(["fault", "times"], [[what, str(number)] for what, number in sorted(made.items())]))
