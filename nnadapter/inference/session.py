@@ -107,7 +107,8 @@ class InferenceSession:
             input_feed: arrays by input name.
             run_options: reaches the CPU steps; `terminate` is looked at between steps, and in the middle of those whose
                 device can stop. A run with a deadline, or in the background, has a copy, which lacks active adapters:
-                ONNX Runtime does not tell them.
+                ONNX Runtime does not tell them. Their entry `nnadapter.deadline_s` is the deadline of this run, instead
+                of `Options.deadline_s`.
 
         Returns:
             One array per output; lists for sequences.

@@ -9,12 +9,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 from threading import TIMEOUT_MAX, Lock, Thread
+from typing import TYPE_CHECKING
 
+from nnadapter.errors import InvalidOptionError
 from nnadapter.process.forking import new_lock, part_at_fork
 
+if TYPE_CHECKING:
+    import onnxruntime
+
+ENTRY = "nnadapter.deadline_s"
+"""Of run options: seconds that this run may take, in place of what its session says."""
 Tell = Callable[[], float | None]
 """Told that the time is over. Returns when it is to be told instead, by `monotonic`, if it has more time."""
+
+
+def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
+    """Return the seconds that run options give a run; None where they say nothing of it.
+
+    Raises:
+        InvalidOptionError: they are no seconds.
+    """
+    try:
+        said = None if options is None else options.get_run_config_entry(ENTRY)
+    except RuntimeError:  # there is no such entry
+        return None
+    if said is None:
+        return None
+    with suppress(ValueError):
+        if 0 < (seconds := float(said)) < inf:
+            return seconds
+    raise InvalidOptionError(f"entry {ENTRY!r} of run options is a number of seconds above 0, got {said!r}")
 
 
 class Deadlines:
