@@ -164,6 +164,14 @@ def test_an_opset_that_onnx_does_not_take_for_a_number():
     assert nna.partition_report(made.SerializeToString(), devices="fake_npu").nodes
 
 
+@pytest.mark.parametrize("old", [b"Relu", b"Neg", b"Conv", b"kernel_shape", b"own"])
+def test_names_that_are_no_text_wherever_they_stand(old):
+    """In functions and branches, too: protobuf gives bytes for them."""
+    contents = _seed_model().SerializeToString()
+    with pytest.raises(NNAdapterError, match="a name in it is not UTF-8"):
+        nna.InferenceSession(contents.replace(old, old[:-1] + b"\xff"), devices="fake_npu")
+
+
 def test_a_class_of_onnx_runtime_in_place_of_a_value():
     with pytest.raises(NNAdapterError, match="input 'x' takes an array of float32"):
         _fed_session("fake_npu").run(None, {"x": onnxruntime.OrtValue, "s": np.arange(4)})
