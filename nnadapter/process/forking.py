@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from functools import cached_property
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Protocol
@@ -49,22 +48,33 @@ def new_re_lock() -> ReentrantLock:
 
 
 def _part() -> None:
-    for lock in (*_locks, *_locks_of_properties()):
+    for lock in (*_locks, *_of_properties):
         lock._at_fork_reinit()  # as the standard library does with its own
     for thing in list(_things):
         thing.part()
 
 
-def _locks_of_properties() -> Iterator[Any]:
-    """Until Python 3.12 a `cached_property` of a class has a lock, which is held while one of any object is made."""
-    ours = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in _OURS]
-    classes = {each for module in ours for each in list(vars(module).values()) if isinstance(each, type)}
-    for attribute in [each for owner in classes for each in list(vars(owner).values())]:
-        if isinstance(attribute, cached_property) and hasattr(attribute, "lock"):
-            yield attribute.lock
-
-
 _OURS = ("nnadapter", "partition")
+_of_properties: list[Any] = []
+_seen: set[str] = set()
+"""Modules that were looked through for these."""
+
+
+def _find_locks_of_properties() -> None:
+    """Until Python 3.12 a `cached_property` of a class has a lock, which is held while one of any object is made.
+
+    They are found before a fork: to look at all classes in the new process would copy the pages that they lie on.
+    """
+    new = [(name, module) for name, module in list(sys.modules.items()) if name.startswith(_OURS) and name not in _seen]
+    _seen.update(name for name, _ in new)
+    for name, module in new:
+        for owner in list(vars(module).values()):
+            if isinstance(owner, type) and owner.__module__ == name:
+                every: list[Any] = [each for each in vars(owner).values() if type(each) is cached_property]
+                _of_properties.extend(each.lock for each in every)
+
 
 if hasattr(os, "register_at_fork"):
+    if hasattr(cached_property(str), "lock"):
+        os.register_at_fork(before=_find_locks_of_properties)
     os.register_at_fork(after_in_child=_part)
