@@ -162,6 +162,8 @@ def _lost(device: str, kind: str, phase: str, log: Path, fed: Any, expected: Any
     script = f'log = "{log}"\n[[fault]]\n{_ROWS[kind]}phase = "{phase}"\nnth = 1\n'
     limits = dict.fromkeys(_PHASES, _LIMIT_S) | {"compile": 2 * _LIMIT_S, "open": _OPENING_S}
     named: dict[str, Any] = {"isolate": limits if kind == "hang" else True}
+    if device == "qnn":
+        named["float16"] = False  # in half precision, which it has unless it is told, Floor and Ceil give other numbers
     if phase == "open":  # which comes before a device is told its options
         forget_process(device)
         os.environ["NNADAPTER_FAULTS"] = script
