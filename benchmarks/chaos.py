@@ -3,8 +3,11 @@
     python benchmarks/chaos.py runs            # 10,000 runs on three devices, 5 % of the calls of each with a fault
     python benchmarks/chaos.py runs --count 500 --threads 4
 
+    python benchmarks/chaos.py runs --rests    # devices that failed rest, as they do: the CPU has their steps meanwhile
+
 Devices are fake_npu, acme_c (a driver in C, by the C compiler of this machine) and openvino, each with its share of the
-nodes and `faulty` around it. Results are held to ONNX Runtime's.
+nodes and `faulty` around it. Results are held to ONNX Runtime's. A run takes less than a millisecond and a rest a
+second, so devices that rest would have few of the runs, and few faults.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ import nnadapter as nna
 from benchmarks.chaos_model import NODES, are_right, feeds, model, right
 from benchmarks.timing import table
 from nnadapter.drivers.faulty import Fault, Script
+from nnadapter.running import resting
 from tests.c_compiler import acme_among_devices
 
 DEVICES = ("fake_npu", "acme_c", "openvino")
@@ -45,7 +49,7 @@ _KINDS: tuple[dict[str, Any], ...] = (
 _DIFFERENT = 50
 
 
-def chaos(count: int, *, threads: int = 1, chance: float = 0.05, seed: int = 0) -> dict[str, Any]:
+def chaos(count: int, *, threads: int = 1, chance: float = 0.05, seed: int = 0, rests: bool = False) -> dict[str, Any]:
     """Run a session `count` times among faults, and return what came of it.
 
     Args:
@@ -53,7 +57,16 @@ def chaos(count: int, *, threads: int = 1, chance: float = 0.05, seed: int = 0) 
         threads: that run at once.
         chance: of a fault, for each run of each program.
         seed: of the faults.
+        rests: devices that failed rest for a while.
     """
+    first_pause, resting.FIRST_PAUSE = resting.FIRST_PAUSE, resting.FIRST_PAUSE if rests else 0.0
+    try:
+        return _chaos(count, threads, chance, seed)
+    finally:
+        resting.FIRST_PAUSE = first_pause
+
+
+def _chaos(count: int, threads: int, chance: float, seed: int) -> dict[str, Any]:
     fed = feeds(_DIFFERENT)
     expected = right(fed)
     with tempfile.TemporaryDirectory() as folder, acme_among_devices(Path(folder)), warnings.catch_warnings():
@@ -78,25 +91,32 @@ def _timed(devices: list[Any], fed: list[Any], expected: list[Any], count: int, 
         f'[[pin]]\ndevice = "faulty:{DEVICES[node * len(DEVICES) // NODES]}"\nname = "n{node}"\n'
         for node in range(NODES)
     )
+    ran = Counter[str]()
     with nna.InferenceSession(model(), devices=devices, options=nna.Options(rules=pins)) as session:
 
         def run(number: int) -> bool:
             place = number % len(fed)
-            return are_right(session.run(None, fed[place]), expected[place], TOLERANCE)
+            results, provenance = session.run(None, fed[place]), session.provenance
+            assert provenance is not None, "it ran"
+            ran.update([step.device for step in provenance.steps])
+            return are_right(results, expected[place], TOLERANCE)
 
         run(0)
         started = time.perf_counter()
         with ThreadPoolExecutor(threads) as pool:
             good = sum(pool.map(run, range(count)))
         seconds = time.perf_counter() - started
-        incidents = getattr(session.report(), "incidents", None)
-        on = sorted({segment.device for segment in session.report().segments})
-    counts = {} if incidents is None else {" ".join(key): number for key, number in _counts(incidents).items()}
-    return {"runs": count, "right": good, "runs per second": round(count / seconds), "devices": on, "incidents": counts}
-
-
-def _counts(incidents: Any) -> dict[tuple[str, str], int]:
-    return dict(getattr(incidents, "counts", {}) or {})
+        report = session.report()
+    on = sorted({segment.device for segment in report.segments})
+    counts = {f"{device} {kind}": n for device, kinds in report.incident_counts.items() for kind, n in kinds.items()}
+    return {
+        "runs": count,
+        "right": good,
+        "runs per second": round(count / seconds),
+        "devices": on,
+        "incidents": counts,
+        "ran": dict(ran),
+    }
 
 
 def main() -> None:
@@ -106,10 +126,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rests", action="store_true")
     arguments = parser.parse_args()
-    came = chaos(arguments.count, threads=arguments.threads, seed=arguments.seed)
+    came = chaos(arguments.count, threads=arguments.threads, seed=arguments.seed, rests=arguments.rests)
     for key in ("runs", "right", "runs per second", "without faults", "devices"):
         print(f"{key}: {came[key]}")
+    print(table(["device", "steps that it ran"], sorted(came["ran"].items())))
     print(table(["fault", "made"], sorted(came["faults"].items())))
     print(table(["incident", "counted"], sorted(came["incidents"].items())))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import isfinite
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 from nnadapter.policies import POLICIES
+from nnadapter.process.forking import new_lock
 
 if TYPE_CHECKING:
     from nnadapter.rules.values import Rules
@@ -50,7 +50,8 @@ class Options:
     deadline_s: float | None = None
     """Seconds that a run may take once it has its plan; in a stream, waits for its turn on a device do not count.
     Then it raises DeadlineExceededError, before its next step or, where the device can stop, in the middle of one. A
-    run that came to its end gives its results, however late."""
+    run that came to its end gives its results, however late. A run may have another one:
+    `run_options.add_run_config_entry("nnadapter.deadline_s", "0.5")`."""
     isolate: bool | Collection[str] | Mapping[str, Any] | None = None
     """Devices that have a process of their own, so that a crash or a hang of their driver is an error
     (docs/isolation.md): True for all that accelerate, names, or names with seconds that they may take by phase, as
@@ -180,7 +181,7 @@ def of_session(options: Options) -> Options:
 
 
 _process_device: list[str] = []
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def set_default_devices(names: list[str]) -> None:

@@ -11,7 +11,6 @@ where it raises those.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -25,6 +24,7 @@ from nnadapter.drivers.selection import DeviceRequest, requests_of
 from nnadapter.inference.binding import IOBinding as IOBinding
 from nnadapter.inference.session import InferenceSession as _InferenceSession
 from nnadapter.options import Options as _Options
+from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime as _original
 
 _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
@@ -41,7 +41,7 @@ _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
 )
 """Our errors and what ONNX Runtime raises in such a case, most specific first."""
 
-_lock = threading.Lock()
+_lock = new_lock()
 _chosen: list[DeviceRequest] = []
 _replaced: dict[str, ModuleType] = {}
 

@@ -14,6 +14,7 @@ def test_runs_on_three_devices_are_right():
     assert came["right"] == came["runs"] == 120
     assert came["devices"] == sorted(f"faulty:{name}" for name in DEVICES)
     assert {"fail", "raise", "device_lost", "wrong_shape", "hang"} <= set(came["faults"])
+    assert {"faulty:acme_c ExecutionError", "faulty:openvino DeviceLostError"} <= set(came["incidents"])
 
 
 @needs_compiler

@@ -44,6 +44,7 @@ OF_CPU = {
     "nnadapter.process",
     "nnadapter.process.cache",
     "nnadapter.process.collecting",
+    "nnadapter.process.forking",
     "nnadapter.process.lazily",
     "nnadapter.process.real_onnxruntime",
     "nnadapter.running",

@@ -1,4 +1,4 @@
-"""Bytes that nobody wrote on purpose, as models, rules, plans and files of adapter IR: errors of ours, or results.
+"""Bytes and feeds that nobody wrote on purpose: models, rules, plans, scripts, adapter IR. Errors of ours, or results.
 
 Compiled models have theirs in tests/compiled_models. The short form tries the same few each time, the long one goes on
 as long as it is told:
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import os
 import warnings
+from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +25,7 @@ from onnx import helper
 
 import nnadapter as nna
 from benchmarks.hostile import graph, info, model, node, weight
+from nnadapter.drivers.faulty import read_script
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir import protobuf
 from nnadapter.plan_files.reading import read_plan
@@ -31,6 +35,7 @@ from tests.ir.protobuf.saved_models import network
 from tests.models import HEAD, parse
 
 _MANY = int(os.environ.get("NNADAPTER_FUZZ_EXAMPLES", "2000"))
+_FAULTS = b'seed = 7\n[[fault]]\nkind = "fail"\nphase = "run"\nerror = "TransientError"\nprobability = 0.5\nnth = 3\n'
 _RULES = b'[[pin]]\ndevice = "cpu"\nop_type = "Erf"\nname = "/a*"\n[limits]\nmax_segments = 4\nmin_benefit_ms = 0.2\n'
 
 
@@ -106,7 +111,41 @@ def _ir(random: Random, folder: Path) -> None:
     protobuf.load(path)
 
 
-_KINDS = {"model": _model, "rules": _rules, "plan": _plan, "ir": _ir}
+def _faults(random: Random, folder: Path) -> None:
+    path = folder / "faults.toml"
+    path.write_bytes(_damaged(_FAULTS, random))
+    read_script(path)
+
+
+def _array(random: Random) -> Any:
+    """An array of any type, rank and strides, or something else that a person may pass."""
+    dtype = random.choice(("f4", ">f4", "f8", "f2", "c8", "i8", "u1", "?", "U3", "S2", "O", "M8[s]", "V4", "f4,i4"))
+    array = np.zeros([random.choice((0, 1, 2, 3, 4)) for _ in range(random.choice((0, 1, 2, 2, 2, 3, 8)))], dtype)
+    array = random.choice((array, array.T, array[::-1] if array.ndim else array, np.asfortranarray(array)))
+    other = (None, 3, "x", b"xx", [], [1.0], [[1.0, 2.0, 3.0]], {}, (array, array), onnxruntime.OrtValue, float("nan"))
+    return random.choice((array, array, array, np.ma.array(array), random.choice(other)))
+
+
+@cache
+def _fed_session(device: str) -> nna.InferenceSession:
+    text = f"{HEAD} g (float[n, 3] x, int64[k] s) => (float[n, 3] y, int64[k] t) {{ y = Relu(x) t = Add(s, s) }}"
+    return nna.InferenceSession(parse(text), devices=device)
+
+
+def _feed(random: Random, _: Path) -> None:
+    session = _fed_session(random.choice(("fake_npu", "cpu")))
+    good: dict[Any, Any] = {"x": np.ones((2, 3), np.float32), "s": np.arange(4)}
+    for name in random.sample(["x", "s", "", "y", 3], random.choice((1, 1, 2))):
+        good[name] = _array(random)
+    if random.random() < 0.1:
+        del good[random.choice(("x", "s"))]
+    feed = random.choice((good, good, good, good, list(good.items()), None, _array(random)))
+    wanted = random.choice((None, None, None, ["y"], [], ["t", "t"], ["no"], "y", [3]))
+    for results in (session.run(wanted, feed), session.submit(wanted, feed).result(), *session.stream([feed])):
+        assert all(isinstance(each, np.ndarray) for each in results)
+
+
+_KINDS = {"model": _model, "rules": _rules, "plan": _plan, "ir": _ir, "faults": _faults, "feed": _feed}
 
 
 def _try(kind: str, seed: int, folder: Path) -> None:
@@ -123,6 +162,19 @@ def test_an_opset_that_onnx_does_not_take_for_a_number():
     made = _seed_model()
     made.functions[0].opset_import[0].version = 2**40
     assert nna.partition_report(made.SerializeToString(), devices="fake_npu").nodes
+
+
+@pytest.mark.parametrize("old", [b"Relu", b"Neg", b"Conv", b"kernel_shape", b"own"])
+def test_names_that_are_no_text_wherever_they_stand(old):
+    """In functions and branches, too: protobuf gives bytes for them."""
+    contents = _seed_model().SerializeToString()
+    with pytest.raises(NNAdapterError, match="a name in it is not UTF-8"):
+        nna.InferenceSession(contents.replace(old, old[:-1] + b"\xff"), devices="fake_npu")
+
+
+def test_a_class_of_onnx_runtime_in_place_of_a_value():
+    with pytest.raises(NNAdapterError, match="input 'x' takes an array of float32"):
+        _fed_session("fake_npu").run(None, {"x": onnxruntime.OrtValue, "s": np.arange(4)})
 
 
 @pytest.mark.parametrize("kind", _KINDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import count
-from threading import Lock
 from typing import Any
 from weakref import WeakSet
 
@@ -15,6 +14,7 @@ from nnadapter.accuracy.step_checks import StepCheck, check_step, forget_referen
 from nnadapter.accuracy.subject import Subject
 from nnadapter.errors import FAILURES, AccuracyError, describe
 from nnadapter.process.cache import Cache
+from nnadapter.process.forking import new_lock
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import RunnablePlan
 from nnadapter.running.deviation import Deviation
@@ -73,8 +73,8 @@ class SessionChecks:
         """Nodes that were taken from a device, behind its name."""
         self._past: Cache[_StepKey, _Past] = Cache("steps that were compared", _MOST_STEPS)
         self._notes: dict[str, None] = {}
-        self._comparing = Lock()
-        self.first = Lock()
+        self._comparing = new_lock()
+        self.first = new_lock()
         """See `Checks.first`."""
 
     def is_due(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.accuracy.cutting import Cutting, cut
@@ -85,16 +86,24 @@ def locate(
     own = search.accumulated()
     joint = search.together(own)
     inside = range(joint.start, joint.end)
-    if set(unchecked) & set(inside) or _only_fused(search, cutting, joint):
+    if set(unchecked) & set(inside) or _is_no_number(cutting, joint) or _only_fused(search, cutting, joint):
         return _located(Blame.TOGETHER, cutting, (joint,))
     return Located(Blame.NOTHING, deviation=joint.deviation)
 
 
+def _is_no_number(cutting: Cutting, joint: Stretch) -> bool:
+    """Whether it makes no number, or an infinite one, of what is one: nothing that rounding adds up to."""
+    return _is_real(cutting, joint) and joint.deviation.tolerances == inf
+
+
+def _is_real(cutting: Cutting, joint: Stretch) -> bool:
+    value = cutting.graph.values.get(joint.deviation.value)
+    return value is not None and "float" in (value.dtype or "")
+
+
 def _only_fused(search: Search, cutting: Cutting, joint: Stretch) -> bool:
     """Whether it is wrong where its nodes run as one, and right where they do not."""
-    value = cutting.graph.values.get(joint.deviation.value)
-    is_real = value is not None and "float" in (value.dtype or "")
-    is_gross = is_real and joint.deviation.tolerances > _GROSS and not quantized_values(cutting.graph)
+    is_gross = _is_real(cutting, joint) and joint.deviation.tolerances > _GROSS and not quantized_values(cutting.graph)
     return is_gross and not search.stretch(joint.start, joint.end, all_visible=True).deviation.beyond
 
 

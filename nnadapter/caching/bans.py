@@ -17,7 +17,6 @@ from datetime import datetime
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from threading import Lock
 
 from nnadapter.caching.fingerprints import of_device
 from nnadapter.caching.forms import form_of
@@ -28,6 +27,7 @@ from nnadapter.drivers.interface import SegmentModel
 from nnadapter.errors import NNAdapterError
 from nnadapter.files.replacing import replace_file
 from nnadapter.ir.canonical import NotCanonicalError
+from nnadapter.process.forking import new_lock
 
 FOLDER = "bans"
 """In that of the cache."""
@@ -89,7 +89,7 @@ class DeviceBans:
     ) -> None:
         self._device, self._options, self._clock = device, dict(options), clock
         self._folder = None if folder is None else folder / FOLDER
-        self._lock = Lock()
+        self._lock = new_lock()
 
     def __bool__(self) -> bool:
         """Whether there is one."""

@@ -17,7 +17,10 @@ from nnadapter.process.extras import has_extra, missing_extra
 from nnadapter.process.standard_output import prints_to_stderr
 
 _PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")
-_VARIABLES = ("NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES")
+_VARIABLES = (
+    "NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES", "NNADAPTER_ISOLATE", "NNADAPTER_FAULTS",
+)  # fmt: skip
+"""All that nnadapter reads of the environment itself."""
 _EXTRAS = {"latency": "a policy that weighs costs", "demo": "a picture as input"}
 """Extras that belong to no device, and what needs them."""
 _GOOD = frozenset({"works", "refuses", "limited", "needs options"})

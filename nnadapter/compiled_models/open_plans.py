@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from threading import Lock
 from typing import Any
 
 from nnadapter.compiled_models.filling import FileClass, FilledFilePlan, is_filled, load_class
@@ -13,6 +12,7 @@ from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.open_sizes import HeldSizes
 from nnadapter.onnx.signature import Shapes
 from nnadapter.process.cache import Cache
+from nnadapter.process.forking import new_lock
 from nnadapter.running.by_plans import Taken
 from nnadapter.running.filling import NotFilledError
 from nnadapter.running.plans import PlanCache
@@ -36,7 +36,7 @@ class OpenFilePlans:
         """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
         self._held: dict[int, HeldSizes] = {}
         """At which shapes each holds, read when somebody asks; of one that was loaded, its own."""
-        self._reading = Lock()
+        self._reading = new_lock()
         self._order: tuple[int, ...] = tuple(range(len(self._records)))
         """The one used last first."""
         self._refused: Cache[object, bool] = Cache("shapes that devices refuse", _MOST_REFUSED)

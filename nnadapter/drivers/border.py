@@ -70,7 +70,7 @@ def _opened(selected: Selected) -> tuple[Device, Callable[[OptionValues], Contex
     if selected.limits is None:
         device = open_device(selected.name)
         return device, device.create_context
-    isolated = open_isolated(selected.name)
+    isolated = open_isolated(selected.name, selected.limits.get("open"))
     return isolated, partial(isolated.create_context, limits=selected.limits)
 
 

@@ -66,6 +66,7 @@ class IsolatedDevice(Device):
     Args:
         name: the device, as in `nnadapter devices`.
         time_limit_s: seconds that any one request may take; None for what `isolation.limits` says.
+        opening_s: seconds that its process may take to open it now; None for what `isolation.limits` says.
         stays: its process stays when no context is open.
 
     Raises:
@@ -73,7 +74,9 @@ class IsolatedDevice(Device):
         DeviceLostError: its process died while it opened.
     """
 
-    def __init__(self, name: str, *, time_limit_s: float | None = None, stays: bool = True) -> None:
+    def __init__(
+        self, name: str, *, time_limit_s: float | None = None, opening_s: float | None = None, stays: bool = True
+    ) -> None:
         if not can_share():
             raise DeviceUnavailableError(
                 f"device {name!r} cannot be isolated: this system passes no descriptors between processes; "
@@ -92,7 +95,7 @@ class IsolatedDevice(Device):
         self._unused_since = time.monotonic()
         self._is_closed = False
         part_at_fork(self)
-        said = self.child().told
+        said = self.child(limit_s=opening_s).told
         told, row = said if isinstance(said, tuple) and len(said) == 2 else (None, None)
         if not isinstance(told, Capability) or not isinstance(row, DeviceInfo):
             raise DriverError(f"device {name!r} did not say what it is", device=name, phase="open")
@@ -158,11 +161,12 @@ class IsolatedDevice(Device):
         """Have the process do something, and return what comes of it; see `Child.ask`."""
         return self.child().ask(what, self._limits[PHASE_OF[what]], **arguments)
 
-    def child(self, end: float | None = None) -> Child:
+    def child(self, end: float | None = None, limit_s: float | None = None) -> Child:
         """The process, started where there is none.
 
         Args:
             end: by when it has to be there, by `time.monotonic`; None for as long as it may take.
+            limit_s: seconds that it may take to open the device, where it is started; None for those of the device.
 
         Raises:
             DeviceLostError: it died again and again, and rests; or it died while it opened, or is closed.
@@ -170,14 +174,14 @@ class IsolatedDevice(Device):
         """
         child = self._child
         if child is None or child.lost:
-            child = self._started()
+            child = self._started(self._limits["open"] if limit_s is None else limit_s)
         child.wait_until_open(end)
         return child
 
-    def child_for(self, context: Made) -> Child:
+    def child_for(self, context: Made, limit_s: float) -> Child:
         """The process, which stays as long as the context is open there; see `child`."""
         while True:
-            child = self.child()
+            child = self.child(limit_s=limit_s)
             with self._lock:
                 if not child.lost:
                     child.users.add(context)
@@ -194,7 +198,7 @@ class IsolatedDevice(Device):
         """In a process that was forked: the next use starts a process of its own."""
         self._lock, self._child, self._losses, self._rests_until = RLock(), None, 0, 0.0
 
-    def _started(self) -> Child:
+    def _started(self, limit_s: float) -> Child:
         with self._lock:
             child = self._child
             if self._is_closed:
@@ -212,7 +216,7 @@ class IsolatedDevice(Device):
                     phase="open",
                 )
             self._unused_since = time.monotonic()
-            child = self._child = Child(self.name, self._limits["open"], _Tick(ref(self)))
+            child = self._child = Child(self.name, limit_s, _Tick(ref(self)))
             finalize(self, child.end, "nobody holds it any more", on_purpose=True).atexit = False
             return child
 

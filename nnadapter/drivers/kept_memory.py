@@ -6,12 +6,12 @@ a driver's call too, so no finalizer does it.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import deque
 from collections.abc import Hashable
 
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
+from nnadapter.process.forking import new_lock
 
 
 class _Owner(weakref.ref[object]):
@@ -27,7 +27,7 @@ class KeptMemory:
     def __init__(self) -> None:
         self._owners: dict[Hashable, _Owner] = {}
         self._gone: deque[_Owner] = deque()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def __len__(self) -> int:
         """How many pieces are kept for somebody."""

@@ -30,6 +30,7 @@ from nnadapter.errors import (
     describe,
     located,
 )
+from nnadapter.process.forking import new_lock, new_re_lock
 from nnadapter.process.plug_ins import distribution_of, named
 
 if TYPE_CHECKING:
@@ -70,11 +71,13 @@ class _Failure:
     reason: str
 
 
-_lock = threading.RLock()
+_lock = new_re_lock()
 _loaded: dict[str, Driver | _Failure] = {}
 _devices: dict[str, Device] = {}
 _isolated: dict[str, IsolatedDevice] = {}
 """Those that have a process of their own."""
+_isolating: dict[str, threading.Lock] = {}
+"""Held while one is opened: what hangs there holds back nobody who wants another one."""
 _device_locks: dict[str, threading.Lock] = {}
 
 
@@ -139,8 +142,7 @@ def device_info(name: str) -> DeviceInfo:
     if inside(name) != name and name not in _isolated:
         return _complete(replace(device_info(inside(name)), name=name), _BUILT_IN[name.partition(":")[0]])
     driver_name = name.partition(":")[0]
-    if driver_name not in _BUILT_IN and driver_name not in sources():
-        raise DeviceNotFoundError(_unknown(driver_name))
+    require_driver(name)
     with _lock:
         isolated = None if name in _devices else _isolated.get(name)
     if isolated is not None:  # who has it isolated does not want its driver here
@@ -156,6 +158,17 @@ def inside(name: str) -> str:
     return inside(device_id) if is_around and device_id else name
 
 
+def require_driver(name: str) -> None:
+    """Refuse the name of a device of no driver; none is loaded.
+
+    Raises:
+        DeviceNotFoundError: there is no such driver.
+    """
+    driver_name = name.partition(":")[0]
+    if driver_name not in _BUILT_IN and driver_name not in sources():
+        raise DeviceNotFoundError(_unknown(driver_name))
+
+
 def open_device(name: str) -> Device:
     """Return the opened device called `name` (`driver` or `driver:id`); it is opened once per process.
 
@@ -164,16 +177,19 @@ def open_device(name: str) -> Device:
         DeviceUnavailableError: the driver or the device cannot be used here.
     """
     driver_name, _, device_id = name.partition(":")
-    if driver_name not in _BUILT_IN and driver_name not in sources():
-        raise DeviceNotFoundError(_unknown(driver_name))
+    require_driver(name)
     with _lock:
         if name not in _devices:
             _devices[name] = _open(driver_name, device_id, name)
         return _devices[name]
 
 
-def open_isolated(name: str) -> IsolatedDevice:
+def open_isolated(name: str, limit_s: float | None = None) -> IsolatedDevice:
     """Return the device called `name` in a process of its own, the same for every session of this process.
+
+    Args:
+        name: of the device.
+        limit_s: seconds that its process may take to open it, now; None for what `isolation.limits` says.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: see `open_device`; its driver is not loaded here.
@@ -181,12 +197,12 @@ def open_isolated(name: str) -> IsolatedDevice:
     """
     from nnadapter.drivers.isolated import IsolatedDevice  # most sessions have none
 
-    driver_name = name.partition(":")[0]
-    if driver_name not in _BUILT_IN and driver_name not in sources():
-        raise DeviceNotFoundError(_unknown(driver_name))
+    require_driver(name)
     with _lock:
+        isolating = _isolating.setdefault(name, new_lock())
+    with isolating:
         if name not in _isolated:
-            device = IsolatedDevice(name, stays=False)
+            device = IsolatedDevice(name, opening_s=limit_s, stays=False)
             try:
                 check_capability(device.capability)
             except BaseException as error:
@@ -201,7 +217,7 @@ def open_isolated(name: str) -> IsolatedDevice:
 def device_lock(name: str) -> threading.Lock:
     """The lock of a device that computes one thing at a time: the same for every session of the process."""
     with _lock:
-        return _device_locks.setdefault(inside(name), threading.Lock())
+        return _device_locks.setdefault(inside(name), new_lock())
 
 
 def _open(driver_name: str, device_id: str, name: str) -> Device:

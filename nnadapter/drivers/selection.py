@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
-from nnadapter.drivers.registry import open_device, open_isolated
+from nnadapter.drivers.registry import open_device, open_isolated, require_driver
 from nnadapter.errors import InvalidOptionError, close_names, near_names
 
 CPU = "cpu"
@@ -72,7 +72,7 @@ def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) 
     if limits is None:
         left = {each: value for each, value in options.items() if each != ISOLATE}
         return Selected(device, check_options(device, left), named=True)
-    known = {option.name: option for option in open_isolated(device).capability.options}
+    known = {option.name: option for option in open_isolated(device, limits.get("open")).capability.options}
     left = {each: value for each, value in options.items() if each != ISOLATE or ISOLATE in known}
     return Selected(device, _checked(device, left, known), named=True, limits=limits)
 
@@ -128,6 +128,8 @@ def _limits(device: str, said: object, isolate: Isolate) -> Limits | None:
     if said is None:
         assert not isinstance(isolate, bool)
         named = {canonical(name): name for name in isolate}
+        for name in named:
+            require_driver(name)
         if device not in named:
             return None
         said = isolate[named[device]] if isinstance(isolate, Mapping) else True

@@ -23,6 +23,7 @@ from nnadapter.kernels.choosing import Choice, KernelTable, Request, warn_of_inf
 from nnadapter.kernels.context import KernelContext
 from nnadapter.kernels.registered import registered_kernels
 from nnadapter.process.closing import close_all
+from nnadapter.process.forking import new_re_lock
 from nnadapter.runtime.compilation import Compilation
 from nnadapter.runtime.context import Context
 from nnadapter.runtime.device import Device
@@ -78,7 +79,7 @@ class ProgramCache:
         self._most = most
         self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
         self._contexts: dict[str, tuple[tuple[Kernel, ...], Context]] = {}
-        self._lock = threading.RLock()
+        self._lock = new_re_lock()
 
     def __len__(self) -> int:
         """How many are kept."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from nnadapter.errors import ClosedError, InvalidOptionError
 from nnadapter.inference.opening import open_engine
 from nnadapter.options import Options, refuse_misplaced
+from nnadapter.process.forking import new_lock, part_at_fork
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -77,8 +78,9 @@ class InferenceSession:
         refuse_misplaced(kwargs.keys() - _OF_ONNX_RUNTIME, _PARAMETERS)
         self._local = threading.local()
         self._workers: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._closed = False
+        part_at_fork(self)
         given = (providers, provider_options)
         self._engine, self._devices = open_engine(path_or_bytes, sess_options, given, devices, options, kwargs)
 
@@ -105,7 +107,8 @@ class InferenceSession:
             input_feed: arrays by input name.
             run_options: reaches the CPU steps; `terminate` is looked at between steps, and in the middle of those whose
                 device can stop. A run with a deadline, or in the background, has a copy, which lacks active adapters:
-                ONNX Runtime does not tell them.
+                ONNX Runtime does not tell them. Their entry `nnadapter.deadline_s` is the deadline of this run, instead
+                of `Options.deadline_s`.
 
         Returns:
             One array per output; lists for sequences.
@@ -276,6 +279,10 @@ class InferenceSession:
     ) -> None:
         """Close the session."""
         self.close()
+
+    def part(self) -> None:
+        """In a process that was forked: the threads that ran in the background are not there."""
+        self._workers = None
 
     def _note(self, provenance: Provenance) -> None:
         self._local.provenance = provenance

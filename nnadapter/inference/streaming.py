@@ -19,6 +19,7 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Any, Self
 
+from nnadapter.process.forking import new_lock
 from nnadapter.running.control import RunControl
 from nnadapter.running.provenance import Provenance
 from nnadapter.running.turns import Turns
@@ -90,7 +91,7 @@ class Stream(Iterator[list[Any]]):
         self._pending: deque[_Item] = deque()
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._workers: list[Thread] = []
-        self._taking = Lock()
+        self._taking = new_lock()
         self._feeds: Iterator[Feed] | None = iter(feeds)
 
     def __next__(self) -> list[Any]:

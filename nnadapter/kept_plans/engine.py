@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.compiled_models.engine import CompiledEngine
@@ -21,6 +20,7 @@ from nnadapter.errors import (
 )
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
+from nnadapter.process.forking import new_lock
 from nnadapter.running.control import RunControl
 from nnadapter.running.observed import KeptReport, Observed
 from nnadapter.running.outputs import Kept
@@ -55,7 +55,7 @@ class KeptEngine(CompiledEngine):
     def __init__(
         self, file: CompiledFile, devices: Sequence[str], options: Options, begin: Callable[[str], PlannedEngine]
     ) -> None:
-        self._begin, self._beginning = begin, Lock()
+        self._begin, self._beginning = begin, new_lock()
         self._planned: PlannedEngine | None = None
         self._begun = self._closed = False
         # What says where nodes go is in the plans; where a device fails, the model itself goes on.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +16,7 @@ from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.setting import Setting
+from nnadapter.process.forking import new_lock
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.control import RunControl
 from nnadapter.running.filled import FilledClass
@@ -65,7 +65,7 @@ class KeepingEngine(PlannedEngine):
         self._note = f"no plan was kept that could be used: {why}"
         self._looked_at, self._writes = _BEGINNING, 0
         self._written: WeakKeyDictionary[Compiled, Bounds | None] = WeakKeyDictionary()
-        self._writing = Lock()
+        self._writing = new_lock()
         super().__init__(model, setting, options, session_options, refused_by_host)
         if any(is_brought(node.domain, node.op_type, node.since_version) for node in self._planner.prepared.nodes):
             self._note += "; none is kept either of a model with ops that packages bring"

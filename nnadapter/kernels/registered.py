@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
+
+from nnadapter.process.forking import new_lock
 
 if TYPE_CHECKING:
     from nnadapter.drivers.kernel import Kernel
 
-_lock = threading.Lock()
+_lock = new_lock()
 _registered: list[Kernel] = []
 
 

@@ -49,10 +49,13 @@ class Block(mmap.mmap):
     def __new__(cls, nbytes: int) -> Self:
         """Make one."""
         rounded = max(-(-nbytes // mmap.PAGESIZE), 1) * mmap.PAGESIZE
+        descriptor = -1
         try:
             descriptor = _descriptor(rounded)
             self = super().__new__(cls, descriptor, rounded)
         except (OSError, OverflowError, ValueError) as error:
+            if descriptor >= 0:
+                os.close(descriptor)
             raise OutOfMemoryError(f"{nbytes} bytes of shared memory were asked for, and there is no room") from error
         finalize(self, os.close, descriptor)
         self.descriptor, self.nbytes, self.number = descriptor, rounded, next(_numbers)

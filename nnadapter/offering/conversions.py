@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from threading import Lock
 
 from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.convert import Conversion, convert_graph
@@ -20,6 +19,7 @@ from nnadapter.offering.atoms import captured_names, groups_of, with_atoms, with
 from nnadapter.offering.conversion_tracing import ConversionTemplate, ConversionTracing, Converted
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
 from nnadapter.process.cache import counts_of
+from nnadapter.process.forking import new_lock
 
 _TEMPLATES = 8
 """Templates per model; beyond them the one used longest ago goes."""
@@ -41,7 +41,7 @@ class Conversions:
         self._templates: tuple[ConversionTemplate, ...] = ()
         self._in_vain = 0
         self._counts = counts_of("converted models")
-        self._lock = Lock()
+        self._lock = new_lock()
         self._apart: frozenset[str] = frozenset()
 
     @property

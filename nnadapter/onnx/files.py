@@ -142,7 +142,7 @@ def _parse(contents: bytes, what: str) -> onnx.ModelProto:
         model.ParseFromString(contents)
     except DecodeError as error:
         raise _unreadable(contents, len(contents), what) from error
-    if not _is_text(model.graph):
+    if not _is_text(model):
         raise InvalidModelError(f"{what} is damaged: a name in it is not UTF-8; export or download it again")
     return model
 
@@ -158,18 +158,30 @@ def _unreadable(contents: bytes, size: int, what: str) -> InvalidModelError:
     return InvalidModelError(f"{what} ({size} bytes) {cause}: protobuf cannot parse it; export or download it again")
 
 
-def _is_text(graph: onnx.GraphProto) -> bool:
+def _is_text(model: onnx.ModelProto) -> bool:
     """Names are text: protobuf does not check it for ONNX's version of its syntax."""
+    graphs, nodes = [model.graph], []
+    names: list[object] = []
     try:
-        names = [
-            graph.name,
-            *(value.name for values in (graph.input, graph.output, graph.initializer) for value in values),
-            *(
-                name
-                for node in graph.node
-                for name in (node.name, node.op_type, node.domain, *node.input, *node.output)
-            ),
-        ]
+        for function in model.functions:
+            names += (function.name, function.domain, *function.input, *function.output, *function.attribute)
+            nodes.append(function.node)
+        while graphs or nodes:
+            if graphs:
+                graph = graphs.pop()
+                nodes.append(graph.node)
+                every = (graph.input, graph.output, graph.initializer)
+                names += (graph.name, *(value.name for values in every for value in values))
+            for node in nodes.pop():
+                names += (node.name, node.op_type, node.domain, *node.input, *node.output)
+                for attribute in node.attribute:
+                    names.append(attribute.name)
+                    if attribute.type in _HOLDING_GRAPHS:
+                        graphs += (attribute.g, *attribute.graphs)
     except UnicodeDecodeError:
         return False
     return all(isinstance(name, str) for name in names)
+
+
+_HOLDING_GRAPHS = (5, 10)
+"""Types of attributes. Source: onnx.AttributeProto.GRAPH, GRAPHS."""

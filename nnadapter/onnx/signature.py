@@ -221,10 +221,10 @@ def type_name(dtype: str | None) -> str:
 def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] | FedTensor:
     if isinstance(fed_value, (np.ndarray, FedTensor)):
         return fed_value
-    if hasattr(fed_value, "numpy") and hasattr(fed_value, "data_type"):  # onnxruntime.OrtValue
-        return np.asarray(fed_value.numpy())
     wanted = None if value.dtype == "string" or hasattr(fed_value, "dtype") else np.dtype(value.dtype)
     try:
+        if hasattr(fed_value, "numpy") and hasattr(fed_value, "data_type"):  # onnxruntime.OrtValue
+            return np.asarray(fed_value.numpy())
         return np.asarray(fed_value) if wanted is None else np.asarray(fed_value, wanted)
     except FAILURES as error:  # of whatever has a method that numpy calls
         raise InputTypeError(

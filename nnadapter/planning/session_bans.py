@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.capability import OptionValues
 from nnadapter.drivers.interface import SegmentModel
+from nnadapter.process.forking import new_lock
 
 if TYPE_CHECKING:
     from nnadapter.caching.bans import Ban, DeviceBans
@@ -25,7 +25,7 @@ class SessionBans:
 
     def __init__(self, device: str, options: OptionValues, folder: Path | None) -> None:
         self._device, self._options, self._folder = device, options, folder
-        self._lock = Lock()
+        self._lock = new_lock()
         self._bans = None if folder is None else self._made()
 
     def __bool__(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
+
+from nnadapter.process.forking import new_lock
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -70,7 +71,7 @@ class Cache(Generic[Key, Value]):
         self.counts = counts_of(name)
         self._limit = limit
         self._kept: OrderedDict[Key, Value] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def __len__(self) -> int:
         """How many values are kept."""

@@ -1,20 +1,31 @@
-"""What this process does not share with one that is forked from it."""
+"""What this process does not share with one that is forked from it.
+
+A process that is forked has one thread. A lock that another one held at that moment would never be released there, and
+what a thread does for others is not done. So locks are made here, and what has threads lets go of them.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
+import sys
+from functools import cached_property
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
+
+if TYPE_CHECKING:
+    from _thread import RLock as ReentrantLock
 
 
 class Parting(Protocol):
     """What has something that belongs to one process."""
 
     def part(self) -> None:
-        """In the process that was forked: let go of it. No other thread runs; locks may be held by those there were."""
+        """In the process that was forked: let go of it. No other thread runs; locks of `new_lock` are free."""
 
 
 _things: WeakSet[Parting] = WeakSet()
+_locks: WeakSet[Any] = WeakSet()
 
 
 def part_at_fork(thing: Parting) -> None:
@@ -22,10 +33,48 @@ def part_at_fork(thing: Parting) -> None:
     _things.add(thing)
 
 
+def new_lock() -> Lock:
+    """Return a lock that nobody holds in a process that was just forked."""
+    lock = Lock()
+    _locks.add(lock)
+    return lock
+
+
+def new_re_lock() -> ReentrantLock:
+    """Return a lock that the thread that holds it may take again; see `new_lock`."""
+    lock = RLock()
+    _locks.add(lock)
+    return lock
+
+
 def _part() -> None:
+    for lock in (*_locks, *_of_properties):
+        lock._at_fork_reinit()  # as the standard library does with its own
     for thing in list(_things):
         thing.part()
 
 
+_OURS = ("nnadapter", "partition")
+_of_properties: list[Any] = []
+_seen: set[str] = set()
+"""Modules that were looked through for these."""
+
+
+def _find_locks_of_properties() -> None:
+    """Until Python 3.12 a `cached_property` of a class has a lock, which is held while one of any object is made.
+
+    They are found before a fork: to look at all classes in the new process would copy the pages that they lie on.
+    """
+    new = [(name, module) for name, module in list(sys.modules.items()) if name.startswith(_OURS) and name not in _seen]
+    _seen.update(name for name, _ in new)
+    for name, module in new:
+        for owner in list(vars(module).values()):
+            if isinstance(owner, type) and owner.__module__ == name:
+                every: list[Any] = [each for each in vars(owner).values() if type(each) is cached_property]
+                _of_properties.extend(each.lock for each in every)
+
+
 if hasattr(os, "register_at_fork"):
+    if hasattr(cached_property(str), "lock"):
+        os.register_at_fork(before=_find_locks_of_properties)
     os.register_at_fork(after_in_child=_part)

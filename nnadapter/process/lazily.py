@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from threading import RLock
 from typing import Any
 
-_importing = RLock()
+from nnadapter.process.forking import new_re_lock
+
+_importing = new_re_lock()
 """Two threads that enter modules from different ends would each wait for the other's."""
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import Lock
 from typing import Generic, TypeVar
+
+from nnadapter.process.forking import new_lock
 
 Thing = TypeVar("Thing")
 
@@ -18,7 +19,7 @@ class Lending(Generic[Thing]):
 
     def __init__(self, make: Callable[[], Thing]) -> None:
         self._make = make
-        self._lock = Lock()
+        self._lock = new_lock()
         self.all: list[Thing] = []
         """What was made so far."""
         self.users: dict[object, Thing] = {}

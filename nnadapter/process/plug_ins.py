@@ -5,12 +5,12 @@ A name that two distributions bring is used by neither. Whatever is wrong with o
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nnadapter.errors import describe
+from nnadapter.process.forking import new_re_lock
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -47,7 +47,7 @@ class PlugIns(Generic[_Value]):
         problem: Callable[[str], str] = lambda name: "",
     ) -> None:
         self._group, self._check, self._problem = group, check, problem
-        self._lock = threading.RLock()
+        self._lock = new_re_lock()
         self._found: Mapping[str, PlugIn] | None = None
         self._loaded: dict[str, _Value | str] = {}
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 
-_lock = threading.RLock()
+from nnadapter.process.forking import new_re_lock
+
+_lock = new_re_lock()
 _STDOUT, _STDERR = 1, 2
 
 

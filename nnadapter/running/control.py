@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from nnadapter.drivers.control import Control
 from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options
 from nnadapter.errors import CancelledError, DeadlineExceededError
-from nnadapter.running.deadlines import Deadlines
+from nnadapter.running.deadlines import ENTRY, Deadlines, deadline_of
 from nnadapter.running.turns import Turns
 from nnadapter.traces.event import WAIT
 from nnadapter.traces.trace import SILENT
@@ -61,6 +61,8 @@ class RunControl:
         self._following: Lock | None = None
         """Held as long as a thread looks at the caller's."""
         self._deadlines: Deadlines | None = None
+        self._of_call: Deadlines | None = None
+        """Of this run alone, where its run options say how long it may take."""
         self._end: float | None = None
         self._left: float | None = None
         """Seconds until the end, while the run waits for its turn."""
@@ -71,8 +73,15 @@ class RunControl:
         self._tell()
 
     def begin(self, options: onnxruntime.RunOptions | None, deadlines: Deadlines | None) -> onnxruntime.RunOptions:
-        """The run begins. Returns the options to run with: the caller's, where nobody else stops the run."""
+        """The run begins. Returns the options to run with: the caller's, where nobody else stops the run.
+
+        Raises:
+            InvalidOptionError: a deadline in the options is none.
+        """
         self._callers = options
+        seconds = deadline_of(options)
+        if seconds is not None:
+            deadlines = self._of_call = Deadlines(seconds)
         if options is not None and deadlines is None and not self._is_held:
             return options
         self._own = made = new_run_options() if options is None else copied_run_options(options)
@@ -91,6 +100,8 @@ class RunControl:
         """The run is over: what it holds is given back."""
         if self._deadlines is not None:
             self._deadlines.forget(self._late)
+        if self._of_call is not None:
+            self._of_call.close()
         self._give_back()
         self._callers = self._own = None
         following, self._following = self._following, None
@@ -147,8 +158,9 @@ class RunControl:
         late = self._end is not None and time.monotonic() >= self._end and not self._stopped
         if late and self._deadlines is not None:
             seconds = self._deadlines.seconds
+            more = "Options(deadline_s=...)" if self._of_call is None else f"{ENTRY!r} of its run options"
             return DeadlineExceededError(
-                f"the run was not done within {seconds:g} s: {what}; give it more by Options(deadline_s=...)",
+                f"the run was not done within {seconds:g} s: {what}; give it more by {more}",
                 device=device,
                 segment=segment,
             )

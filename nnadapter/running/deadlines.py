@@ -9,10 +9,39 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from math import inf
 from threading import TIMEOUT_MAX, Lock, Thread
+from typing import TYPE_CHECKING
 
+from nnadapter.errors import InvalidOptionError
+from nnadapter.process.forking import new_lock, part_at_fork
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+ENTRY = "nnadapter.deadline_s"
+"""Of run options: seconds that this run may take, in place of what its session says."""
 Tell = Callable[[], float | None]
 """Told that the time is over. Returns when it is to be told instead, by `monotonic`, if it has more time."""
+
+
+def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
+    """Return the seconds that run options give a run; None where they say nothing of it.
+
+    Raises:
+        InvalidOptionError: they are no seconds.
+    """
+    try:
+        said = None if options is None else options.get_run_config_entry(ENTRY)
+    except RuntimeError:  # there is no such entry
+        return None
+    if said is None:
+        return None
+    with suppress(ValueError):
+        if 0 < (seconds := float(said)) < inf:
+            return seconds
+    raise InvalidOptionError(f"entry {ENTRY!r} of run options is a number of seconds above 0, got {said!r}")
 
 
 class Deadlines:
@@ -24,12 +53,13 @@ class Deadlines:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
-        self._lock = Lock()
+        self._lock = new_lock()
         self._is_awake = False
         self._ends: dict[Tell, float] = {}
         self._asleep = Lock()
         """Held while there is something to watch over."""
         self._asleep.acquire()
+        part_at_fork(self)
 
     def watch(self, tell: Tell) -> float:
         """Have `tell` called when the time is over, from another thread, and return when that is by `monotonic`.
@@ -49,6 +79,11 @@ class Deadlines:
         """Nobody comes any more. May be called again."""
         if self._asleep.locked():
             self._asleep.release()
+
+    def part(self) -> None:
+        """In a process that was forked: neither the thread nor the runs are there."""
+        self._is_awake = False
+        self._ends.clear()
 
     def _wake(self) -> None:
         with self._lock:

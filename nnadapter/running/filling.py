@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
@@ -24,6 +23,7 @@ from nnadapter.ir.size_class import SizeClass
 from nnadapter.offering.filled_parts import FillablePart, fill_together
 from nnadapter.offering.part import Part
 from nnadapter.process.closing import close_all
+from nnadapter.process.forking import new_lock
 from nnadapter.running.binder import Binder
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.executor import CompiledPlan
@@ -138,7 +138,7 @@ class Filling(Generic[FilledPlan]):
         self._holders: dict[_Key, int] = dict.fromkeys(self._shared, 1)
         self._leaving: _Leaving | None = None
         """What an interrupt kept from going; whoever comes next lets it go."""
-        self._lock = Lock()
+        self._lock = new_lock()
 
     def at(self, sizes: Sequence[Any]) -> FilledPlan:
         """The plan at some sizes of the class.

@@ -28,6 +28,7 @@ from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import FAILURES
 from nnadapter.planning.overlap import Overlap
 from nnadapter.process.closing import close_all
+from nnadapter.process.forking import part_at_fork
 from nnadapter.process.lending import Lending
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.lanes import Job, Lane
@@ -116,6 +117,9 @@ class Flights:
         enqueued = [each for each in steps if each.step.segment in overlap.enqueued]
         devices = dict.fromkeys(each.step.device for each in steps if each.step.segment in overlap.alongside)
         self._flights = Lending(lambda: Flight(enqueued, devices))
+        self._parted: list[Flight] = []
+        """Those of a process that this one was forked from: never used here, nor closed, which would wait for them."""
+        part_at_fork(self)
 
     def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
         """See `Ahead.run`."""
@@ -136,6 +140,11 @@ class Flights:
             return runs
         finally:
             self._flights.users.pop(user, None)
+
+    def part(self) -> None:
+        """In a process that was forked: the threads of streams and lanes are not there."""
+        self._parted += self._flights.clear()
+        self._flights.users.clear()
 
     def close(self) -> None:
         """See `Ahead.close`."""

@@ -89,9 +89,16 @@ class HostEngine:
         control: RunControl | None = None,
     ) -> tuple[list[Any], Provenance]:
         """See `Engine.run`."""
-        if control is None and self._deadlines is None:
+        if control is None and not self._has_deadline(options):
             return self._run_with(names, feed, options)
         return self._controlled(lambda given: self._run_with(names, feed, given), options, control)
+
+    def _has_deadline(self, options: Any) -> bool:
+        if self._deadlines is not None or options is None:
+            return self._deadlines is not None
+        from nnadapter.running.deadlines import deadline_of
+
+        return deadline_of(options) is not None
 
     def _controlled(self, run: Callable[[Any], _Result], options: Any, control: RunControl | None) -> _Result:
         """What a run with run options gives, which ends where it is to stop."""
@@ -178,7 +185,7 @@ class HostEngine:
         """Run on what is bound to a binding of ONNX Runtime's."""
         if self._run is _closed:
             _closed()
-        if self._deadlines is None:
+        if not self._has_deadline(options):
             return self._run_bound_with(binding, options)
         return self._controlled(lambda given: self._run_bound_with(binding, given), options, None)
 

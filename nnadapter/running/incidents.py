@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from threading import Lock
 
 from nnadapter.options import Fallback, fallback_at
+from nnadapter.process.forking import new_lock
 from nnadapter.traces.trace import SILENT, Trace
 
 _MOST_KEPT = 64
@@ -49,7 +49,7 @@ class Incidents:
         self._kept: deque[Incident] = deque(maxlen=_MOST_KEPT)
         self._counts: Counter[tuple[str, str]] = Counter()
         self._causes: set[tuple[str, str, str]] = set()
-        self._lock = Lock()
+        self._lock = new_lock()
 
     def policy(self, stage: str) -> str:
         """See `Options.fallback_at`."""

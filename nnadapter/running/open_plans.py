@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 from nnadapter.errors import NNAdapterError
@@ -20,6 +19,7 @@ from nnadapter.planning.looking_through import is_full
 from nnadapter.planning.opening import Opened, growing_inputs
 from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
+from nnadapter.process.forking import new_lock
 from nnadapter.running.by_plans import InputShapes, Taken
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.filled import Filled, FilledClass
@@ -62,7 +62,7 @@ class OpenPlan:
         self._looked: _Looked | None = None
         self.widened = 0
         """How often its bounds were widened."""
-        self._widening = Lock()
+        self._widening = new_lock()
         self._beyond: Cache[object, bool] = Cache("shapes beyond bounds", _MOST_LOOKED_AT)
 
     def made(self, compiled: Compiled) -> None:
@@ -148,7 +148,7 @@ class OpenPlans:
         """Why there was none, the last time that one was asked for."""
         self._gives_up = False
         """Nor will there be one."""
-        self._making, self._ordering = Lock(), Lock()
+        self._making, self._ordering = new_lock(), new_lock()
         self._growing: Mapping[str, int] | None = None
         self._classes: PlanCache[Compiled] = PlanCache(limit, sys.maxsize)
         """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""

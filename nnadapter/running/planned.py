@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.copies import on_host
@@ -26,6 +25,7 @@ from nnadapter.planning.opening import RefusedHere, opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
+from nnadapter.process.forking import new_lock
 from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
@@ -77,7 +77,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         self._setting = setting
         self._taken_back: dict[str, dict[str, Unsupported]] = {}
         self._planner = Planner(prepared, setting, refused, self._taken_back)
-        self._switching = Lock()
+        self._switching = new_lock()
         self._compiler = Compiler(setting)
         self._may_leave_open = may_leave_open
         self._first: InputShapes | None = None

@@ -8,7 +8,6 @@ Source: the idea of 2Q (Johnson and Shasha, VLDB 1994).
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from nnadapter.errors import ClosedError
 from nnadapter.process.closing import Closable, close_all
+from nnadapter.process.forking import new_lock
 from nnadapter.running.plan_memory import Holding, PlanMemory
 from nnadapter.traces.event import PLAN, SESSION, WAIT
 from nnadapter.traces.trace import SILENT, Trace
@@ -69,7 +69,7 @@ class Lease(Generic[Kept]):
         """`again` when the plan told what it holds, while nobody used it."""
         self.plan: Kept | None = None
         self.dropped = False
-        self.made = threading.Lock()
+        self.made = new_lock()
 
 
 class PlanCache(Generic[Kept]):
@@ -87,7 +87,7 @@ class PlanCache(Generic[Kept]):
         self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
         self._memory = PlanMemory()
         """What is kept holds."""
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self.users: dict[object, Lease[Kept]] = {}
         """Who uses which plan now."""
         self._gone: OrderedDict[Hashable, None] = OrderedDict()

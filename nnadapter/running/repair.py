@@ -135,10 +135,19 @@ def delegated(setting: Setting, plan: Plan, left: Step) -> dict[Atoms, Unsupport
 
 
 def host_of(setting: Setting, plan: Plan, step: Step) -> SessionDevice:
-    """The host, if it takes every node of a step as far as is known, else the last resort."""
-    taken = plan.verdicts[setting.host.name]
-    takes = all(taken[plan.graph.atom_of[node]] for node in step.nodes)
-    return setting.host if takes else setting.last_resort
+    """The host, if it takes every node of a step as far as is known, else the last resort.
+
+    A pin to the device that failed says nothing of the host, which is asked; a ban from the host holds.
+    """
+    host = setting.host
+    has_bans = any(ban.device == host.name for ban in setting.constraints.rules.bans)
+
+    def takes(node: int) -> bool:
+        verdict = plan.verdicts[host.name][plan.graph.atom_of[node]]
+        is_pinned = isinstance(verdict, Unsupported) and verdict.reason is Reason.RULE and not has_bans
+        return bool(verdict) or is_pinned
+
+    return host if all(map(takes, step.nodes)) else setting.last_resort
 
 
 def run_failure(partitioning: Partitioning, step: Step, error: BaseException) -> tuple[list[str], str]:

@@ -12,10 +12,10 @@ time, however many runs pass meanwhile.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from threading import Lock
 from time import monotonic
 
 from nnadapter.errors import DeviceLostError, describe
+from nnadapter.process.forking import new_lock
 
 IN_A_ROW = 3
 """Failures after which there is a pause."""
@@ -55,7 +55,7 @@ class Health:
     def __init__(self, device: str, *, rests: bool = True) -> None:
         self._device, self._rests = device, rests
         self._troubles: dict[StepKey, _Trouble] = {}
-        self._lock = Lock()
+        self._lock = new_lock()
         self.is_troubled = False
         """Something failed and did not go well since: all that a run asks about a device that does well."""
 

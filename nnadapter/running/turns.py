@@ -10,6 +10,8 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from threading import Lock
 
+from nnadapter.process.forking import new_lock
+
 _LOOK_SECONDS = 0.005
 """How often one that waits asks whether it still wants to."""
 
@@ -18,7 +20,7 @@ class Turns:
     """The devices of some runs that follow each other."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = new_lock()
         self._taken: set[str] = set()
         self._waiting: dict[str, list[tuple[int, Lock]]] = {}
 

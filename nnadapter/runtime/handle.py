@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from types import TracebackType
 from typing import Self
 
 from nnadapter.errors import ClosedError
 from nnadapter.process.closing import Closable, close_all
+from nnadapter.process.forking import new_re_lock
 
 
 class Handle:
@@ -20,7 +20,7 @@ class Handle:
     """
 
     def __init__(self, parent: Handle | None, owned: Closable | None = None) -> None:
-        self._lock = threading.RLock()
+        self._lock = new_re_lock()
         self._closed = False
         self._owned = owned
         self._children: weakref.WeakSet[Handle] = weakref.WeakSet()

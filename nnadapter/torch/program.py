@@ -14,7 +14,6 @@ report says why. A run that fails is done again by PyTorch.
 
 from __future__ import annotations
 
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
@@ -34,6 +33,7 @@ from nnadapter.errors import (
 )
 from nnadapter.inference.session import InferenceSession
 from nnadapter.onnx.building import initializer_of, with_constants
+from nnadapter.process.forking import new_lock
 from nnadapter.reports.units import count
 from nnadapter.torch.arrays import number_array, to_array
 from nnadapter.torch.crossing import crossing
@@ -118,7 +118,7 @@ class Program:
         self._sets: dict[tuple[int, ...], Bound] = {}  # by the identities of the weights
         self._begun = 0
         self._plain: Bound | None = None  # without constants
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     @property
     def leaves(self) -> list[Program]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from dataclasses import dataclass, field
 from types import FrameType
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from nnadapter.process.forking import new_lock
 from nnadapter.torch.graphs import Graph
 
 _COMPILES = "compile_wrapper"
@@ -31,7 +31,7 @@ class Capture:
 
 _captures: weakref.WeakKeyDictionary[Any, list[weakref.ref[Capture]]] = weakref.WeakKeyDictionary()
 _all: list[weakref.ref[Capture]] = []
-_lock = threading.Lock()
+_lock = new_lock()
 
 
 def remember(capture: Capture) -> None:

@@ -49,6 +49,18 @@ def _is_aside(tested):
     return all(step.device == "cpu" for step in tested.provenance.steps)
 
 
+@pytest.mark.parametrize("kind", ["nan", "flipped_bits"])
+def test_a_program_that_is_wrong_from_some_run_on(kind):
+    """Wherever else its nodes run for a moment, they are right: that is no reason to bear with what is no number."""
+    script = f'[[fault]]\nkind = "{kind}"\nphase = "run"\nfrom = 3\n'
+    wanted = run_whole(parse(TEXT), FEED)[0]
+    with session(("faulty:fake_npu", {"script": script}), shadow=1) as tested:
+        with pytest.warns(FallbackWarning, match="drifts"):
+            for _ in range(8):
+                tested.run(None, FEED)
+        assert _is_aside(tested) and np.allclose(tested.run(None, FEED)[0], wanted, rtol=1e-5, atol=1e-6)
+
+
 def test_forbidden(drifts):
     with session(shadow=1, fallback={"accuracy": "forbid"}) as tested:
         tested.run(None, FEED)

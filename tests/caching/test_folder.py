@@ -130,7 +130,9 @@ def test_what_was_never_finished_goes_after_an_hour(tmp_path):
     assert opened.entries() == []
 
 
-def write_for_ever(path, seed):
+def write_for_ever(path, seed, begun=None):
+    if begun is not None:
+        begun.set()
     chance, opened = random.Random(seed), folder(path, 600_000)
     while True:
         number = chance.randrange(8)
@@ -142,8 +144,10 @@ def test_processes_that_are_killed_while_they_write_leave_nothing_half(tmp_path,
     """Kill -9 at random moments."""
     chance, opened = random.Random(0), folder(tmp_path)
     for round_ in range(rounds):
-        writer = FORKED.Process(target=write_for_ever, args=(tmp_path, round_))
+        begun = FORKED.Event()
+        writer = FORKED.Process(target=write_for_ever, args=(tmp_path, round_, begun))
         writer.start()
+        assert begun.wait(60)
         time.sleep(chance.uniform(0.002, 0.03))
         writer.kill()
         writer.join()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -81,6 +82,14 @@ def test_results_stay_and_inputs_are_watched(opened):
     np.testing.assert_array_equal(first.results[0], [[0.5, 1.5]])
     np.testing.assert_array_equal(second.results[0], [[0.5, 2.5]])
     assert first.changed_inputs == ()
+
+
+def test_nothing_of_the_current_folder_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "pickle.py").write_text("raise ImportError")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
+    with closing(IsolatedDevice("null")) as device:
+        assert device.capability
 
 
 @pytest.mark.parametrize("opened", ["lying"], indirect=True)

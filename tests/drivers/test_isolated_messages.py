@@ -11,7 +11,8 @@ import pytest
 from nnadapter.drivers import Reason, Unsupported
 from nnadapter.drivers.isolation.lane import _result
 from nnadapter.drivers.isolation.messages import read_answer, type_named, written
-from nnadapter.errors import DriverError
+from nnadapter.errors import DriverError, OutOfMemoryError
+from nnadapter.memory import shared
 from nnadapter.memory.shared import Block, place_of, shared_bytes
 
 
@@ -74,3 +75,17 @@ def test_memory_is_known_by_its_address():
     assert place_of(other) is None and place_of(piece.T) is None and place_of(piece[:, 1:]) is None
     with pytest.raises(PermissionError):  # nobody makes it smaller
         os.ftruncate(block.descriptor, 0)
+
+
+def test_memory_that_cannot_be_mapped_leaves_nothing_open(monkeypatch):
+    descriptors = []
+
+    def too_small(nbytes):
+        descriptors.append(os.open("/dev/null", os.O_RDWR))
+        return descriptors[-1]
+
+    monkeypatch.setattr(shared, "_descriptor", too_small)
+    with pytest.raises(OutOfMemoryError, match="there is no room"):
+        Block(1 << 16)
+    with pytest.raises(OSError, match="descriptor"):
+        os.fstat(descriptors[0])

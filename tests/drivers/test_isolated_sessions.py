@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -16,13 +17,16 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers import isolated, registry
-from nnadapter.drivers.isolation import lane
+from nnadapter.drivers.isolation import child, lane, starting
 from nnadapter.errors import (
     DeadlineExceededError,
     DeviceLostError,
+    DeviceNotFoundError,
     DeviceTimeoutError,
+    DeviceUnavailableError,
     FallbackWarning,
     InvalidOptionError,
+    OutOfMemoryError,
 )
 from nnadapter.running import resting
 
@@ -91,6 +95,24 @@ def test_shapes_may_change(session):
     assert [run(session, rows) for rows in (1, 3, 1, 2, 3)] == ["fake_npu"] * 5
 
 
+@pytest.mark.parametrize("where", [child, starting])
+def test_want_of_descriptors_is_no_loss(session, device, monkeypatch, where):
+    def none_left():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    process, known = device.process_id, device.child()
+    known._idle.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(where, "pair", none_left)
+        if where is starting:
+            with pytest.raises(DeviceUnavailableError, match="did not start.*Too many open files"):
+                isolated.IsolatedDevice("null")
+        else:
+            with pytest.raises(OutOfMemoryError, match="no channel"):
+                device.footprint()
+    assert run(session) == "fake_npu" and device.process_id == process
+
+
 def test_a_loss_costs_one_run_and_comes_back(session, device):
     os.kill(device.process_id, signal.SIGKILL)
     with warnings.catch_warnings():
@@ -136,6 +158,13 @@ def test_it_is_asked_for_in_many_ways(session, monkeypatch, asked):
         monkeypatch.setenv("NNADAPTER_ISOLATE", "openvino, fake_npu")
     with opened(options=options, **({"isolate": True} if asked == "pair" else {})) as other:
         assert other.report().isolated == ("fake_npu",)
+
+
+@pytest.mark.parametrize("said", ["fake_npi", "yes", "openvino, on"])
+def test_a_name_of_no_driver_is_an_error(monkeypatch, said):
+    monkeypatch.setenv("NNADAPTER_ISOLATE", said)
+    with pytest.raises(DeviceNotFoundError, match="no driver offers"):
+        opened("null", nna.Options())
 
 
 def test_what_cannot_be_isolated_is_said():
@@ -292,3 +321,17 @@ def test_the_process_ends_with_its_last_session():
     process = registry.open_isolated("null").process_id
     other.close()
     wait_for(lambda: not alive(process))
+
+
+def test_how_long_opening_may_take_is_the_session_s(monkeypatch):
+    with (
+        pytest.warns(FallbackWarning, match=r"gave no answer to 'open' within 0\.01 s"),
+        opened("null", isolate={"open": 0.01}) as other,
+    ):
+        assert run(other) == "cpu"
+    monkeypatch.setattr(isolated, "PHASES", {**isolated.PHASES, "open": 0.01})
+    device = registry.open_isolated("null", 60.0)
+    context = device.create_context({}, {"open": 60.0})
+    os.kill(device.process_id, signal.SIGKILL)
+    wait_for(lambda: _is_usable(context))
+    context.close()

@@ -45,6 +45,31 @@ def test_a_device_that_can_stop_does_so_in_the_middle():
     assert "segment 0 on 'latency' was under way" in str(caught.value)
 
 
+@pytest.mark.parametrize("usual", [None, 60])
+def test_a_run_may_have_a_deadline_of_its_own(usual):
+    options, slow = onnxruntime.RunOptions(), ("latency", {"operation_ms": LONG, "stops": True})
+    options.add_run_config_entry("nnadapter.deadline_s", "0.05")
+    with session_on(slow, deadline_s=usual) as session:
+        with pytest.raises(DeadlineExceededError, match=r"within 0\.05 s.*'nnadapter.deadline_s' of its run options"):
+            session.run(None, X, options)
+        options.add_run_config_entry("nnadapter.deadline_s", "soon")
+        with pytest.raises(InvalidOptionError, match="a number of seconds above 0, got 'soon'"):
+            session.run(None, X, options)
+
+
+def test_the_cpu_alone_keeps_to_the_deadline_of_a_run():
+    model = parse(f"""{HEAD} g (int64 n) => (float y) <float s = {{1}}> {{
+        c = Constant<value = bool {{1}}>()
+        y = Loop(n, c, s) <body = b (int64 i, bool g, float a) => (bool h, float d) {{ h = Identity(g) d = Add(a, a) }}>
+    }}""")
+    options = onnxruntime.RunOptions()
+    options.add_run_config_entry("nnadapter.deadline_s", "0.05")
+    with nna.InferenceSession(model, devices="cpu") as session:
+        assert session.run(None, {"n": np.asarray(2)}, options) == [4.0]
+        with pytest.raises(DeadlineExceededError):
+            session.run(None, {"n": np.asarray(2**40)}, options)
+
+
 def test_a_run_that_came_to_its_end_gives_its_results():
     with session_on(("latency", {"operation_ms": 200.0}), deadline_s=0.3) as session:
         assert session.run(None, X)

@@ -80,6 +80,16 @@ def test_a_repetition_is_no_fallback_so_it_is_not_forbidden(session):
     assert provenance.steps[0].device == "trial" and len(provenance.incidents) == 1
 
 
+@pytest.mark.parametrize(
+    ("rule", "instead"), [('[[pin]]\ndevice = "trial"', "cpu"), ('[[ban]]\ndevice = "cpu"', "reference")]
+)
+def test_a_pin_to_what_failed_leaves_the_cpu_and_a_ban_does_not(rule, instead):
+    SCRIPT.extend([ExecutionError(BUSY)] * 2)
+    options = nna.Options(fallback="allow", rules=f'{rule}\nname = "*"\n')
+    with nna.InferenceSession(parse(CHAIN), devices="trial", options=options) as session:
+        assert [step.device for step in right(session).steps] == [instead]
+
+
 def test_what_fails_again_runs_on_the_cpu(session):
     running = session()
     SCRIPT.extend([TransientError(BUSY), TransientError(BUSY)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
@@ -21,6 +20,7 @@ from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.onnxruntime_limits import loadable
+from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import Reason, Unsupported, Verdict
@@ -37,7 +37,7 @@ class EpContext(Context):
     def __init__(self, backing: Backing, trace: Trace = SILENT, lane: str = "") -> None:
         self._backing = backing
         self._trace, self._lane = trace, lane
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._answers: dict[bytes, Sequence[Verdict]] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:

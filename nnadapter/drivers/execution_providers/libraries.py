@@ -8,7 +8,6 @@ group `nnadapter.execution_providers`, whose name is the provider's and whose va
 from __future__ import annotations
 
 import importlib
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata, util
@@ -18,6 +17,7 @@ from types import MappingProxyType
 from nnadapter.drivers.execution_providers.names import SUFFIX
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.errors import DeviceUnavailableError
+from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
 
 GROUP = "nnadapter.execution_providers"
@@ -43,7 +43,7 @@ _KNOWN = (
     ("WebGpuExecutionProvider", "onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
 )
 """Provider, module, distribution."""
-_lock = threading.Lock()
+_lock = new_lock()
 _registered: dict[str, str] = {}
 
 

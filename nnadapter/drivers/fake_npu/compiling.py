@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from threading import Lock
 from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.fake_npu.clock import simulated_seconds
@@ -30,6 +29,7 @@ from nnadapter.drivers.invalid_models import invalid_models_told
 from nnadapter.ir.model import Model
 from nnadapter.ir.verifying import verify
 from nnadapter.memory.arenas import Arenas
+from nnadapter.process.forking import new_lock
 from nnadapter.traces.trace import Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
@@ -57,7 +57,7 @@ class Compiler:
         self._prepared: WeakKeyDictionary[Model, LoweredModel] = WeakKeyDictionary()
         self._open: WeakKeyDictionary[Model, NpuGraph] = WeakKeyDictionary()
         """Admitted models whose sizes are open, lowered."""
-        self._lock = Lock()
+        self._lock = new_lock()
 
     def supported(self, model: Model) -> Sequence[Verdict]:
         """See `Context.supported`.

@@ -6,7 +6,6 @@ It is the host's memory in truth. Kernels compute in it where it is, as they do 
 from __future__ import annotations
 
 from math import prod
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from nnadapter.drivers.capability import MemoryStatistics
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.errors import DriverError, InvalidInputError, OutOfMemoryError
 from nnadapter.ir.operand import Array
+from nnadapter.process.forking import new_lock
 
 
 class DeviceMemory:
@@ -23,7 +23,7 @@ class DeviceMemory:
     def __init__(self, total_bytes: int) -> None:
         self._total = total_bytes
         self._used = self._peak = self._allocations = self._in = self._out = 0
-        self._lock = Lock()
+        self._lock = new_lock()
 
     @property
     def statistics(self) -> MemoryStatistics:

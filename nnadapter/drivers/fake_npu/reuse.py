@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 from nnadapter.drivers.fake_npu.arithmetic import USUAL, Arithmetic
@@ -34,6 +33,7 @@ from nnadapter.ir.traced_arrays import ArrayTrace, TracedArray
 from nnadapter.ir.tracing import Trace
 from nnadapter.ir.verifying import verify
 from nnadapter.process.cache import Cache
+from nnadapter.process.forking import new_lock
 
 _STRUCTURES = 64
 """Models that are remembered; the one used longest ago goes first."""
@@ -219,7 +219,7 @@ class Lowerings:
     def __init__(self, arithmetic: Arithmetic = USUAL) -> None:
         self._arithmetic = arithmetic
         self._known: Cache[Hashable, _Known] = Cache("fake_npu: structures", _STRUCTURES)
-        self._lock = Lock()
+        self._lock = new_lock()
 
     @property
     def templates(self) -> int:

@@ -13,6 +13,7 @@ from threading import Lock, Thread
 
 from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import FAILURES, DriverError
+from nnadapter.process.forking import new_lock
 
 Work = Callable[[], None]
 
@@ -47,7 +48,7 @@ class Waits:
     def __init__(self) -> None:
         self.number = 0
         """How often up to now."""
-        self._lock = Lock()
+        self._lock = new_lock()
 
     def add(self) -> None:
         """One more; safe to call from many threads."""

@@ -27,10 +27,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
 from queue import Empty, SimpleQueue
-from threading import RLock, get_ident
+from threading import get_ident
 from typing import Any
 
 from nnadapter.process.cache import remembered
+from nnadapter.process.forking import new_re_lock, part_at_fork
 
 _CORES = os.cpu_count() or 1
 _LOOK_SECONDS = 0.1
@@ -67,7 +68,7 @@ class BlasThreads:
         self.users: dict[Computation, None] = {}
         """Those that compute, and those that wait behind them."""
         self._cores = cores
-        self._lock = RLock()
+        self._lock = new_re_lock()
         self._is_setting = False
         self._number = 0
         """What is set; 0 for as it was."""
@@ -95,9 +96,9 @@ class BlasThreads:
                     called.put(None)
         self._settle()
 
-    def forget(self) -> None:
-        """In a forked process: those who computed are not there, and the number is as it was."""
-        self._lock, self._is_setting = RLock(), False
+    def part(self) -> None:
+        """In a process that was forked: those who computed are not there, and the number is as it was."""
+        self._is_setting = False
         self.users.clear()
         self._settle()
 
@@ -142,9 +143,7 @@ class BlasThreads:
 
 
 BLAS_THREADS = BlasThreads()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=BLAS_THREADS.forget)
+part_at_fork(BLAS_THREADS)
 
 
 def others_spin() -> bool:

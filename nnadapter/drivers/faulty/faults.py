@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from nnadapter.drivers.faulty.log import Earlier, Log
 from nnadapter.drivers.faulty.script import Fault, Script
 from nnadapter.drivers.faulty.subjects import NOTHING, Subject
 from nnadapter.errors import DeviceLostError
+from nnadapter.process.forking import new_lock
 
 _OF_PROGRAMS = frozenset((Phase.CREATE, Phase.RUN, Phase.CLOSE))
 """Phases whose calls are counted for each program."""
@@ -52,7 +52,7 @@ class Faults:
         self._earlier = self._log.earlier if self._log is not None else Earlier()
         self._counts = dict(self._earlier.counts)
         self._made = dict(self._earlier.made)
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._lost: Due | None = None
         self._back = 0.0
         self._loses = any(fault.kind is Kind.DEVICE_LOST for fault in script.faults)

@@ -20,12 +20,20 @@ from typing import Any, BinaryIO
 from weakref import WeakSet
 
 from nnadapter import errors
-from nnadapter.drivers.isolation.channel import pair
+from nnadapter.drivers.isolation.channel import Channel, End, pair
 from nnadapter.drivers.isolation.lane import Computation, Lane, UnwantedError
 from nnadapter.drivers.isolation.limits import PHASE_OF
 from nnadapter.drivers.isolation.messages import read_answer, written
 from nnadapter.drivers.isolation.starting import Started, start
-from nnadapter.errors import DeviceLostError, DeviceTimeoutError, DriverError, NNAdapterError, located
+from nnadapter.errors import (
+    DeviceLostError,
+    DeviceTimeoutError,
+    DeviceUnavailableError,
+    DriverError,
+    NNAdapterError,
+    OutOfMemoryError,
+    located,
+)
 from nnadapter.process.forking import part_at_fork
 
 _TOLD = 300
@@ -34,7 +42,6 @@ _SAID_BYTES = 1 << 20
 """What it prints is cut off now and then, beyond so much."""
 _SAID_LAST = 1 << 14
 _LAST_LINES = 30
-_SAID_LAST = 1 << 14
 _TICK_S = 0.5
 """How often somebody looks whether it is still used."""
 _CLOSE_S = 30.0
@@ -73,7 +80,10 @@ class Child:
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()
         self._ending = Lock()
-        self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
+        try:
+            self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
+        except OSError as error:
+            raise DeviceUnavailableError(f"the process of device {device!r} did not start: {error}") from error
         self._opening = Lock()
         """Held until it has opened the device, or failed."""
         self._opening.acquire()
@@ -146,7 +156,8 @@ class Child:
         finally:
             if lane is not None and not lane.is_talking:
                 self._idle.append(lane)
-            elif not self.lost:  # an interrupt: what was sent, and what will be answered, is not known
+            elif lane is not None and not self.lost:
+                # An interrupt: neither what was sent nor what will be answered is known.
                 self.end(f"device {self.device!r} was interrupted at {what!r} and was stopped", on_purpose=True)
         return self._read(what, answer) if answer else value
 
@@ -211,7 +222,7 @@ class Child:
             return self._idle.pop()
         except IndexError:
             assert self._started is not None, "it was started"
-            own, other = pair()
+            own, other = _new_pair(self.device)
             lane = Lane(own, self.device)
             self._lanes.add(lane)
             with other:
@@ -263,6 +274,16 @@ class Child:
             self._started.lifeline.close()
         self._said.close()
         self.closing.put(None)
+
+
+def _new_pair(device: str) -> tuple[Channel, End]:
+    try:
+        return pair()
+    except OSError as error:  # nothing is wrong with the process, and it is not to be started again
+        raise OutOfMemoryError(
+            f"there is no channel to the process of device {device!r}: {error}; close files, or allow more of them",
+            device=device,
+        ) from error
 
 
 def _crash(said: str) -> list[str]:

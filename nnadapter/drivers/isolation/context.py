@@ -21,8 +21,8 @@ class Home(Protocol):
 
     name: str
 
-    def child_for(self, context: Made) -> Child:
-        """The process, which stays as long as the context is open there."""
+    def child_for(self, context: Made, limit_s: float) -> Child:
+        """The process, which stays as long as the context is open there; started anew it has so long to open."""
 
 
 class IsolatedContext(Context):
@@ -121,7 +121,7 @@ class IsolatedContext(Context):
         return IsolatedProgram(self, Recipe(what, model), there, time.perf_counter() - started)
 
     def _create(self) -> There:
-        child = self.device.child_for(self.made)
+        child = self.device.child_for(self.made, self.limits["open"])
         return There(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
     def _ask(self, what: str, model: SegmentModel, **arguments: Any) -> tuple[There, Any]:

@@ -1,21 +1,22 @@
 """Starts the process of a device, and has it end with this one.
 
-It is started anew, never forked: with this one's module path, and nothing else of its state. It keeps one end of a
-pair of sockets over which nothing is ever said. When the other end is gone, this process is, and the system kills it,
-whatever its driver does at the time (`worker.py`).
+It is started anew, never forked: with this one's module path as it is (a folder from which this one imports nothing,
+such as the current one, is none of it), and nothing else of its state. It keeps one end of a pair of sockets over which
+nothing is ever said. When the other end is gone, this process is, and the system kills it, whatever its driver does at
+the time (`worker.py`).
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import BinaryIO, NamedTuple
 
 from nnadapter.drivers.isolation.channel import Channel, End, ends, pair
 from nnadapter.errors import DeviceUnavailableError
 
-_WORKER = "nnadapter.drivers.isolation.worker"
+_BEGIN = "import sys; sys.path[:] = sys.argv[3:]; from nnadapter.drivers.isolation.worker import main; main()"
 
 
 class Started(NamedTuple):
@@ -36,25 +37,29 @@ def start(said: BinaryIO) -> Started:
     Raises:
         DeviceUnavailableError: it does not start.
     """
-    door, other_door = pair()
-    lifeline, other_lifeline = ends()
-    path = os.pathsep.join(each or os.getcwd() for each in sys.path)  # noqa: PTH109  the text is what the variable holds
-    given = other_door.fileno(), other_lifeline.fileno()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-X", "faulthandler", "-m", _WORKER, *map(str, given)],
+    with ExitStack() as stack:
+        try:
+            door, other_door = pair()
+            stack.callback(door.close)
+            lifeline, other_lifeline = ends()
+            stack.callback(lifeline.close)
+            process = _process(said, other_door, other_lifeline)
+        except (OSError, ValueError) as error:
+            raise DeviceUnavailableError(f"the process of a device did not start: {error}") from error
+        stack.pop_all()
+    return Started(process, door, lifeline)
+
+
+def _process(said: BinaryIO, door: End, lifeline: End) -> subprocess.Popen[bytes]:
+    """The process, which gets these ends."""
+    path = [each for each in sys.path if isinstance(each, str)]
+    with door, lifeline:
+        given = door.fileno(), lifeline.fileno()
+        return subprocess.Popen(
+            [sys.executable or "python", "-X", "faulthandler", "-c", _BEGIN, *map(str, given), *path],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
-            env={**os.environ, "PYTHONPATH": path},
             pass_fds=given,
             process_group=0,  # an interrupt from the keyboard is this process's alone
         )
-    except (OSError, ValueError) as error:
-        door.close()
-        lifeline.close()
-        raise DeviceUnavailableError(f"the process of a device did not start: {error}") from error
-    finally:
-        other_door.close()
-        other_lifeline.close()
-    return Started(process, door, lifeline)

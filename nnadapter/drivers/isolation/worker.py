@@ -20,9 +20,9 @@ from nnadapter.drivers.isolation.served import Served
 
 
 def main() -> None:
-    """Serve the device that the first message names; the descriptors of door and lifeline are the arguments."""
+    """Serve the device that the first message names; the descriptors of door and lifeline are the first arguments."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    door, lifeline = map(int, sys.argv[1:])
+    door, lifeline = map(int, sys.argv[1:3])
     end_with(lifeline)
     os.environ.pop("NNADAPTER_ISOLATE", None)
     served = Served()
@@ -80,7 +80,3 @@ def _serve(channel: Channel, served: Served) -> None:
         pass
     finally:
         channel.close()
-
-
-if __name__ == "__main__":
-    main()

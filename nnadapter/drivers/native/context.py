@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,6 +26,7 @@ from nnadapter.ir.filled_model import FilledModel
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.verifying import verify
 from nnadapter.process.closing import close_all
+from nnadapter.process.forking import new_lock
 from nnadapter.process.lending import Lending
 from partition.verdict import Reason, Unsupported, Verdict
 
@@ -39,7 +39,7 @@ class NativeContext(Context):
 
     def __init__(self, functions: Functions, device: int, handle: int) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._seats = Lending(self._new_seat)
         self._last: tuple[Model | None, Holder, int] = None, Holder(), 0
         self._admitted = VerdictSink(1, supported=True)

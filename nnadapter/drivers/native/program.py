@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
 from nnadapter.drivers.streams import Stream
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
 from nnadapter.ir.operand import Array
+from nnadapter.process.forking import new_lock
 from nnadapter.process.lending import Lending
 
 
@@ -236,7 +236,7 @@ class NativeProgram(Program):
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._sized, self._held, self._sizes, self._seats = sized, held, sizes, seats
-        self._lock = threading.Lock()
+        self._lock = new_lock()
 
     def create_execution(self) -> NativeExecution:
         """See `Program.create_execution`."""

@@ -8,7 +8,6 @@ and runs in the caller's thread.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
+from nnadapter.process.forking import new_lock
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -32,7 +32,7 @@ run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options
 """The caller's run options for the run that is under way in this thread."""
 _MOST_POOLS = 8
 """Thread pools at once in the process; each has as many threads as there are processors."""
-options_lock = threading.Lock()
+options_lock = new_lock()
 """Held while session options are changed for a session that is made."""
 _RUN_FIELDS = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches", "terminate")
 _RUN_ENTRIES = (

@@ -1,0 +1,139 @@
+"""Processes that are forked while other threads hold locks: nothing waits there for threads that there are not."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import threading
+import warnings
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.registry import device_lock
+from nnadapter.process import forking
+from nnadapter.process.forking import new_lock, new_re_lock
+from tests.models import HEAD, parse
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+X = np.asarray([-1, 2, 3], np.float32)
+SIGNALS = {
+    "drivers/fake_npu/streams.py": "a place in a stream's work",
+    "inference/streaming.py": "an input on its way",
+    "running/control.py": "a run that is followed",
+    "running/deadlines.py": "there is something to watch over",
+    "running/lanes.py": "a step that is run elsewhere",
+    "running/traced_streams.py": "all is noted",
+    "running/turns.py": "whose turn it is",
+}
+"""Locks that say that something has happened, each made for that and held by nobody else."""
+OTHERS = {
+    "drivers/isolated.py": "parts by itself",
+    "drivers/isolation/child.py": "parts by itself",
+    "drivers/isolation/made.py": "parts by itself",
+    "drivers/isolation/served.py": "in the process of a device, which forks nobody",
+    "cli/progress.py": "in a command, which forks nobody",
+    "process/forking.py": "makes them",
+    "running/executor.py": "held for one assignment",
+}
+
+
+def status_of(work):
+    """The exit code of a forked process that does some work within ten seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
+        process = os.fork()
+    if not process:
+        code = 1
+        try:
+            signal.alarm(10)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+@pytest.fixture
+def held_elsewhere():
+    """Holds locks in another thread until the test ends."""
+    over, threads = threading.Event(), []
+
+    def hold(lock):
+        held = threading.Event()
+
+        def work():
+            with lock:
+                held.set()
+                over.wait()
+
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        held.wait()
+
+    yield hold
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.parametrize("make", [new_lock, new_re_lock])
+def test_what_another_thread_holds_is_free_in_a_forked_process(make, held_elsewhere):
+    lock = make()
+    held_elsewhere(lock)
+    assert not lock.acquire(blocking=False)
+    assert status_of(lock.acquire) == 0
+    assert not lock.acquire(blocking=False)
+
+
+def test_locks_of_properties_are_free_too(held_elsewhere):
+    properties = [each for each in vars(nna.PartitionReport).values() if isinstance(each, cached_property)]
+    forking._find_locks_of_properties()
+    locks = forking._of_properties
+    assert all(each.lock in locks for each in properties if hasattr(each, "lock"))
+    for lock in locks[:1]:  # before Python 3.12
+        held_elsewhere(lock)
+        assert status_of(lock.acquire) == 0
+
+
+def test_a_session_runs_while_another_thread_has_the_device(held_elsewhere):
+    relu = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
+    with nna.InferenceSession(relu, devices="fake_npu") as session:
+        session.submit(None, {"x": X}).result()
+        held_elsewhere(device_lock("fake_npu"))
+
+        def work():
+            for results in (session.run(None, {"x": X}), session.submit(None, {"x": X}).result(5)):
+                np.testing.assert_array_equal(results[0], np.maximum(X, 0))
+
+        assert status_of(work) == 0
+
+
+def test_a_deadline_holds_in_a_forked_process():
+    slow = '[[fault]]\nkind = "slow"\nphase = "run"\nfrom = 2\nseconds = 0.2\n'
+    relu = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
+    devices, options = ("faulty:fake_npu", {"script": slow}), nna.Options(deadline_s=0.05)
+    with nna.InferenceSession(relu, devices=devices, options=options) as session:
+        session.run(None, {"x": X})
+
+        def work():
+            with pytest.raises(nna.errors.DeadlineExceededError):
+                session.run(None, {"x": X})
+
+        assert status_of(work) == 0
+
+
+def test_locks_are_made_in_one_place():
+    folder = Path(nna.__file__).parent
+    for path in folder.rglob("*.py"):
+        name = path.relative_to(folder).as_posix()
+        made = [
+            node.lineno
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("Lock", "RLock")
+        ]
+        assert not made or name in SIGNALS or name in OTHERS, f"{name}, lines {made}: use process.forking.new_lock"
