@@ -6,7 +6,6 @@ What a step does, and what happens where it fails, is in `one_step.py`; what hap
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +14,7 @@ from nnadapter.drivers.copies import Transfer
 from nnadapter.errors import CancelledError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
+from nnadapter.process.forking import new_lock
 from nnadapter.running.borders import Borders, Given
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.control import RunControl
@@ -82,7 +82,7 @@ class CompiledPlan:
         self._make_whole = whole
         self._new_transfers = new_transfers
         self._whole: Whole | None = None
-        self._lock = threading.Lock()
+        self._lock = new_lock()
         self._slots = slots
         self._outputs = outputs
         self._shares = len({bound.step.device for bound in self.steps}) > 1

@@ -38,7 +38,6 @@ OTHERS = {
     "drivers/isolation/served.py": "in the process of a device, which forks nobody",
     "cli/progress.py": "in a command, which forks nobody",
     "process/forking.py": "makes them",
-    "running/executor.py": "held for one assignment",
 }
 
 
