@@ -351,7 +351,10 @@ class OpenPlans:
             if not _are_alike(at, known):
                 continue
             plan = OpenPlan(key, at)
-            made = self._make(at)
+            try:
+                made = self._make(at)
+            except FixedSizesError:  # perhaps there alone
+                continue
             plan.made(made)
             if plan.sizes(made.opening, known)[0]:
                 return plan, made
