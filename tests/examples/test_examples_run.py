@@ -133,6 +133,7 @@ def test_digits_are_trained_and_read_on_a_device(tmp_path):
     assert onnxruntime.InferenceSession(saved).get_inputs()[0].shape == ["batch", 1, 8, 8]
 
 
+@pytest.mark.sweep
 def test_digits_are_trained_partly_on_a_driver_in_c(acme_c):
     told = trained("-d", acme_c, "--epochs", 1, "--compare")
     for graph in ("forward", "backward"):

@@ -23,6 +23,7 @@ def fresh():
     torch._dynamo.reset()
 
 
+@pytest.mark.sweep  # tests/test_readme.py calls it by its name, too
 def test_pytorch_finds_it_by_its_name(tmp_path, monkeypatch):
     points = PROJECT["entry-points"]["torch_dynamo_backends"]
     folder = tmp_path / "found-1.0.dist-info"

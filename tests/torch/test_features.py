@@ -26,6 +26,12 @@ def fresh():
     torch.manual_seed(0)
 
 
+FEW_ON_OPENVINO = pytest.mark.parametrize(
+    "device", ["fake_npu", pytest.param("openvino", marks=pytest.mark.sweep)], indirect=True
+)
+"""Training, of which a device sees nothing but more graphs."""
+
+
 @pytest.fixture(params=["fake_npu", "openvino"])
 def device(request):
     pytest.importorskip(request.param) if request.param == "openvino" else None
@@ -180,6 +186,7 @@ def test_inference(name, device):
     check_what_is_said(name, nna.torch.report(run))
 
 
+@FEW_ON_OPENVINO
 @pytest.mark.parametrize("name", MODULES)
 def test_training(name, device):
     module = MODULES[name]()
@@ -203,6 +210,7 @@ def test_training(name, device):
     check_what_is_said(name, report)
 
 
+@FEW_ON_OPENVINO
 @pytest.mark.parametrize("gradients", [False, True])
 def test_two_data_types(gradients, device):
     def function(x):

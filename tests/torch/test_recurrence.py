@@ -114,7 +114,7 @@ def test_projected_states_and_packed_sequences_are_right(captured):
     torch.testing.assert_close(compiled(module)(x, lengths), module(x, lengths))
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, pytest.param(nn.RNN, marks=pytest.mark.sweep)])
 def test_training_runs_whole_on_the_device(kind, captured):
     module = Tagger(kind)
     twin = copy.deepcopy(module)

@@ -76,8 +76,9 @@ def test_a_network_over_two_accelerators():
     np.testing.assert_allclose(y, run_whole(model, {"x": x})[0], atol=1e-4)
 
 
+@pytest.mark.sweep
 @pytest.mark.models
-@pytest.mark.parametrize("devices", ["openvino:CPU", pytest.param("openvino:CPU,fake_npu", marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("devices", ["openvino:CPU", "openvino:CPU,fake_npu"])
 def test_rapidocr_reads_the_same_text(devices, tmp_path):
     script = EXAMPLES / "read_text.py"
     picture = min((EXAMPLES / "pictures").glob("*.png"), key=lambda path: path.stat().st_size)

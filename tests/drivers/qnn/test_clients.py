@@ -48,6 +48,7 @@ def test_the_direction_classifier_is_whole_on_the_npu():
     assert np.abs(found - wanted).max() < 0.01
 
 
+@pytest.mark.sweep
 @pytest.mark.models
 def test_text_is_the_same_with_the_classifier_on_the_npu_and_the_rest_on_fake_npu(monkeypatch):
     picture = [next(picture for picture in PICTURES if picture.stem == "lines_turned")]

@@ -11,8 +11,8 @@ from tests.drivers.openvino.harness import context
 from tests.drivers.openvino.sweep.recipes import RECIPES
 from tests.drivers.openvino.sweep.running import sweep, sweep_open
 
-FEW = 10
-FEW_OPEN = 3
+FEW = 6
+FEW_OPEN = 2
 MANY = int(os.environ.get("NNADAPTER_SWEEP_FORMS", "1000"))
 SEED = int(os.environ.get("NNADAPTER_SWEEP_SEED", "0"))
 
