@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -120,6 +121,14 @@ def trial_drivers(nothing_installed, tmp_path_factory):
     yield
     sys.path.remove(str(site))
     registry.refresh()
+
+
+@pytest.fixture
+def interruptible():
+    """A suite in the background of a shell ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")

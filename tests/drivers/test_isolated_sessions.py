@@ -178,7 +178,7 @@ def test_what_cannot_be_isolated_is_said():
         nna.Options(isolate="fake_npu")
 
 
-def test_an_interrupt_leaves_the_device_usable(session, device):
+def test_an_interrupt_leaves_the_device_usable(session, device, interruptible):
     with opened("faulty:fake_npu", script=faults({"kind": "hang", "phase": "run", "nth": 1})) as hanging:
         process = registry.open_isolated("faulty:fake_npu").process_id
         main = threading.main_thread().ident

@@ -117,18 +117,14 @@ def test_a_deadline_and_terminate_reach_both():
             future.result(10)
 
 
-def test_an_interrupt_waits_for_the_thread_and_leaves_everything_usable():
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored
-    try:
-        with session_of(first=300.0, second=300.0) as session:
-            main = threading.main_thread().ident
-            threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
-            with pytest.raises(KeyboardInterrupt):
-                session.run(None, {"x": X})
-            assert not any(lock.locked() for lock in latency_driver.BUSY.values())
-            np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_of(JOINED))
-    finally:
-        signal.signal(signal.SIGINT, before)
+def test_an_interrupt_waits_for_the_thread_and_leaves_everything_usable(interruptible):
+    with session_of(first=300.0, second=300.0) as session:
+        main = threading.main_thread().ident
+        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            session.run(None, {"x": X})
+        assert not any(lock.locked() for lock in latency_driver.BUSY.values())
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected_of(JOINED))
 
 
 def test_many_threads_share_a_session_and_its_threads_end():

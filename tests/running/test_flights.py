@@ -30,14 +30,6 @@ FORKED = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y, float[4, 8] z) {{
 X = np.random.default_rng(3).standard_normal((4, 8)).astype(np.float32)
 
 
-@pytest.fixture
-def interruptible():
-    """A suite in the background of a shell ignores interrupts."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.fixture(autouse=True)
 def single():
     """Segments of one operation each; what tests change is put back, and what others enqueued does not count."""
