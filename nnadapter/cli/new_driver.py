@@ -1,4 +1,4 @@
-"""`nnadapter new-driver`: a package with a small working driver in it."""
+"""`nnadapter new-driver`: a package with a small working driver in it, and Paddle's plug-in of a driver in C."""
 
 from __future__ import annotations
 
@@ -8,21 +8,46 @@ import click
 
 from nnadapter.cli.command import Command
 from nnadapter.cli.parameters import OneOf
-from nnadapter.new_driver import LANGUAGES, write_driver
+from nnadapter.drivers.registry import sources
+from nnadapter.new_driver import LANGUAGES, write_driver, write_plug_in
 
 
 @click.command("new-driver", cls=Command)
 @click.argument("name")
 @click.option("--lang", "language", type=OneOf(LANGUAGES), default="python", show_default=True)
+@click.option(
+    "--paddle",
+    is_flag=True,
+    help="Paddle's plug-in as well, by which the driver is a custom device of Paddle; of a driver in C that is there "
+    "already, the plug-in alone.",
+)
 @click.option("-o", "folder", type=click.Path(path_type=Path), help="The folder to make; NAME if not given.")
-def new_driver(name: str, language: str, folder: Path | None) -> None:
+def new_driver(name: str, language: str, paddle: bool, folder: Path | None) -> None:
     """Write a package with a driver for a new device NAME, ready to install, its own tests included."""
+    if paddle and name in sources():
+        folder = folder or Path(f"paddle_{name}")
+        _list(write_plug_in(name, folder))
+        click.echo(f"\nnext:\n{_plug_in_steps(folder)}")
+        return
     folder = folder or Path(name)
-    for path in write_driver(name, folder, language):
-        click.echo(path)
+    _list(write_driver(name, folder, language, paddle=paddle))
     click.echo(
-        f"\nnext:\n  pip install {_local(folder)}\n  pytest {folder}\n"
+        f"\nnext:\n  pip install {_local(folder)}\n  pytest {folder / 'tests'}\n"
         f"  nnadapter report {folder / 'example.onnx'} -d {name}\n  nnadapter run {folder / 'example.onnx'} -d {name}"
+    )
+    if paddle:
+        click.echo(_plug_in_steps(folder / "paddle"))
+
+
+def _list(written: tuple[Path, ...]) -> None:
+    for path in written:
+        click.echo(path)
+
+
+def _plug_in_steps(folder: Path) -> str:
+    return (
+        "  pip install paddlepaddle 'setuptools>=70.1'\n"
+        f"  pip install --no-build-isolation {_local(folder)}\n  pytest {folder / 'tests'}"
     )
 
 

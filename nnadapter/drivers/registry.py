@@ -169,6 +169,21 @@ def require_driver(name: str) -> None:
         raise DeviceNotFoundError(_unknown(driver_name))
 
 
+def library_path(name: str) -> Path | None:
+    """Return the shared library of the driver called `name`; None of one that is not in C.
+
+    Raises:
+        DeviceNotFoundError: there is no such driver.
+        DeviceUnavailableError: it cannot be loaded.
+    """
+    require_driver(name)
+    with _lock:
+        driver = _driver(name)
+    if isinstance(driver, _Failure):
+        raise DeviceUnavailableError(f"driver {name!r} cannot be used: {driver.reason}")
+    return getattr(driver, "library_path", None)
+
+
 def open_device(name: str) -> Device:
     """Return the opened device called `name` (`driver` or `driver:id`); it is opened once per process.
 

@@ -31,6 +31,8 @@ class NativeDriver(Driver):
 
     def __init__(self, name: str, path: Path) -> None:
         self._functions = load(name, path)
+        self.library_path = path
+        """The shared library."""
 
     def open(self, device_id: str) -> NativeDevice:
         """See `Driver.open`."""

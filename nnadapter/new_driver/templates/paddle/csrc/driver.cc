@@ -1,0 +1,146 @@
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <vector>
+
+#include "errors.h"
+
+namespace nnadapter_paddle {
+namespace {
+
+const char NAME[] = NNADAPTER_PADDLE_DEVICE;
+const char LIBRARY[] = NNADAPTER_PADDLE_LIBRARY; /* below the folder that this plug-in's own folder lies in */
+
+std::string folder_of(const std::string &path) { return path.substr(0, path.find_last_of('/')); }
+
+/* Where the library may lie: in the folders that nnadapter looks in, too, then where its package is installed. */
+std::vector<std::string> candidates() {
+    std::vector<std::string> found;
+    if (const char *folders = std::getenv("NNADAPTER_DRIVER_PATH")) {
+        std::istringstream each(folders);
+        for (std::string folder; std::getline(each, folder, ':');)
+            if (!folder.empty()) found.push_back(folder + "/nnadapter_" + NAME + ".so");
+    }
+    Dl_info here;
+    if (dladdr(reinterpret_cast<const void *>(&device_count), &here) && here.dli_fname)
+        found.push_back(folder_of(folder_of(here.dli_fname)) + "/" + LIBRARY);
+    return found;
+}
+
+const NNAdapterDriver &load() {
+    std::string looked;
+    for (const std::string &path : candidates()) {
+        looked += (looked.empty() ? "" : ", ") + path;
+        if (access(path.c_str(), F_OK) != 0) continue;
+        void *library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+        if (!library)
+            raise(NNADAPTER_DEVICE_UNAVAILABLE, "the driver of device '" + std::string(NAME) +
+                                                    "' cannot be loaded: " + dlerror() + "; install its package again");
+        auto entry = reinterpret_cast<const NNAdapterDriver *(*)(uint32_t)>(dlsym(library, "nnadapter_driver"));
+        const NNAdapterDriver *table = entry ? entry(NNADAPTER_VERSION) : nullptr;
+        if (!table || table->version >> 16 != NNADAPTER_VERSION_MAJOR)
+            raise(NNADAPTER_DEVICE_UNAVAILABLE, path + " is no driver of version " +
+                                                    std::to_string(NNADAPTER_VERSION_MAJOR) +
+                                                    " of nnadapter's C interface; install the version that fits");
+        return *table;
+    }
+    raise(NNADAPTER_DEVICE_UNAVAILABLE, "the driver of device '" + std::string(NAME) + "' is not there, looked for " +
+                                            looked + "; install its package, or name the folder of its library in "
+                                                     "NNADAPTER_DRIVER_PATH");
+}
+
+/* What the driver lists: ids and, of those that cannot be used, why not. */
+struct Listed {
+    std::vector<std::string> ids;
+    std::vector<std::string> reasons;
+};
+
+Listed list() {
+    Listed listed;
+    const NNAdapterDriver &table = driver();
+    if (NNADAPTER_PADDLE_HAS(NNAdapterDriver, &table, list_devices)) {
+        const NNAdapterDeviceInfo *const *infos = nullptr;
+        uint32_t count = 0;
+        Sentence sentence;
+        sentence.check(table.list_devices(&infos, &count, sentence.buffer()), "list_devices", 0);
+        for (uint32_t i = 0; i < count; i++) {
+            listed.ids.emplace_back(infos[i]->id ? infos[i]->id : "");
+            listed.reasons.emplace_back(infos[i]->available ? "" : infos[i]->reason ? infos[i]->reason : "no reason");
+        }
+    } else {
+        listed.ids.emplace_back("");
+        listed.reasons.emplace_back("");
+    }
+    return listed;
+}
+
+const Listed &listed() {
+    static const Listed devices = list();
+    return devices;
+}
+
+/* The options of a context, all at their defaults. */
+std::vector<const NNAdapterAttribute *> defaults(const NNAdapterCapability &capability) {
+    std::vector<const NNAdapterAttribute *> values;
+    for (uint32_t i = 0; i < capability.option_count; i++) values.push_back(capability.options[i]->value);
+    return values;
+}
+
+std::unique_ptr<Device> open(int id) {
+    const NNAdapterDriver &table = driver();
+    const Listed &devices = listed();
+    if (id < 0 || static_cast<size_t>(id) >= devices.ids.size())
+        raise(NNADAPTER_INVALID_ARGUMENT, "there is no device '" + std::string(NAME) + ":" + std::to_string(id) +
+                                              "'; the driver lists " + std::to_string(devices.ids.size()));
+    if (!devices.reasons[id].empty())
+        raise(NNADAPTER_DEVICE_UNAVAILABLE, "device '" + std::string(NAME) + ":" + std::to_string(id) +
+                                                "' cannot be used: " + devices.reasons[id]);
+    auto made = std::make_unique<Device>();
+    made->id = id;
+    Sentence sentence;
+    sentence.check(table.open_device(devices.ids[id].c_str(), &made->handle, sentence.buffer()), "open_device", id);
+    made->capability.size = sizeof made->capability;
+    made->capability.version = NNADAPTER_VERSION;
+    made->capability.threading = NNADAPTER_SERIAL;
+    if (NNADAPTER_PADDLE_HAS(NNAdapterDriver, &table, describe_device))
+        sentence.check(table.describe_device(made->handle, &made->capability, sentence.buffer()), "describe_device",
+                       id);
+    const auto options = defaults(made->capability);
+    sentence.check(table.create_context(made->handle, static_cast<uint32_t>(options.size()), options.data(),
+                                        &made->context, sentence.buffer()),
+                   "create_context", id);
+    return made;
+}
+
+}  // namespace
+
+const NNAdapterDriver &driver() {
+    static const NNAdapterDriver &table = load();
+    return table;
+}
+
+size_t device_count() noexcept {
+    try {
+        return listed().ids.size();
+    } catch (...) {
+        return 1;
+    }
+}
+
+Device &device(int id) {
+    static std::mutex lock;
+    /* Never destroyed: Paddle frees memory of devices as late as the end of the process. */
+    static auto &opened = *new std::map<int, std::unique_ptr<Device>>;
+    const std::lock_guard<std::mutex> guard(lock);
+    auto found = opened.find(id);
+    if (found == opened.end()) found = opened.emplace(id, open(id)).first;
+    return *found->second;
+}
+
+}  // namespace nnadapter_paddle

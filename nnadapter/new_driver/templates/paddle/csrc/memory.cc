@@ -1,0 +1,150 @@
+#include "memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "errors.h"
+
+namespace nnadapter_paddle {
+namespace {
+
+const size_t ALIGNMENT = 64;
+const size_t FILL_BYTES = size_t{1} << 20; /* of the host, at a time */
+
+struct Range { /* addresses that stand for a piece of device memory */
+    size_t reserved;
+    NNAdapterMemory *memory;
+};
+
+std::shared_mutex &ranges_lock() {
+    static auto &lock = *new std::shared_mutex;
+    return lock;
+}
+
+/* By first address. Never destroyed: Paddle frees memory as late as the end of the process. */
+std::map<uintptr_t, Range> &ranges() {
+    static auto &all = *new std::map<uintptr_t, Range>;
+    return all;
+}
+
+const NNAdapterMemoryFunctions *functions() { return driver().memory; }
+
+}  // namespace
+
+void *allocate(Device &device, size_t bytes) {
+    const auto *memory = functions();
+    if (!memory) {
+        const size_t whole = (std::max<size_t>(bytes, 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+        void *address = std::aligned_alloc(ALIGNMENT, whole);
+        if (!address) raise(NNADAPTER_OUT_OF_MEMORY, "the host has no " + std::to_string(bytes) + " bytes left");
+        return address;
+    }
+    /* The addresses are reserved and nothing lies there: whoever takes them for the host's is stopped, not misled. */
+    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const size_t reserved = (std::max<size_t>(bytes, 1) + page - 1) / page * page;
+    void *address = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (address == MAP_FAILED)
+        raise(NNADAPTER_OUT_OF_MEMORY, "no addresses are left for " + std::to_string(bytes) + " bytes");
+    NNAdapterMemory *made = nullptr;
+    Sentence sentence;
+    const NNAdapterStatus status = memory->allocate(device.handle, bytes, &made, sentence.buffer());
+    if (status != NNADAPTER_OK) munmap(address, reserved);
+    sentence.check(status, "allocate", device.id);
+    const std::unique_lock<std::shared_mutex> guard(ranges_lock());
+    ranges().emplace(reinterpret_cast<uintptr_t>(address), Range{reserved, made});
+    return address;
+}
+
+void release(Device &device, void *address) noexcept {
+    if (!address) return;
+    const auto *memory = functions();
+    if (!memory) return std::free(address);
+    try {
+        synchronize(device); /* work that is under way may read it or write to it */
+    } catch (...) {          /* told by whoever waits for that work */
+    }
+    Range range{};
+    {
+        const std::unique_lock<std::shared_mutex> guard(ranges_lock());
+        const auto found = ranges().find(reinterpret_cast<uintptr_t>(address));
+        if (found == ranges().end()) return;
+        range = found->second;
+        ranges().erase(found);
+    }
+    memory->free_memory(range.memory);
+    munmap(address, range.reserved);
+}
+
+Spot spot_of(const void *address) {
+    if (!functions()) return {};
+    const auto number = reinterpret_cast<uintptr_t>(address);
+    const std::shared_lock<std::shared_mutex> guard(ranges_lock());
+    auto found = ranges().upper_bound(number);
+    if (found != ranges().begin() && number - (--found)->first < found->second.reserved)
+        return {found->second.memory, number - found->first};
+    raise(NNADAPTER_INVALID_ARGUMENT, "an address was given that is none of device '" NNADAPTER_PADDLE_DEVICE "'");
+}
+
+void copy_in(Device &device, Stream *stream, void *target, const void *source, size_t bytes) {
+    if (!bytes) return;
+    const Spot to = spot_of(target);
+    if (!to.memory) {
+        settle(device, stream);
+        std::memcpy(target, source, bytes);
+        return;
+    }
+    if (!handle_of(stream)) settle(device, stream);
+    /* The host's memory is the caller's again as soon as this returns, whenever the copy is made. */
+    auto held = handle_of(stream) ? std::make_shared<std::vector<char>>(static_cast<const char *>(source),
+                                                                       static_cast<const char *>(source) + bytes)
+                                  : nullptr;
+    const void *from = held ? held->data() : source;
+    enqueue(device, stream, "copy_in", held, [&](NNAdapterStream *handle, NNAdapterError *error) {
+        return functions()->copy_in(to.memory, to.offset, from, bytes, handle, error);
+    });
+}
+
+void copy_out(Device &device, Stream *stream, void *target, const void *source, size_t bytes) {
+    if (!bytes) return;
+    const Spot from = spot_of(source);
+    if (!from.memory || !handle_of(stream)) settle(device, stream);
+    if (!from.memory) {
+        std::memcpy(target, source, bytes);
+        return;
+    }
+    enqueue(device, stream, "copy_out", nullptr, [&](NNAdapterStream *handle, NNAdapterError *error) {
+        return functions()->copy_out(from.memory, from.offset, target, bytes, handle, error);
+    });
+}
+
+void copy_within(Device &device, Stream *stream, void *target, const void *source, size_t bytes) {
+    if (!bytes) return;
+    const Spot to = spot_of(target), from = spot_of(source);
+    if (!to.memory || !handle_of(stream)) settle(device, stream);
+    if (!to.memory) {
+        std::memmove(target, source, bytes);
+        return;
+    }
+    enqueue(device, stream, "copy_between", nullptr, [&](NNAdapterStream *handle, NNAdapterError *error) {
+        return functions()->copy_between(to.memory, to.offset, from.memory, from.offset, bytes, handle, error);
+    });
+}
+
+void fill(Device &device, void *target, unsigned char value, size_t bytes) {
+    const std::vector<char> piece(std::min(bytes, FILL_BYTES), static_cast<char>(value));
+    for (size_t done = 0; done < bytes; done += piece.size()) {
+        const size_t now = std::min(piece.size(), bytes - done);
+        copy_in(device, nullptr, static_cast<char *>(target) + done, piece.data(), now);
+    }
+}
+
+}  // namespace nnadapter_paddle

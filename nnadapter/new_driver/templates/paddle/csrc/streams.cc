@@ -1,0 +1,130 @@
+#include "streams.h"
+
+#include "errors.h"
+
+namespace nnadapter_paddle {
+
+struct Stream {
+    NNAdapterStream *handle = nullptr;
+    std::mutex lock; /* calls that name the stream come one at a time */
+    std::vector<std::shared_ptr<void>> held;
+};
+
+struct Event {
+    NNAdapterEvent *handle = nullptr;
+    Stream *stream = nullptr; /* that recorded it last */
+};
+
+namespace {
+
+const size_t MOST_HELD = 256; /* pieces of work that a stream has before it is waited for */
+
+const NNAdapterStreamFunctions *functions() { return driver().streams; }
+
+void synchronize_locked(Device &device, Stream *stream) {
+    Sentence sentence;
+    const NNAdapterStatus status = functions()->synchronize_stream(stream->handle, sentence.buffer());
+    stream->held.clear();
+    sentence.check(status, "synchronize_stream", device.id);
+}
+
+}  // namespace
+
+Stream *create_stream(Device &device) {
+    auto made = std::make_unique<Stream>();
+    if (functions()) {
+        Sentence sentence;
+        sentence.check(functions()->create_stream(device.handle, &made->handle, sentence.buffer()), "create_stream",
+                       device.id);
+    }
+    return made.release();
+}
+
+void destroy_stream(Device &device, Stream *stream) noexcept {
+    if (!stream) return;
+    try {
+        if (stream->handle) synchronize(device, stream);
+    } catch (...) { /* nobody is left who could be told */
+    }
+    if (stream->handle) functions()->destroy_stream(stream->handle);
+    delete stream;
+}
+
+Event *create_event(Device &device) {
+    auto made = std::make_unique<Event>();
+    if (functions()) {
+        Sentence sentence;
+        sentence.check(functions()->create_event(device.handle, &made->handle, sentence.buffer()), "create_event",
+                       device.id);
+    }
+    return made.release();
+}
+
+void destroy_event(Event *event) noexcept {
+    if (!event) return;
+    if (event->handle) functions()->destroy_event(event->handle);
+    delete event;
+}
+
+void record(Device &device, Event *event, Stream *stream) {
+    event->stream = stream;
+    if (!event->handle || !handle_of(stream)) return;
+    const std::lock_guard<std::mutex> guard(stream->lock);
+    Sentence sentence;
+    sentence.check(functions()->record_event(event->handle, stream->handle, sentence.buffer()), "record_event",
+                   device.id);
+}
+
+void wait(Device &device, Stream *stream, Event *event) {
+    if (!event->handle || !handle_of(stream)) return;
+    const std::lock_guard<std::mutex> guard(stream->lock);
+    Sentence sentence;
+    sentence.check(functions()->wait_event(stream->handle, event->handle, sentence.buffer()), "wait_event", device.id);
+}
+
+void synchronize(Device &device) {
+    if (!functions()) return;
+    Sentence sentence;
+    sentence.check(functions()->synchronize_device(device.handle, sentence.buffer()), "synchronize_device", device.id);
+}
+
+void synchronize(Device &device, Stream *stream) {
+    if (!handle_of(stream)) return;
+    const std::lock_guard<std::mutex> guard(stream->lock);
+    synchronize_locked(device, stream);
+}
+
+void synchronize(Device &device, Event *event) {
+    if (!event->handle || !event->stream) return;
+    if (!NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, functions(), synchronize_event))
+        return synchronize(device, event->stream);
+    Sentence sentence;
+    sentence.check(functions()->synchronize_event(event->handle, sentence.buffer()), "synchronize_event", device.id);
+}
+
+bool happened(Event *event) {
+    if (!event->handle || !event->stream) return true;
+    if (!NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, functions(), query_event)) return false;
+    return functions()->query_event(event->handle);
+}
+
+NNAdapterStream *handle_of(const Stream *stream) { return stream ? stream->handle : nullptr; }
+
+void enqueue(Device &device, Stream *stream, const char *call, std::shared_ptr<void> held, const Call &work) {
+    Sentence sentence;
+    if (!handle_of(stream)) return sentence.check(work(nullptr, sentence.buffer()), call, device.id);
+    const std::lock_guard<std::mutex> guard(stream->lock);
+    const NNAdapterStatus status = work(stream->handle, sentence.buffer());
+    if (status == NNADAPTER_OK && held) stream->held.push_back(std::move(held));
+    sentence.check(status, call, device.id);
+    if (stream->held.size() >= MOST_HELD) synchronize_locked(device, stream);
+}
+
+void settle(Device &device, Stream *stream) {
+    if (stream)
+        synchronize(device, stream);
+    else
+        synchronize(device);
+}
+
+}  // namespace nnadapter_paddle
