@@ -53,6 +53,18 @@ def test_tensors_without_elements_are_not_shown_to_qnn():
         np.testing.assert_allclose(found, wanted, atol=5e-3)
 
 
+def test_a_cast_that_ends_its_process_is_not_shown_to_qnn():
+    """From int32 to int64 at rank 5, as indices are cast, constants too; other ranks and types are no harm."""
+    model = parse(f"""{HEAD} g (int32[1, 2, 1, 2, 1] x, float[2] z) => (int64[1, 2, 1, 2, 1] y, float[2] w) {{
+        y = Cast<to = 7>(x)
+        w = Relu(z)
+    }}""")
+    feeds = {"x": np.arange(4, dtype=np.int32).reshape(1, 2, 1, 2, 1), "z": np.float32([-1, 2])}
+    with nna.InferenceSession(model, devices="qnn") as session:
+        np.testing.assert_array_equal(session.run(None, feeds)[0], feeds["x"])
+        assert session.report().refusals().keys() == {("qnn", "Cast", Reason.UNSUPPORTED_TYPE)}
+
+
 OTHERWISE = """<ir_version: 8, opset_import: ["": 18]> g (float[1, 2, 5, 5] x, int64[2] at) => (float[1, 2, 5, 5] y)
     <int64[8] pads = {0, 0, 1, 1, 0, 0, 0, 0}> {
     a = Pad<mode = "edge">(x, pads)
