@@ -88,6 +88,25 @@ def test_what_qnn_computes_otherwise_runs_on_the_cpu():
     np.testing.assert_allclose(got, run_whole(parse(OTHERWISE), {"x": x, "at": at})[0], atol=5e-3)
 
 
+def test_computed_indices_below_zero_are_left_to_the_cpu():
+    """QNN takes them for others; constant ones are right."""
+    text = f"""{HEAD} g (float[3, 4] x, int32[3] at, int32[2, 4] among) => (float[3, 4] y, float[2, 4] z, float[3, 4] w)
+        <int64[3] known = {{0, -1, -2}}> {{
+        a = Relu(x)
+        y = Gather(a, at)
+        z = GatherElements(a, among)
+        w = Gather(a, known)
+    }}"""
+    feeds = {"x": X.reshape(-1)[-12:].reshape(3, 4), "at": np.int32([0, -1, -2])}
+    feeds["among"] = np.int32([[0, -1, -2, 1], [2, -3, 0, 0]])
+    with nna.InferenceSession(parse(text), devices=["qnn", "cpu"]) as session:
+        results = session.run(None, feeds)
+        on = [node.device for node in session.report().nodes]
+    assert on == ["qnn", "cpu", "cpu", "qnn"]
+    for found, wanted in zip(results, run_whole(parse(text), feeds), strict=True):
+        np.testing.assert_allclose(found, wanted, atol=5e-3)
+
+
 def test_what_is_quantized_behind_a_cast_is_rounded():
     """QNN truncates the elements behind the last 128."""
     size = 160
