@@ -38,7 +38,7 @@ RANKS = [
     ("nnadapter.rules", "nnadapter.kernels", "nnadapter.torch.operators", "nnadapter.torch.requirements"),
     ("nnadapter.options", "nnadapter.runtime", "nnadapter.torch.modules"),
     ("nnadapter.eager", "nnadapter.plan_files", "nnadapter.caching"),
-    ("nnadapter.offering",),
+    ("nnadapter.offering", "nnadapter.paddle_models"),
     ("nnadapter.costs",),
     ("nnadapter.planning",),
     ("nnadapter.running",),
@@ -47,7 +47,14 @@ RANKS = [
     ("nnadapter.compiled_models",),
     ("nnadapter.kept_plans",),
     ("nnadapter.whatif", "nnadapter.inference"),
-    ("nnadapter.ort", "nnadapter.backend", "nnadapter.new_driver", "nnadapter.torch", "nnadapter.testing"),
+    (
+        "nnadapter.ort",
+        "nnadapter.backend",
+        "nnadapter.new_driver",
+        "nnadapter.paddle",
+        "nnadapter.torch",
+        "nnadapter.testing",
+    ),
     ("nnadapter.cli",),
     ("nnadapter.__main__",),
 ]
@@ -76,6 +83,7 @@ ONNXRUNTIME = (
     "nnadapter.ort",
     "nnadapter.inference.session",
     "nnadapter.inference.binding",
+    "nnadapter.paddle.predictor",
     "nnadapter.cli",
 )
 
@@ -130,11 +138,20 @@ def test_imports_go_one_way(name):
 
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
 TORCH = ("nnadapter.torch",)
+PADDLE = ("nnadapter.paddle_models.worker",)
 
 
 @pytest.mark.parametrize(
     ("package", "allowed"),
-    [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME), ("openvino", OPENVINO), ("torch", TORCH), ("onnxscript", TORCH)],
+    [
+        ("onnx", ONNX),
+        ("onnxruntime", ONNXRUNTIME),
+        ("openvino", OPENVINO),
+        ("torch", TORCH),
+        ("onnxscript", TORCH),
+        ("paddle", PADDLE),
+        ("paddle2onnx", PADDLE),
+    ],
 )
 def test_foreign_packages_stay_at_their_border(package, allowed):
     names = (package, f"nnadapter.process.real_{package}")
