@@ -38,8 +38,8 @@ RANKS = [
     ("nnadapter.rules", "nnadapter.kernels", "nnadapter.torch.operators", "nnadapter.torch.requirements"),
     ("nnadapter.options", "nnadapter.runtime", "nnadapter.torch.modules"),
     ("nnadapter.eager", "nnadapter.plan_files", "nnadapter.caching"),
-    ("nnadapter.offering", "nnadapter.paddle_models"),
-    ("nnadapter.costs",),
+    ("nnadapter.offering",),
+    ("nnadapter.costs", "nnadapter.paddle_models"),
     ("nnadapter.planning",),
     ("nnadapter.running",),
     ("nnadapter.accuracy",),
@@ -84,6 +84,7 @@ ONNXRUNTIME = (
     "nnadapter.inference.session",
     "nnadapter.inference.binding",
     "nnadapter.paddle.predictor",
+    "nnadapter.paddle_models.checking",
     "nnadapter.cli",
 )
 
@@ -138,7 +139,7 @@ def test_imports_go_one_way(name):
 
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
 TORCH = ("nnadapter.torch",)
-PADDLE = ("nnadapter.paddle_models.worker",)
+PADDLE = ("nnadapter.paddle_models.checking", "nnadapter.paddle_models.worker")
 
 
 @pytest.mark.parametrize(

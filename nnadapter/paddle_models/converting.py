@@ -115,6 +115,8 @@ def _told(folder: Path) -> Mapping[str, Any]:
 def _why(code: int, said: str, told: Mapping[str, Any]) -> str:
     """What is said of a failure."""
     unsupported = told.get("unsupported", ())
+    if told.get("wrong"):
+        return f"what paddle2onnx makes of it is not what Paddle computes: {str(told['wrong'])[:_QUOTED]}"
     if _ABORTED in said:
         names = ", ".join(map(str, unsupported)) or "which, it does not say"
         return f"paddle2onnx has no form of these operations: {names}; replace them in the network and save it again"

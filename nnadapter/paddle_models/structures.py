@@ -46,10 +46,9 @@ _OLD_NAMES: Mapping[str, str] = MappingProxyType(
 """Paddle 3's names of operations -> those by which the converter lists them, where they differ."""
 
 
-def unsupported_in(path: Path, listed: Collection[str]) -> list[str]:
-    """Return the operations in a structure that a converter does not have which lists these, by their names."""
-    names = operations_of(path)
-    return sorted(name for name in names if not _is_listed(name.removesuffix("_"), listed))
+def unsupported_in(operations: Collection[str], listed: Collection[str]) -> list[str]:
+    """Return those of some operations that a converter does not have which lists these, by their names."""
+    return sorted(name for name in operations if not _is_listed(name.removesuffix("_"), listed))
 
 
 def _is_listed(name: str, listed: Collection[str]) -> bool:
@@ -63,12 +62,13 @@ def operations_of(path: Path) -> frozenset[str]:
         ValueError, KeyError, TypeError, AttributeError: it is no structure.
     """
     program = json.loads(path.read_bytes())["program"]
-    named = (str(operation["#"]) for operation in _operations(program))
+    named = (str(operation["#"]) for operation in walked(program))
     names = (name.removeprefix(_DIALECT) for name in named if name.startswith(_DIALECT))
     return frozenset(names) - _NOT_CONVERTED
 
 
-def _operations(program: Any) -> Iterator[Any]:
+def walked(program: Any) -> Iterator[Any]:
+    """Return every operation of a program, those in graphs inside of operations as well."""
     regions = list(program["regions"])
     while regions:
         for block in regions.pop()["blocks"]:

@@ -34,21 +34,31 @@ def _converted(folder: Path) -> bytes:
     import paddle2onnx
     from paddle2onnx.utils import get_all_supported_operators_pir
 
-    from nnadapter.paddle_models.structures import unsupported_in
+    from nnadapter.paddle_models.checking import difference
+    from nnadapter.paddle_models.mending import mended
+    from nnadapter.paddle_models.quantized import mark
+    from nnadapter.paddle_models.structures import operations_of, unsupported_in
 
     structure, parameters = folder / "model.json", folder / "model.pdiparams"
     outputs: list[str] = []
     if not structure.exists():
         structure, parameters, outputs = _translated(folder)
-    _tell(folder, unsupported=unsupported_in(structure, get_all_supported_operators_pir()))
+    operations = operations_of(structure)
+    _tell(folder, unsupported=unsupported_in(operations, get_all_supported_operators_pir()))
+    quantizing = mark(structure, folder / "marked.json")
+    converted = folder / "marked.json" if quantizing else structure
     given = str(parameters) if parameters.exists() else ""
     # `enable_optimize` installs packages by itself.
-    contents: bytes = paddle2onnx.export(str(structure), given, None, OPSET, enable_optimize=False)
+    contents: bytes = paddle2onnx.export(str(converted), given, None, OPSET, enable_optimize=False)
     if not contents:
         raise ValueError("it gave no model")
-    from nnadapter.paddle_models.mending import mended
-
-    return mended(contents, outputs)
+    contents = mended(contents, outputs, quantizing)
+    original = folder / ("model.pdmodel" if outputs else "model.json")
+    wrong = difference(contents, original, folder / "model.pdiparams", operations, quantizing > 0)
+    if wrong:
+        _tell(folder, wrong=wrong)
+        sys.exit(1)
+    return contents
 
 
 def _translated(folder: Path) -> tuple[Path, Path, list[str]]:
