@@ -1,4 +1,4 @@
-"""Networks of Paddle's for `paddle_models.py`: saved as inference models, with inputs and what Paddle's predictor gives.
+"""Networks for `paddle_models.py`: saved as inference models, with inputs and what Paddle's predictor gives.
 
     python benchmarks/paddle_networks.py FOLDER [NAME...]
 
@@ -144,7 +144,7 @@ _WHOLE: Mapping[str, tuple[Callable[[], Any], int]] = {
     "mobilenet_v2": (models.mobilenet_v2, 64),
     "mobilenet_v3_small": (models.mobilenet_v3_small, 64),
     "mobilenet_v3_large": (models.mobilenet_v3_large, 64),
-    "vgg11": (partial(models.vgg11, num_classes=10), 64),
+    "vgg11": (partial(models.vgg11, num_classes=10), 224),
     "alexnet": (models.alexnet, 224),
     "squeezenet1_1": (models.squeezenet1_1, 64),
     "shufflenet_v2_x0_25": (models.shufflenet_v2_x0_25, 64),
@@ -176,18 +176,21 @@ _LAYERS: Mapping[str, Network] = {
     ),
 }
 _FUNCTIONS: Mapping[str, Network] = {
-    "interpolate, bilinear": _function(lambda x: functional.interpolate(x, scale_factor=2, mode="bilinear"), 1, 3, 8, 8),
+    "interpolate, bilinear": _function(partial(functional.interpolate, scale_factor=2, mode="bilinear"), 1, 3, 8, 8),
     "interpolate, aligned": _function(
         lambda x: functional.interpolate(x, size=[11, 13], mode="bilinear", align_corners=True), 1, 3, 8, 8
     ),
-    "interpolate, nearest": _function(lambda x: functional.interpolate(x, scale_factor=1.5, mode="nearest"), 1, 3, 8, 8),
+    "interpolate, nearest": _function(partial(functional.interpolate, scale_factor=1.5, mode="nearest"), 1, 3, 8, 8),
     "interpolate, bicubic": _function(lambda x: functional.interpolate(x, size=[12, 12], mode="bicubic"), 1, 3, 8, 8),
     "grid_sample": _function(
         lambda x: functional.grid_sample(x, paddle.tanh(x[:, :2].transpose([0, 2, 3, 1]))), 1, 3, 8, 8
     ),
     "roi_align": _function(
         lambda x: ops.roi_align(x, paddle.to_tensor([[0.0, 0, 6, 6], [1, 2, 7, 5]]), paddle.to_tensor([2], "int32"), 3),
-        1, 3, 8, 8,
+        1,
+        3,
+        8,
+        8,
     ),
     "topk": _function(lambda x: paddle.topk(x, 3), 4, 9),
     "argsort": _function(lambda x: (paddle.argsort(x, descending=True), paddle.sort(x)), 4, 9),
@@ -207,20 +210,47 @@ _FUNCTIONS: Mapping[str, Network] = {
     "pooling, average": _function(lambda x: functional.avg_pool2d(x, 3, 2, padding=1, exclusive=False), 1, 3, 8, 8),
     "pooling, adaptive": _function(lambda x: functional.adaptive_avg_pool2d(x, (3, 5)), 1, 3, 8, 8),
     "norms": _function(
-        lambda x: (functional.instance_norm(x), functional.layer_norm(x, x.shape[1:]), functional.normalize(x)), 2, 4, 8, 8
+        lambda x: (functional.instance_norm(x), functional.layer_norm(x, x.shape[1:]), functional.normalize(x)),
+        2,
+        4,
+        8,
+        8,
     ),
     "group_norm": Network(make=partial(nn.GroupNorm, 2, 4), inputs=_floats(2, 4, 8, 8)),
     "activations": _function(
         lambda x: paddle.concat(
-            [functional.gelu(x), functional.silu(x), functional.mish(x), functional.softplus(x), functional.elu(x),
-             functional.hardsigmoid(x), functional.leaky_relu(x), functional.selu(x), functional.swish(x),
-             functional.log_softmax(x), functional.hardshrink(x), functional.softsign(x), functional.tanhshrink(x)], 0,
+            [
+                functional.gelu(x),
+                functional.silu(x),
+                functional.mish(x),
+                functional.softplus(x),
+                functional.elu(x),
+                functional.hardsigmoid(x),
+                functional.leaky_relu(x),
+                functional.selu(x),
+                functional.swish(x),
+                functional.log_softmax(x),
+                functional.hardshrink(x),
+                functional.softsign(x),
+                functional.tanhshrink(x),
+            ],
+            0,
         ),
-        4, 9,
-    ),  # fmt: skip
+        4,
+        9,
+    ),
     "arithmetic": _function(
-        lambda x: (x // 0.3, x % 0.3, x**2, paddle.rsqrt(x + 1), paddle.erf(x), paddle.sign(x - 0.5), paddle.round(x * 9)),
-        4, 9,
+        lambda x: (
+            x // 0.3,
+            x % 0.3,
+            x**2,
+            paddle.rsqrt(x + 1),
+            paddle.erf(x),
+            paddle.sign(x - 0.5),
+            paddle.round(x * 9),
+        ),
+        4,
+        9,
     ),
     "einsum": _function(lambda x: paddle.einsum("bij,bkj->bik", x, x), 2, 4, 5),
     "split and stack": _function(lambda x: paddle.stack(paddle.split(x, 3, axis=1)[::-1], axis=0), 4, 9),
@@ -231,9 +261,7 @@ _FUNCTIONS: Mapping[str, Network] = {
     "transposed convolution": Network(
         make=lambda: nn.Conv2DTranspose(3, 4, 3, stride=2, padding=1, output_padding=1), inputs=_floats(1, 3, 8, 8)
     ),
-    "deformable convolution": Network(
-        make=Deformable, inputs=_floats(1, 3, 8, 8)
-    ),
+    "deformable convolution": Network(make=Deformable, inputs=_floats(1, 3, 8, 8)),
     "pixel_shuffle": _function(lambda x: functional.pixel_shuffle(x, 2), 1, 4, 4, 4),
     "unfold": _function(lambda x: functional.unfold(x, [3, 3], 2, 1), 1, 3, 8, 8),
     "flip and roll": _function(lambda x: (paddle.flip(x, [1]), paddle.roll(x, 2, 1)), 4, 9),
@@ -249,7 +277,7 @@ _FUNCTIONS: Mapping[str, Network] = {
     "casts": _function(lambda x: ((x * 9).astype("int32"), (x * 9).astype("int64") % 4, x > 0.5), 4, 9),
     "half": _function(lambda x: (x.astype("float16") * 2).astype("float32"), 4, 9),
     "svd": _function(lambda x: paddle.linalg.svd(x)[1], 4, 9),
-}  # fmt: skip
+}
 
 
 NETWORKS: Mapping[str, Network] = {

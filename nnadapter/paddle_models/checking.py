@@ -15,15 +15,13 @@ from nnadapter.offering.feeds import random_feed
 _LARGEST = 1e-2
 """How far a real may be off, as a share of the largest one of its output. What is converted wrongly is far beyond, and
 engines differ by a thousandth of this."""
-_LARGEST_QUANTIZED = 0.1
-"""The same, where reals are rounded to integers on the way."""
 _MOST = 0.1
 """The share of integers that may differ: indices of values that are all but equal."""
 _DRAWING = frozenset({"bernoulli", "dropout", "gaussian", "multinomial", "poisson", "randint", "uniform"})
 """Operations whose results nobody foretells."""
 
 
-def difference(contents: bytes, structure: Path, parameters: Path, operations: Collection[str], rounds: bool) -> str:
+def difference(contents: bytes, structure: Path, parameters: Path, operations: Collection[str]) -> str:
     """Return how a converted model differs from Paddle's results on seeded inputs; empty if it does not.
 
     Nothing is compared where a model draws numbers, or where Paddle does not run it on inputs like these: random reals,
@@ -34,7 +32,6 @@ def difference(contents: bytes, structure: Path, parameters: Path, operations: C
         structure: of the Paddle model.
         parameters: of it; the file need not exist.
         operations: names of its operations.
-        rounds: whether it quantizes.
     """
     if not _DRAWING.isdisjoint(operations):
         return ""
@@ -50,7 +47,7 @@ def difference(contents: bytes, structure: Path, parameters: Path, operations: C
     for name, wanted in expected.items():
         if name not in found:
             return f"it has no output {name!r}"
-        why = _apart(np.asarray(found[name]), wanted, _LARGEST_QUANTIZED if rounds else _LARGEST)
+        why = _apart(np.asarray(found[name]), wanted)
         if why:
             return f"output {name!r} {why}"
     return ""
@@ -80,7 +77,7 @@ def _computed(contents: bytes, feed: Mapping[str, Array]) -> dict[str, Any]:
     return dict(zip(names, session.run(None, dict(feed)), strict=True))
 
 
-def _apart(found: Array, wanted: Array, largest: float) -> str:
+def _apart(found: Array, wanted: Array) -> str:
     """How two arrays differ; empty if they do not."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return f"is {found.dtype.name}{list(found.shape)}, and {wanted.dtype.name}{list(wanted.shape)} in Paddle"
@@ -94,5 +91,5 @@ def _apart(found: Array, wanted: Array, largest: float) -> str:
         return "is not finite where it is in Paddle, or the other way round"
     finite = np.isfinite(wanted)
     off = float(np.abs(found[finite] - wanted[finite]).max(initial=0.0))
-    limit = largest * float(np.abs(wanted[finite]).max(initial=0.0)) + 1e-6
-    return f"differs by {off:.3g}, of values up to {limit / largest:.3g}" if off > limit else ""
+    limit = _LARGEST * float(np.abs(wanted[finite]).max(initial=0.0)) + 1e-6
+    return f"differs by {off:.3g}, of values up to {limit / _LARGEST:.3g}" if off > limit else ""

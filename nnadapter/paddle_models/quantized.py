@@ -6,10 +6,8 @@ the largest integer, what was of type float8e4m3fn is int8, and reals are no lon
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.paddle_models.structures import walked
@@ -28,16 +26,13 @@ _DIVISORS = {"QuantizeLinear": 448.0, "DequantizeLinear": 112.0}
 """What the converter divides scales by that are the largest real."""
 
 
-def mark(structure: Path, target: Path) -> int:
-    """Write a structure whose quantizing operations are those with floats, and return how many there are.
-
-    Nothing is written where there are none.
+def mark(program: Any) -> int:
+    """Make the quantizing operations of a program, in place, those with floats, and return how many there are.
 
     Raises:
         ValueError: one of them is to fewer or more bits, or to floats.
     """
-    program = json.loads(structure.read_bytes())
-    operations = [each for each in walked(program["program"]) if each["#"] in _OPERATIONS]
+    operations = [each for each in walked(program) if each["#"] in _OPERATIONS]
     for operation in operations:
         attributes = {each["N"]: each["AT"] for each in operation["A"]}
         for name, taken in _INTEGERS.items():
@@ -46,8 +41,6 @@ def mark(structure: Path, target: Path) -> int:
                 raise ValueError(f"a {operation['#'].removeprefix('1.')} has {name} {value}, expected {taken[0]}")
         for name, value in _FLOATS.items():
             attributes[name]["D"] = value
-    if operations:
-        target.write_text(json.dumps(program))
     return len(operations)
 
 
@@ -74,6 +67,17 @@ def restore(model: onnx.ModelProto, count: int) -> None:
                 if source.op_type == "QuantizeLinear":  # integers, as floats, as integers
                     node.input[0] = source.output[0]
             _unbind(model, node.output[0])
+
+
+def unrounded(model: onnx.ModelProto) -> None:
+    """Leave out what quantizes reals and makes reals of them again: Paddle's predictor does so on the CPU."""
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    for node in model.graph.node:
+        source = made_by.get(node.input[0]) if node.op_type == "DequantizeLinear" else None
+        if source is not None and source.op_type == "QuantizeLinear":
+            node.op_type = "Identity"
+            node.input[0] = source.input[0]
+            del node.input[1:], node.attribute[:]
 
 
 def _found(made_by: Mapping[str, Any], name: str, op_type: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -55,13 +53,8 @@ def _is_listed(name: str, listed: Collection[str]) -> bool:
     return not {name, f"{name}_", _OLD_NAMES.get(name, name)}.isdisjoint(listed)
 
 
-def operations_of(path: Path) -> frozenset[str]:
-    """Return the names of Paddle's operations in a structure, in graphs inside of operations as well.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is no structure.
-    """
-    program = json.loads(path.read_bytes())["program"]
+def operations_of(program: Any) -> frozenset[str]:
+    """Return the names of Paddle's operations in a program, in graphs inside of operations as well."""
     named = (str(operation["#"]) for operation in walked(program))
     names = (name.removeprefix(_DIALECT) for name in named if name.startswith(_DIALECT))
     return frozenset(names) - _NOT_CONVERTED

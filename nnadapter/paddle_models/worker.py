@@ -35,26 +35,31 @@ def _converted(folder: Path) -> bytes:
     from paddle2onnx.utils import get_all_supported_operators_pir
 
     from nnadapter.paddle_models.checking import difference
-    from nnadapter.paddle_models.mending import mended
+    from nnadapter.paddle_models.mending import mended, without_rounding
     from nnadapter.paddle_models.quantized import mark
+    from nnadapter.paddle_models.rewriting import rewrite
     from nnadapter.paddle_models.structures import operations_of, unsupported_in
 
     structure, parameters = folder / "model.json", folder / "model.pdiparams"
     outputs: list[str] = []
     if not structure.exists():
         structure, parameters, outputs = _translated(folder)
-    operations = operations_of(structure)
+    program = json.loads(structure.read_bytes())
+    operations = operations_of(program["program"])
     _tell(folder, unsupported=unsupported_in(operations, get_all_supported_operators_pir()))
-    quantizing = mark(structure, folder / "marked.json")
-    converted = folder / "marked.json" if quantizing else structure
+    is_rewritten, quantizing = rewrite(program["program"]), mark(program["program"])
+    converted = folder / "rewritten.json" if is_rewritten or quantizing else structure
+    if converted != structure:
+        converted.write_text(json.dumps(program))
     given = str(parameters) if parameters.exists() else ""
     # `enable_optimize` installs packages by itself.
-    contents: bytes = paddle2onnx.export(str(converted), given, None, OPSET, enable_optimize=False)
-    if not contents:
+    written = paddle2onnx.export(str(converted), given, None, OPSET, enable_optimize=False)
+    if not written:
         raise ValueError("it gave no model")
-    contents = mended(contents, outputs, quantizing)
+    contents = mended(written, outputs, quantizing)
+    compared = without_rounding(contents) if quantizing else contents
     original = folder / ("model.pdmodel" if outputs else "model.json")
-    wrong = difference(contents, original, folder / "model.pdiparams", operations, quantizing > 0)
+    wrong = difference(compared, original, folder / "model.pdiparams", operations)
     if wrong:
         _tell(folder, wrong=wrong)
         sys.exit(1)

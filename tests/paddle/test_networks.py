@@ -1,0 +1,88 @@
+"""Five networks of Paddle's on three devices, held to Paddle's own predictor."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+
+NETWORKS = {"cnn": 1.0, "recognizer": 1.0, "transformer": 1.0, "control flow": 0.4, "quantized": 1.0}
+"""Name -> the least share of nodes on fake_npu."""
+INPUTS = {"cnn": "image", "transformer": "ids"}
+
+
+def opened(saved, name, **arguments):
+    """A session; where several tests want it at once, one converts."""
+    with (saved / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        options = nna.Options(cache_dir=saved / "cache", fallback="allow")
+        return nna.InferenceSession(saved / name, options=options, **arguments)
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_results_are_paddles(saved, name, device):
+    with opened(saved, name, devices=device) as session:
+        for path in sorted((saved / name).glob("run*.npz")):
+            run = dict(np.load(path))
+            (called,) = (each.name for each in session.get_inputs())
+            assert called == INPUTS.get(name, "x")
+            feed = run.pop(f"in {called}")
+            assert [each.name for each in session.get_outputs()] == list(run)
+            for found, wanted in zip(session.run(None, {called: feed}), run.values(), strict=True):
+                assert found.dtype == wanted.dtype
+                np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+        coverage = session.report().coverage
+    print(f"{name} on {device}: {coverage.nodes:.0%} of nodes, {coverage.flops:.0%} of FLOPs off the CPU")
+    assert device != "fake_npu" or coverage.nodes >= NETWORKS[name]
+
+
+def test_neither_paddle_nor_its_converter_come_into_the_process_and_a_kept_model_starts_no_other(saved):
+    opened(saved, "cnn", devices="cpu").close()
+    code = f"""
+import subprocess, sys
+def refused(*arguments, **named): raise AssertionError("a process was started")
+subprocess.Popen.__init__ = refused
+import nnadapter
+options = {{"cache_dir": {str(saved / "cache")!r}}}
+nnadapter.InferenceSession({str(saved / "cnn")!r}, devices="cpu", options=options)
+nnadapter.paddle.create_predictor
+print([name for name in sys.modules if name.partition(".")[0] in ("paddle", "paddle2onnx")])
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_command_line_takes_a_folder(saved):
+    opened(saved, "cnn", devices="cpu").close()
+    arguments = ["run", str(saved / "cnn"), "-d", "fake_npu", "--cache-dir", str(saved / "cache")]
+    found = subprocess.run([sys.executable, "-m", "nnadapter", *arguments], capture_output=True, text=True, check=True)
+    assert "fetch_name_0" in found.stdout
+
+
+@pytest.mark.parametrize("name", ["inference.json", "inference.pdiparams"])
+def test_either_file_names_the_model(saved, name):
+    opened(saved, "cnn", devices="cpu").close()
+    path, options = saved / "cnn" / name, nna.Options(cache_dir=saved / "cache")
+    with nna.InferenceSession(path, devices="cpu", options=options) as session:
+        assert session.get_inputs()[0].name == "image"
+
+
+def test_compile_report_compare_and_what_if_take_one(saved, tmp_path):
+    opened(saved, "cnn", devices="cpu").close()
+    model, options = saved / "cnn", nna.Options(cache_dir=saved / "cache", fallback="allow")
+    nna.compile(model, tmp_path / "cnn.nna", devices="fake_npu", options=options)
+    assert nna.InferenceSession(tmp_path / "cnn.nna").get_inputs()[0].name == "image"
+    assert nna.partition_report(model, "fake_npu", options=options).model == "cnn"
+    assert nna.compare(model, "fake_npu", options=nna.Options(cache_dir=saved / "cache")).differences[0].agrees
+    assert nna.what_if([model / "inference.json"], "fake_npu", options=options).to_dict()
+
+
+def test_what_the_converter_lacks_is_named(saved):
+    with pytest.raises(nna.errors.InvalidModelError, match="no form of these operations: lgamma, svd;"):
+        opened(saved, "refused", devices="cpu")
