@@ -29,6 +29,8 @@ class Config:
         parameters: its parameters (`inference.pdiparams`); behind a folder, the name of its files without endings.
     """
 
+    Precision = PrecisionType
+
     def __init__(self, model: _PathLike | Config | None = None, parameters: _PathLike | None = None) -> None:
         self._model: Path | None = None
         self._parameters: Path | None = None

@@ -66,6 +66,7 @@ IGNORED: Mapping[str, str] = MappingProxyType(
         "switch_ir_optim": _GRAPH,
         "switch_specify_input_names": "nothing: inputs have names",
         "switch_use_feed_fetch_ops": "nothing: inputs and outputs have handles",
+        "use_optimized_model": "nothing: what is compiled is kept by `set_optim_cache_dir`",
     }
 )
 """Setter -> what it does: nothing, and why that is no harm."""
@@ -89,8 +90,10 @@ REFUSED: Mapping[str, str] = MappingProxyType(
 
 ANSWERS: Mapping[str, object] = MappingProxyType(
     {
+        "fraction_of_gpu_memory_for_pool": 0.0,
         "glog_info_disabled": True,
         "ir_optim": True,
+        "memory_pool_init_size_mb": 0,
         "mkldnn_enabled": False,
         "mkldnn_int8_enabled": False,
         "model_from_memory": False,
@@ -100,15 +103,20 @@ ANSWERS: Mapping[str, object] = MappingProxyType(
         "onnxruntime_enabled": True,
         "openvino_engine_enabled": False,
         "shape_range_info_collected": False,
+        "shape_range_info_path": "",
         "specify_input_name": True,
         "tensorrt_dla_enabled": False,
         "tensorrt_dynamic_shape_enabled": False,
         "tensorrt_engine_enabled": False,
         "tensorrt_explicit_quantization_enabled": False,
         "tensorrt_inspector_enabled": False,
+        "tensorrt_optimization_level": 0,
         "tensorrt_varseqlen_enabled": False,
+        "trt_allow_build_at_runtime": False,
+        "tuned_tensorrt_dynamic_shape": False,
         "use_feed_fetch_ops_enabled": False,
         "use_xpu": False,
+        "xpu_device_id": 0,
     }
 )
 """Question -> its answer, whatever was set."""

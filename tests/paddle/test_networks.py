@@ -20,7 +20,7 @@ def opened(saved, name, **arguments):
     """A session; where several tests want it at once, one converts."""
     with (saved / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        options = nna.Options(cache_dir=saved / "cache", fallback="allow")
+        options = nna.Options(cache_dir=saved / "cache" / "programs", fallback="allow")
         return nna.InferenceSession(saved / name, options=options, **arguments)
 
 
@@ -49,7 +49,7 @@ import subprocess, sys
 def refused(*arguments, **named): raise AssertionError("a process was started")
 subprocess.Popen.__init__ = refused
 import nnadapter
-options = {{"cache_dir": {str(saved / "cache")!r}}}
+options = {{"cache_dir": {str(saved / "cache" / "programs")!r}}}
 nnadapter.InferenceSession({str(saved / "cnn")!r}, devices="cpu", options=options)
 nnadapter.paddle.create_predictor
 print([name for name in sys.modules if name.partition(".")[0] in ("paddle", "paddle2onnx")])
@@ -60,7 +60,7 @@ print([name for name in sys.modules if name.partition(".")[0] in ("paddle", "pad
 
 def test_the_command_line_takes_a_folder(saved):
     opened(saved, "cnn", devices="cpu").close()
-    arguments = ["run", str(saved / "cnn"), "-d", "fake_npu", "--cache-dir", str(saved / "cache")]
+    arguments = ["run", str(saved / "cnn"), "-d", "fake_npu", "--cache-dir", str(saved / "cache" / "programs")]
     found = subprocess.run([sys.executable, "-m", "nnadapter", *arguments], capture_output=True, text=True, check=True)
     assert "fetch_name_0" in found.stdout
 
@@ -68,18 +68,22 @@ def test_the_command_line_takes_a_folder(saved):
 @pytest.mark.parametrize("name", ["inference.json", "inference.pdiparams"])
 def test_either_file_names_the_model(saved, name):
     opened(saved, "cnn", devices="cpu").close()
-    path, options = saved / "cnn" / name, nna.Options(cache_dir=saved / "cache")
+    path, options = saved / "cnn" / name, nna.Options(cache_dir=saved / "cache" / "programs")
     with nna.InferenceSession(path, devices="cpu", options=options) as session:
         assert session.get_inputs()[0].name == "image"
 
 
 def test_compile_report_compare_and_what_if_take_one(saved, tmp_path):
     opened(saved, "cnn", devices="cpu").close()
-    model, options = saved / "cnn", nna.Options(cache_dir=saved / "cache", fallback="allow")
+    model, options = saved / "cnn", nna.Options(cache_dir=saved / "cache" / "programs", fallback="allow")
     nna.compile(model, tmp_path / "cnn.nna", devices="fake_npu", options=options)
     assert nna.InferenceSession(tmp_path / "cnn.nna").get_inputs()[0].name == "image"
     assert nna.partition_report(model, "fake_npu", options=options).model == "cnn"
-    assert nna.compare(model, "fake_npu", options=nna.Options(cache_dir=saved / "cache")).differences[0].agrees
+    assert (
+        nna.compare(model, "fake_npu", options=nna.Options(cache_dir=saved / "cache" / "programs"))
+        .differences[0]
+        .agrees
+    )
     assert nna.what_if([model / "inference.json"], "fake_npu", options=options).to_dict()
 
 
