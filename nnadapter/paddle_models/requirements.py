@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
@@ -15,6 +16,10 @@ PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Module -> the packages that bring it."""
 _LOWEST: Mapping[str, tuple[int, int]] = MappingProxyType({"paddle": (3, 0), "paddle2onnx": (2, 0)})
+
+_EXTRA = "pip install 'nnadapter[paddle]'"
+_ALONE = "pip install 'paddlepaddle>=3.0' && pip install --no-deps 'paddle2onnx>=2.0.1'"
+"""From Python 3.12 on: a package that paddle2onnx asks for, and does not use here, has no wheel there."""
 
 
 def require_paddle(what: str) -> Mapping[str, str]:
@@ -35,7 +40,7 @@ def require_paddle(what: str) -> Mapping[str, str]:
         package = PACKAGES[module][0]
         raise MissingExtraError(
             f"{what} needs the packages paddlepaddle and paddle2onnx, of which {package} {found}; "
-            "run: pip install 'nnadapter[paddle]'",
+            f"run: {_EXTRA if sys.version_info < (3, 12) else _ALONE}",
             extra="paddle",
             package=package,
         )

@@ -87,6 +87,7 @@ def test_compile_report_compare_and_what_if_take_one(saved, tmp_path):
     assert nna.what_if([model / "inference.json"], "fake_npu", options=options).to_dict()
 
 
+@pytest.mark.sweep
 def test_what_the_converter_lacks_is_named(saved):
     with pytest.raises(nna.errors.InvalidModelError, match="no form of these operations: lgamma, svd;"):
         opened(saved, "refused", devices="cpu")
