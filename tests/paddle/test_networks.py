@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import subprocess
 import sys
 
@@ -85,6 +86,34 @@ def test_compile_report_compare_and_what_if_take_one(saved, tmp_path):
         .agrees
     )
     assert nna.what_if([model / "inference.json"], "fake_npu", options=options).to_dict()
+
+
+OLD = """
+import sys, numpy, paddle
+from paddle.inference import Config, create_predictor
+network = paddle.nn.Sequential(paddle.nn.Conv2D(3, 4, 3), paddle.nn.BatchNorm2D(4), paddle.nn.ReLU())
+network.eval()
+spec = paddle.static.InputSpec([None, 3, None, None], "float32", "x")
+paddle.jit.save(network, sys.argv[1] + "/inference", input_spec=[spec])
+predictor = create_predictor(Config(sys.argv[1] + "/inference.pdmodel", sys.argv[1] + "/inference.pdiparams"))
+(name,) = predictor.get_output_names()
+predictor.get_input_handle("x").copy_from_cpu(numpy.ones((1, 3, 8, 9), "float32"))
+predictor.run()
+numpy.savez(sys.argv[1] + "/results.npz", **{name: predictor.get_output_handle(name).copy_to_cpu()})
+"""
+
+
+@pytest.mark.sweep
+def test_a_model_before_paddle_3_has_its_names(saved, tmp_path):
+    folder, script = tmp_path / "old", tmp_path / "old.py"
+    folder.mkdir()
+    script.write_text(OLD)
+    environment = {**os.environ, "FLAGS_enable_pir_api": "0"}
+    subprocess.run([sys.executable, script, folder], check=True, capture_output=True, env=environment)
+    with nna.InferenceSession(folder, devices="fake_npu", options={"cache_dir": False}) as session:
+        ((name, wanted),) = np.load(folder / "results.npz").items()
+        assert [each.name for each in session.get_outputs()] == [name]
+        np.testing.assert_allclose(session.run(None, {"x": np.ones((1, 3, 8, 9), np.float32)})[0], wanted, atol=1e-4)
 
 
 @pytest.mark.sweep

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -190,6 +191,13 @@ def test_further_settings_are_taken_refused_or_unknown(model):
             getattr(config, name)
     with pytest.raises(AttributeError, match="did you mean 'enable_memory_optim'"):
         config.enable_memory_optin()
+
+
+def test_the_page_says_what_settings_mean():
+    page = (Path(__file__).parents[2] / "docs" / "paddle.md").read_text()
+    rows = dict(re.findall(r"^\| (`.*`) \| (.*) \|$", page, re.MULTILINE))
+    told = {name: meaning for names, meaning in rows.items() for name in re.findall(r"`(\w+)`", names)}
+    assert told.items() >= {**IGNORED, **{name: f"an error: {why}" for name, why in REFUSED.items()}}.items()
 
 
 def test_threads_reach_the_steps_of_the_cpu(model):
