@@ -64,15 +64,15 @@ def as_onnx(
 
 def _kept(files: PaddleFiles, versions: Mapping[str, str], folder: Folder) -> bytes:
     key = _key(files, versions)
+    kept = _found(folder, key)
+    if isinstance(kept, bytes):
+        return kept
     with _converting:
-        found = folder.find(key)
-        if isinstance(found, Entry):
-            try:
-                return bytes(found.made)
-            except UnusableError as error:
-                found = Miss(f"there is an entry, and {error}", is_defect=True)
-        if found.is_defect:
-            warn_once(f"cache {str(folder.path)!r}: {found.why}; it is made anew")
+        kept = _found(folder, key)
+        if isinstance(kept, bytes):
+            return kept
+        if kept.is_defect:
+            warn_once(f"cache {str(folder.path)!r}: {kept.why}; it is made anew")
         started = time.perf_counter()
         contents = convert(files)
         if _key(files, versions) != key:
@@ -83,6 +83,17 @@ def _kept(files: PaddleFiles, versions: Mapping[str, str], folder: Folder) -> by
     if why:
         warn_once(f"a Paddle model that was converted is not kept: {why}")
     return contents
+
+
+def _found(folder: Folder, key: Key) -> bytes | Miss:
+    """The model that is kept, or why there is none."""
+    found = folder.find(key)
+    if not isinstance(found, Entry):
+        return found
+    try:
+        return bytes(found.made)
+    except UnusableError as error:
+        return Miss(f"there is an entry, and {error}", is_defect=True)
 
 
 def _key(files: PaddleFiles, versions: Mapping[str, str]) -> Key:
