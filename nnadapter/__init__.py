@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
-    from nnadapter import backend, errors, ort, torch
+    from nnadapter import backend, errors, ort, paddle, torch
     from nnadapter.drivers.capability import DeviceInfo
     from nnadapter.drivers.kernel import Kernel, KernelType
     from nnadapter.eager.fallback import set_eager_fallback
@@ -65,6 +65,7 @@ _HOMES = {
     "get_include": "nnadapter.include",
     "kernel": "nnadapter.kernels.registry",
     "ort": "",
+    "paddle": "",
     "partition_report": "nnadapter.inference.reporting",
     "register_kernel": "nnadapter.kernels.registry",
     "set_device": "nnadapter.inference.defaults",
@@ -106,6 +107,7 @@ __all__ = [
     "get_include",
     "kernel",
     "ort",
+    "paddle",
     "partition_report",
     "register_kernel",
     "set_device",

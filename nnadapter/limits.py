@@ -62,3 +62,7 @@ RULES_LINE = 1 << 14
 """Characters in a line of rules, for a key may have as many parts as a line has room for."""
 SHAPE_ELEMENTS = 1 << 40
 """Of an input as the command line names it."""
+PADDLE_STRUCTURE_BYTES = 1 << 28
+"""Of a Paddle model without its parameters: some hundred bytes for an operation."""
+PADDLE_CONVERSION_S = 600.0
+"""Seconds that the process may take that converts a Paddle model: it starts in three, and converts 100 MB in one."""

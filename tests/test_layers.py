@@ -39,7 +39,7 @@ RANKS = [
     ("nnadapter.options", "nnadapter.runtime", "nnadapter.torch.modules"),
     ("nnadapter.eager", "nnadapter.plan_files", "nnadapter.caching"),
     ("nnadapter.offering",),
-    ("nnadapter.costs",),
+    ("nnadapter.costs", "nnadapter.paddle_models"),
     ("nnadapter.planning",),
     ("nnadapter.running",),
     ("nnadapter.accuracy",),
@@ -47,7 +47,14 @@ RANKS = [
     ("nnadapter.compiled_models",),
     ("nnadapter.kept_plans",),
     ("nnadapter.whatif", "nnadapter.inference"),
-    ("nnadapter.ort", "nnadapter.backend", "nnadapter.new_driver", "nnadapter.torch", "nnadapter.testing"),
+    (
+        "nnadapter.ort",
+        "nnadapter.backend",
+        "nnadapter.new_driver",
+        "nnadapter.paddle",
+        "nnadapter.torch",
+        "nnadapter.testing",
+    ),
     ("nnadapter.cli",),
     ("nnadapter.__main__",),
 ]
@@ -76,6 +83,8 @@ ONNXRUNTIME = (
     "nnadapter.ort",
     "nnadapter.inference.session",
     "nnadapter.inference.binding",
+    "nnadapter.paddle.predictor",
+    "nnadapter.paddle_models.checking",
     "nnadapter.cli",
 )
 
@@ -130,11 +139,20 @@ def test_imports_go_one_way(name):
 
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
 TORCH = ("nnadapter.torch",)
+PADDLE = ("nnadapter.paddle_models.checking", "nnadapter.paddle_models.worker")
 
 
 @pytest.mark.parametrize(
     ("package", "allowed"),
-    [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME), ("openvino", OPENVINO), ("torch", TORCH), ("onnxscript", TORCH)],
+    [
+        ("onnx", ONNX),
+        ("onnxruntime", ONNXRUNTIME),
+        ("openvino", OPENVINO),
+        ("torch", TORCH),
+        ("onnxscript", TORCH),
+        ("paddle", PADDLE),
+        ("paddle2onnx", PADDLE),
+    ],
 )
 def test_foreign_packages_stay_at_their_border(package, allowed):
     names = (package, f"nnadapter.process.real_{package}")

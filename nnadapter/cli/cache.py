@@ -17,6 +17,7 @@ from nnadapter.caching.entry import UnusableError, read_entry
 from nnadapter.caching.folder import Folder, Listed
 from nnadapter.caching.usual import usual_folder
 from nnadapter.cli.command import NO, Command, ModelCommand
+from nnadapter.cli.inputs import converted
 from nnadapter.cli.parameters import Shapes, requests, takes_model
 from nnadapter.cli.writing import to_json
 from nnadapter.kept_plans.looking import look
@@ -109,7 +110,7 @@ def explain(
     with prints_to_stderr():
         settings, chosen = Options(fallback=fallback, cache_dir=opened.path), requests(devices, options)
         report = nnadapter.partition_report(model, chosen, shapes or None, settings)
-        plan = look(model, chosen, settings, report.input_shapes if shapes else None)
+        plan = look(converted(model, settings), chosen, settings, report.input_shapes if shapes else None)
     segments = [each for each in report.segments if each.cache is not None]
     if as_json:
         rows = [{"segment": each.index, "device": each.device, **asdict(each.cache)} for each in segments if each.cache]

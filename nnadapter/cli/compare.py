@@ -9,7 +9,7 @@ import click
 
 import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
-from nnadapter.cli.inputs import feed_of
+from nnadapter.cli.inputs import converted, feed_of
 from nnadapter.cli.parameters import Shapes, inputs, placing, requests, takes_model, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.writing import to_json
@@ -64,13 +64,14 @@ def compare(
 
     The exit code is 1 if outputs differ, if no node ran on the devices, or if a step fell back from one.
     """
-    chosen = requests(devices, options)
+    chosen, settings = requests(devices, options), placing(policy, rules, plan, fallback)
+    source = converted(model, settings)
     with prints_to_stderr(), progress("comparing"):
         result = nnadapter.compare(
-            model,
+            source,
             chosen,
-            feed_of(model, shapes, sources).arrays,
-            options=placing(policy, rules, plan, fallback),
+            feed_of(source, shapes, sources).arrays,
+            options=settings,
             relative_tolerance=rtol,
             absolute_tolerance=atol,
             layers=layers,

@@ -6,17 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from nnadapter.cli.parameters import Shapes
 from nnadapter.cli.pictures import PICTURE_SUFFIXES, picture_array
+from nnadapter.cli.progress import progress
 from nnadapter.compiled_models.reading import CompiledFile, is_compiled
 from nnadapter.errors import InvalidInputError
+from nnadapter.files.beginning import is_paddle_model
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import SEED, feed_for, random_array
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
+from nnadapter.options import Options
+from nnadapter.paddle_models.keeping import as_onnx
 from partition.graph import Value
 
 RANDOM = "random"
@@ -31,11 +36,19 @@ class Feed:
     """A file, or `random`."""
 
 
-def feed_of(model: str, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
+def converted(model: str, options: Options) -> Any:
+    """Return MODEL as a session takes it; one of Paddle's is converted here, once for a command."""
+    if not is_paddle_model(model):
+        return model
+    with progress("converting from Paddle"):
+        return as_onnx(model, options)
+
+
+def feed_of(model: str | bytes, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
     """Return an array for every input of `model` that must be fed, and for those in `sources`.
 
     Args:
-        model: path of the model.
+        model: path of the model, or its contents.
         shapes: shapes of inputs whose sizes the model leaves open; arrays from files have their own.
         sources: input name -> `.npy` file, picture, or `random`, which is also what is taken for the others.
 

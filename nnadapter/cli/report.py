@@ -15,6 +15,7 @@ from nnadapter.cli.parameters import OneOf, Shapes, placing, requests, takes_cac
 from nnadapter.cli.progress import progress
 from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_output
+from nnadapter.paddle_models.finding import structures_in
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.gates import Gates, broken_gates
@@ -115,7 +116,7 @@ def _only(models: Sequence[str]) -> str:
     """The one model, where there is one."""
     if len(models) != 1:
         raise click.UsageError(f"a report is of one model, got {len(models)}; several, and folders, go with --what-if")
-    if Path(models[0]).is_dir():
+    if Path(models[0]).is_dir() and not structures_in(Path(models[0])):
         raise Failure(
             f"model file {models[0]!r} cannot be read: Is a directory; give a file, or --what-if for all below it"
         )

@@ -11,7 +11,7 @@ import click
 
 import nnadapter
 from nnadapter.cli.command import ModelCommand
-from nnadapter.cli.inputs import Feed, feed_of
+from nnadapter.cli.inputs import Feed, converted, feed_of
 from nnadapter.cli.outputs import describe_output, save_outputs
 from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_model, takes_placing
 from nnadapter.cli.progress import progress
@@ -81,11 +81,12 @@ def run(
     """
     is_ready = is_compiled(model) and not (devices or options)  # it has devices of its own
     chosen = None if is_ready else requests(devices, options)
-    with progress("preparing inputs"):
-        feed = feed_of(model, shapes, sources)
     settings = replace(placing(policy, rules, plan, fallback), trace=profile, cache_dir=cache_dir)
+    source = converted(model, settings)
+    with progress("preparing inputs"):
+        feed = feed_of(source, shapes, sources)
     with prints_to_stderr():
-        ran = _run(model, chosen, settings, feed, repeat)
+        ran = _run(source, chosen, settings, feed, repeat)
     saved = save_outputs(save, ran.outputs) if save is not None else []
     facts = RunFacts(
         model=model,
@@ -101,7 +102,9 @@ def run(
     click.echo(to_json(facts.to_dict()) if form == "json" else to_text(facts))
 
 
-def _run(model: str, devices: list[DeviceRequest] | None, options: nnadapter.Options, feed: Feed, repeat: int) -> _Ran:
+def _run(
+    model: str | bytes, devices: list[DeviceRequest] | None, options: nnadapter.Options, feed: Feed, repeat: int
+) -> _Ran:
     started = time.perf_counter()
     with progress("loading and compiling"):
         session = nnadapter.InferenceSession(model, devices=devices, options=options)

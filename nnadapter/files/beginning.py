@@ -1,4 +1,4 @@
-"""How a file of parts begins: told without what reads one."""
+"""What a model is, by how its file begins or is called: told without what reads it."""
 
 from __future__ import annotations
 
@@ -22,5 +22,26 @@ def is_container(source: Any) -> bool:
             return False
         with path.open("rb") as file:
             return file.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
+
+
+PADDLE_ENDINGS = (".json", ".pdmodel", ".pdiparams")
+"""Of Paddle 3's structure, of the structure before, and of parameters."""
+PADDLE_OLD_NAME = "__model__"
+"""The structure of Paddle 1, without an ending."""
+
+
+def is_paddle_model(source: Any) -> bool:
+    """Whether a model is a path that Paddle has models at: by its name, or because it is a folder."""
+    if not isinstance(source, (str, os.PathLike)):
+        return False
+    path = Path(source)
+    return path.name.endswith(PADDLE_ENDINGS) or path.name == PADDLE_OLD_NAME or _is_folder(path)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
     except (OSError, ValueError):
         return False

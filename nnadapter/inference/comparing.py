@@ -28,6 +28,7 @@ from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.prepare import specialize
 from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.options import Options, options_from
+from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.deviation import Tolerance, deviation
 from nnadapter.running.provenance import Provenance
@@ -163,6 +164,7 @@ def compare(
     # The trace is that of the one session, and parts of the model are not looked for by the next one.
     chosen = replace(options_from(options), verify=None, shadow=None)  # what is wrong is to be seen
     of_parts = replace(chosen, trace=None, cache_dir=False)
+    model = as_onnx(model, chosen)
     compared = partial(Compared, model=model, requests=requests_of(devices, of_parts.isolated), options=of_parts)
     gathered = _Gathered(compared)
     with (

@@ -22,6 +22,7 @@ from nnadapter.onnx.preparation.further_sizes import further_shapes
 from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.onnx.signature import Shapes, read_shapes
 from nnadapter.options import Options, default_devices, options_from
+from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.telling import report_told
@@ -51,7 +52,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     """Compile a model for devices, and write all that running it needs as one file, for `InferenceSession(out)`.
 
     Args:
-        model: path of an ONNX file, its contents, or an `onnx.ModelProto`.
+        model: path of an ONNX file or a Paddle model, contents, or an `onnx.ModelProto`.
         out: path of the file, which takes the place of one that is there when it is complete.
         devices: as `InferenceSession` takes them. With fallback forbidden, the file holds nothing for the CPU in the
             place of a device.
@@ -78,6 +79,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     check_writable(target)
     if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
         raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
+    model = as_onnx(model, chosen)
     wanted = [] if input_shapes is None else list(read_shapes(input_shapes))
     kept = replace(chosen, max_plans=max(chosen.max_plans, len(wanted), _MOST_PLANS), max_plan_bytes=sys.maxsize)
     setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.files.beginning import is_container
+from nnadapter.files.beginning import is_container, is_paddle_model
 from nnadapter.options import Options, default_devices, of_session, options_from
 from nnadapter.process.collecting import paused_collection
 
@@ -42,6 +42,10 @@ def open_engine(
     """
     if "torch" in sys.modules:  # else nobody has a module
         source, session_options = _of_module(source, session_options)
+    if is_paddle_model(source):
+        from nnadapter.paddle_models.keeping import as_onnx
+
+        source = as_onnx(source, options)
     is_file = isinstance(source, (str, os.PathLike, bytes))
     requests = devices if devices is not None else _of_providers(*providers)
     if is_file and is_container(source):

@@ -15,6 +15,7 @@ from nnadapter.errors import InvalidOptionError
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.sizes import assumed_inputs, default_shapes
 from nnadapter.options import Options, default_devices, options_from
+from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.plan_files.binding import plan_entries
 from nnadapter.plan_files.values import PlanFile
 from nnadapter.plan_files.writing import write_plan
@@ -69,9 +70,11 @@ def partition_report(
         file = CompiledFile(model)
         told = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
         return report_told(KeptReport(file.report(file.message.plans[0]), notes=(told,) if told else ()))
-    setting = open_setting(default_devices() if devices is None else devices, options_from(options))
+    chosen = options_from(options)
+    contents = as_onnx(model, chosen)
+    setting = open_setting(default_devices() if devices is None else devices, chosen)
     try:
-        proto = load_model(model)
+        proto = load_model(contents)
         observed = _observed(setting, proto, _name(model, proto), input_shapes or {})
         partitioning = observed.partitioning
         warn_of_idle(partitioning)

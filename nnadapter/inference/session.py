@@ -45,8 +45,9 @@ class InferenceSession:
     Usable from many threads at once, and a context manager. Source: onnxruntime.InferenceSession.
 
     Args:
-        path_or_bytes: path of an ONNX file or a compiled model, its contents, or an `onnx.ModelProto`; a PyTorch
-            module, with what it is called with behind it, `InferenceSession(module, (x,))`, or an exported program.
+        path_or_bytes: path of an ONNX file or a compiled model, its contents, or an `onnx.ModelProto`; path of a Paddle
+            inference model, its folder or `inference.json`; a PyTorch module, with what it is called with behind it,
+            `InferenceSession(module, (x,))`, or an exported program.
         sess_options: ONNX Runtime's own SessionOptions; they reach the CPU steps.
         providers: ONNX Runtime's way to choose, for code written for it; device names are understood as well.
         provider_options: options that go with `providers`.

@@ -31,12 +31,15 @@ class Found:
 
 
 def look(
-    source: str | os.PathLike[str], requests: Sequence[DeviceRequest], options: Options, shapes: Shapes | None = None
+    source: str | os.PathLike[str] | bytes,
+    requests: Sequence[DeviceRequest],
+    options: Options,
+    shapes: Shapes | None = None,
 ) -> Found:
     """Return what a session with a cache would find.
 
     Args:
-        source: the model's file.
+        source: the model's file, or its contents.
         requests: devices of the session.
         options: of the session, which has a cache.
         shapes: of all inputs, that plans have to serve; None for any.

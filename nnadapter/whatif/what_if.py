@@ -11,6 +11,7 @@ from nnadapter.errors import DeviceNotFoundError, InvalidModelError, InvalidOpti
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.options import Options, default_devices, options_from
+from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import SessionDevice, Setting, open_setting
 from nnadapter.whatif.building import facts_of
@@ -102,7 +103,7 @@ def _learner(setting: Setting, name: str | None) -> SessionDevice:
 def _situation(
     name: str, source: Any, shapes: Mapping[str, Sequence[int]], setting: Setting, target: SessionDevice, *, alone: bool
 ) -> Situation:
-    prepared = prepare_for(load_model(source), setting)
+    prepared = prepare_for(load_model(as_onnx(source)), setting)
     input_shapes = {
         input_name: tuple(int(size) for size in shape)
         for input_name, shape in shapes.items()

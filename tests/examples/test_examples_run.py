@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -139,3 +140,13 @@ def test_digits_are_trained_partly_on_a_driver_in_c(acme_c):
     for graph in ("forward", "backward"):
         assert 0.3 < float(re.search(rf"^{graph}: (\S+)% of FLOPs off the CPU$", told, re.MULTILINE)[1]) / 100 < 1
     assert float(re.search(r"^PyTorch by itself: .* at most (\S+) apart$", told, re.MULTILINE)[1]) < 1e-3
+
+
+@pytest.mark.skipif(find_spec("paddle2onnx") is None, reason="the package paddle2onnx is not installed")
+def test_paddle_ocr_reads_what_it_drew():
+    done = start("paddle_ocr.py", "--text", "31415926")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "fake_npu runs 100.0% of nodes, 100.0% of FLOPs",
+        "read '31415926', was '31415926'",
+    ]

@@ -1,0 +1,118 @@
+"""Read digits by a network that Paddle saved, through Paddle's predictor with one import changed.
+
+    pip install '.[paddle]' && python examples/paddle_ocr.py [-d DEVICE] [--text 20260131] [--in-paddle]
+
+The network is small and needs no training: a convolution whose filters are the digits, a probability for each digit or
+none at every column, as recognizers for CTC have it. Paddle saves it, in a process of its own, for lines of any width.
+With `--in-paddle` the same script runs in Paddle: nothing but the import differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DIGITS = (
+    "111101101101111", "010110010010111", "111001111100111", "111001111001111", "101101111001001",
+    "111100111001111", "111100111101111", "111001001001001", "111101111101111", "111101111001111",
+)  # fmt: skip
+"""Of each digit, five rows of three dots."""
+BLANK = len(DIGITS)
+"""The class of a column with no digit, as CTC has one."""
+
+
+def main() -> None:
+    """Save the network, draw a line of digits, read it."""
+    chosen = parse_arguments()
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, __file__, "--save", folder], check=True, capture_output=True)
+        probabilities = predicted(chosen, Path(folder), drawn(chosen.text))
+    print(f"read {text_of(probabilities)!r}, was {chosen.text!r}")
+
+
+def predicted(chosen: argparse.Namespace, folder: Path, picture: np.ndarray) -> np.ndarray:
+    """What the network says of a picture: as a script of Paddle's has it, but for the import."""
+    if chosen.in_paddle:
+        import paddle.inference as paddle_infer
+    else:
+        import nnadapter.paddle as paddle_infer
+
+    config = paddle_infer.Config(str(folder / "inference.json"), str(folder / "inference.pdiparams"))
+    config.disable_glog_info()
+    if not chosen.in_paddle:
+        config.enable_custom_device(chosen.device, 0)
+    predictor = paddle_infer.create_predictor(config)
+
+    handle = predictor.get_input_handle(predictor.get_input_names()[0])
+    handle.reshape(picture.shape)
+    handle.copy_from_cpu(picture)
+    predictor.run()
+    output = predictor.get_output_handle(predictor.get_output_names()[0])
+    if not chosen.in_paddle:
+        coverage = predictor.report().coverage
+        print(f"{chosen.device} runs {coverage.nodes:.1%} of nodes, {coverage.flops:.1%} of FLOPs")
+    return output.copy_to_cpu()
+
+
+def save(folder: Path) -> None:
+    """Save the network, by Paddle: pictures [N, 1, 5, W], probabilities [N, W - 2, 11]."""
+    import paddle
+
+    class Reader(paddle.nn.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.match = paddle.nn.Conv2D(1, BLANK + 1, (5, 3))
+            filters = np.zeros((BLANK + 1, 1, 5, 3), np.float32)
+            filters[:BLANK, 0] = templates() * 2 - 1
+            limits = 0.5 - templates().sum((1, 2))  # what a filter gives for its own digit, less a half
+            self.match.weight.set_value(filters)
+            self.match.bias.set_value(np.append(limits, 0.0).astype(np.float32))
+
+        def forward(self, picture: Any) -> Any:
+            columns = self.match(picture).squeeze(2).transpose([0, 2, 1])
+            return paddle.nn.functional.softmax(columns * 20.0, axis=2)
+
+    network = Reader()
+    network.eval()
+    spec = paddle.static.InputSpec([None, 1, 5, None], "float32", "picture")
+    paddle.jit.save(network, str(folder / "inference"), input_spec=[spec])
+
+
+def templates() -> np.ndarray:
+    """The digits as dots [10, 5, 3], 0 or 1."""
+    return np.array([[int(dot) for dot in digit] for digit in DIGITS], np.float32).reshape(BLANK, 5, 3)
+
+
+def drawn(text: str) -> np.ndarray:
+    """A picture [1, 1, 5, W] of digits, a column between them."""
+    dots = [np.pad(templates()[int(digit)], ((0, 0), (1, 1))) for digit in text]
+    return np.concatenate(dots, axis=1)[None, None]
+
+
+def text_of(probabilities: np.ndarray) -> str:
+    """The likeliest class of each column; blanks left out, and what stands twice in a row."""
+    classes = probabilities[0].argmax(axis=1)
+    kept = [each for each, before in zip(classes, [BLANK, *classes], strict=False) if each not in (before, BLANK)]
+    return "".join(map(str, kept))
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Read the command line; `--save FOLDER` is how the script starts itself."""
+    parser = argparse.ArgumentParser(description="Read digits by a network that Paddle saved.")
+    parser.add_argument("-d", "--device", default="fake_npu", help="what `nnadapter devices` lists (default: fake_npu)")
+    parser.add_argument("--text", default="20260131", help="digits to draw and to read")
+    parser.add_argument("--in-paddle", action="store_true", help="run in Paddle instead, to compare")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--save"]:
+        save(Path(sys.argv[2]))
+    else:
+        main()

@@ -1,0 +1,136 @@
+"""The files of a Paddle model -> its ONNX model, by a process of its own (`worker.py`).
+
+The process sees the files under plain names in a folder of its own, where nothing else is: Paddle's C++ takes neither
+every path nor every letter. What it prints is caught, and quoted where it fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nnadapter import limits
+from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.paddle_models.finding import PaddleFiles
+
+_BEGIN = "import sys; sys.path[:] = sys.argv[2:]; from nnadapter.paddle_models.worker import main; main(sys.argv[1])"
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
+_REASONS = (
+    re.compile(r"Model checker error log: (?P<reason>.*)"),
+    re.compile(r"Failed to convert PaddlePaddle model: (?P<reason>.*)"),
+    re.compile(r"\[ERROR\](?:\[Paddle2ONNX\])? ?(?P<reason>.*)"),
+    re.compile(r"(?P<reason>\w*(?:Error|Exception): .*)"),
+)
+"""How lines of the converter begin that say what is wrong, the most telling one first."""
+_NO_MODEL = "The exported ONNX model is invalid"
+"""It says so and gives the model all the same."""
+_ABORTED = "Due to the unsupported operators"
+_QUOTED = 300
+_SAID_BYTES = 1 << 16
+_INSTALLING = {"POLYGRAPHY_AUTOINSTALL_DEPS": "0"}
+_QUIET = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": "ignore", "PADDLE_DISABLE_PROGRESS_BAR": "1"}
+_SETTINGS = {"FLAGS_enable_pir_api": "1", "CUDA_VISIBLE_DEVICES": ""}
+_LEFT_OUT = ("CUSTOM_DEVICE_ROOT", "PYTHONSTARTUP")
+
+
+def convert(files: PaddleFiles) -> bytes:
+    """Return the ONNX model of a Paddle model.
+
+    Raises:
+        InvalidModelError: it cannot be converted; the message says why, with the operations that are at fault.
+        ModelFileError: there is no room for it to be converted in.
+    """
+    what = f"Paddle model {str(files.structure)!r}"
+    try:
+        with tempfile.TemporaryDirectory(prefix="nnadapter-paddle-", ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            _place(files.structure, folder / f"model{'.pdmodel' if files.is_old else '.json'}")
+            if files.parameters is not None:
+                _place(files.parameters, folder / "model.pdiparams")
+            code, said = _run(folder, what)
+            told = _told(folder)
+            made = folder / "model.onnx"
+            if code or not made.exists() or _NO_MODEL in said:
+                raise InvalidModelError(f"{what} cannot be converted to ONNX: {_why(code, said, told)}")
+            return made.read_bytes()
+    except OSError as error:
+        raise ModelFileError(f"{what} cannot be converted: {error.strerror or error}; make room for it") from error
+
+
+def _place(path: Path, target: Path) -> None:
+    """Have a file stand under another name as well."""
+    try:
+        target.symlink_to(path.absolute())
+    except (OSError, NotImplementedError):  # not everybody may, on Windows
+        shutil.copyfile(path, target)
+
+
+def _run(folder: Path, what: str) -> tuple[int, str]:
+    """The exit code of the process, and what it printed last."""
+    environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
+    path = [each for each in sys.path if isinstance(each, str)]
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [sys.executable or "python", "-c", _BEGIN, str(folder), *path],
+            cwd=folder,
+            env={**environment, **_INSTALLING, **_QUIET, **_SETTINGS},
+            stdin=subprocess.PIPE,  # its end tells the process that this one is gone
+            stdout=said,
+            stderr=said,
+            process_group=0,  # an interrupt from the keyboard is this process's alone
+        )
+        try:
+            code = process.wait(limits.PADDLE_CONVERSION_S)
+        except subprocess.TimeoutExpired:
+            raise InvalidModelError(
+                f"{what} was not converted to ONNX within {limits.PADDLE_CONVERSION_S:g} s; convert it with "
+                "paddle2onnx, and give the ONNX model"
+            ) from None
+        finally:
+            process.kill()
+            process.wait()
+            assert process.stdin is not None, "it is a pipe"
+            process.stdin.close()
+        said.seek(max(0, said.seek(0, os.SEEK_END) - _SAID_BYTES))
+        return code, _COLORS.sub("", said.read().decode(errors="replace"))
+
+
+def _told(folder: Path) -> Mapping[str, Any]:
+    """What the process knew, as far as it came."""
+    try:
+        told = json.loads((folder / "told.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _why(code: int, said: str, told: Mapping[str, Any]) -> str:
+    """What is said of a failure."""
+    unsupported = told.get("unsupported", ())
+    if told.get("wrong"):
+        return f"what paddle2onnx makes of it is not what Paddle computes: {str(told['wrong'])[:_QUOTED]}"
+    if _ABORTED in said:
+        names = ", ".join(map(str, unsupported)) or "which, it does not say"
+        return f"paddle2onnx has no form of these operations: {names}; replace them in the network and save it again"
+    lines = said.splitlines()
+    for pattern in _REASONS:
+        found = next((match for line in lines if (match := pattern.search(line)) and match["reason"].strip()), None)
+        if found is not None:
+            return _quoted(found["reason"])
+    if told.get("error"):
+        return _quoted(told["error"])
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"the process that converts it {how}; save the model again, or convert it elsewhere and give the ONNX model"
+
+
+def _quoted(text: str) -> str:
+    text = " ".join(str(text).split()).rstrip(".")
+    return f"paddle2onnx says: {text[:_QUOTED]}"

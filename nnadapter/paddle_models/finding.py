@@ -1,0 +1,157 @@
+"""A path -> the files of an inference model of Paddle's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nnadapter import limits
+from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.files.beginning import PADDLE_OLD_NAME
+
+_MAGIC = b'"magic":"pir"'
+_MAGIC_WITHIN = 256
+"""Bytes at the beginning of a structure of Paddle 3 in which its magic stands."""
+_HAS_PARAMETERS = b'{"#":"p",'
+"""How an operation that stands for a parameter begins there."""
+_USUAL = ("inference", "model", "__model__")
+"""Stems that Paddle's own tools write, the one that is taken first in front."""
+_OLD_PARAMETERS = ("__params__", "params")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaddleFiles:
+    """A model in one or two files."""
+
+    structure: Path
+    parameters: Path | None
+    """None: it has none."""
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it was saved before Paddle 3, as a program in protobuf."""
+        return self.structure.suffix != ".json"
+
+
+def files_of(path: Path, parameters: Path | None = None) -> PaddleFiles:
+    """Return the files of the model at a path.
+
+    Args:
+        path: a folder that holds one model, the file of its structure, or that of its parameters.
+        parameters: the file of its parameters; looked for beside its structure if None.
+
+    Raises:
+        ModelFileError: a file is not there or cannot be read, or a folder holds no model or several.
+        InvalidModelError: a file is no model of Paddle's, or too large.
+    """
+    structure = _structure_in(path) if path.is_dir() else _structure_of(path)
+    _check_file(structure, "model file", limits.PADDLE_STRUCTURE_BYTES)
+    needs_parameters = _looked_at(structure)
+    found = parameters or _parameters_of(structure)
+    if found is None and needs_parameters:
+        raise ModelFileError(
+            f"the parameters of the Paddle model {str(structure)!r} are not there, expected "
+            f"{structure.with_suffix('.pdiparams').name!r} beside it; copy both files"
+        )
+    if found is not None:
+        _check_file(found, "file of parameters", limits.MESSAGE_BYTES)
+    return PaddleFiles(structure=structure, parameters=found)
+
+
+def structures_in(folder: Path) -> Mapping[str, Path]:
+    """Return the structures of models in a folder, by their names without endings.
+
+    Raises:
+        ModelFileError: the folder cannot be read.
+    """
+    try:
+        names = sorted(each.name for each in folder.iterdir() if each.is_file())
+    except OSError as error:
+        raise ModelFileError(f"folder {str(folder)!r} cannot be read: {error.strerror}; check the path") from error
+    stems: dict[str, Path] = {}
+    for name in names:  # .json comes before .pdmodel, as Paddle prefers it
+        path = folder / name
+        if path.suffix == ".pdmodel" or name == PADDLE_OLD_NAME or (path.suffix == ".json" and _is_structure(path)):
+            stems.setdefault(path.stem, path)
+    return stems
+
+
+def _structure_in(folder: Path) -> Path:
+    """The structure of the one model in a folder, or of the one that is called as Paddle calls it."""
+    stems = structures_in(folder)
+    for usual in _USUAL:
+        if usual in stems:
+            return stems[usual]
+    if len(stems) > 1:
+        raise ModelFileError(
+            f"folder {str(folder)!r} holds several Paddle models: {', '.join(each.name for each in stems.values())}; "
+            "give the path of one of them"
+        )
+    if not stems:
+        raise ModelFileError(
+            f"model file {str(folder)!r} cannot be read: Is a directory, and holds no Paddle model (inference.json or "
+            "inference.pdmodel, with inference.pdiparams); give the path of a file"
+        )
+    return next(iter(stems.values()))
+
+
+def _structure_of(path: Path) -> Path:
+    """The structure that a path of a file means: what is given as parameters has it beside it."""
+    if path.suffix != ".pdiparams":
+        return path
+    for suffix in (".json", ".pdmodel"):
+        if path.with_suffix(suffix).is_file():
+            return path.with_suffix(suffix)
+    raise ModelFileError(
+        f"{str(path)!r} holds the parameters of a Paddle model, and its structure is not beside it, expected "
+        f"{path.with_suffix('.json').name!r} or {path.with_suffix('.pdmodel').name!r}; copy both files"
+    )
+
+
+def _parameters_of(structure: Path) -> Path | None:
+    beside = structure.with_suffix(".pdiparams")
+    names = [structure.parent / name for name in _OLD_PARAMETERS] if structure.name == PADDLE_OLD_NAME else []
+    return next((each for each in (beside, *names) if each.exists()), None)
+
+
+def _check_file(path: Path, what: str, most: int) -> None:
+    if not path.exists():
+        raise ModelFileError(f"{what} {str(path)!r} does not exist; check the path")
+    if not path.is_file():  # a pipe, a device: it is read more than once
+        raise ModelFileError(f"{what} {str(path)!r} is no regular file; save the model in files")
+    try:
+        with path.open("rb"):
+            size = path.stat().st_size
+    except OSError as error:
+        raise ModelFileError(f"{what} {str(path)!r} cannot be read: {error.strerror}; check the path") from error
+    if size > most:
+        raise InvalidModelError(
+            f"{what} {str(path)!r} has {size:,} bytes, expected at most {most:,}, since it is converted in one piece"
+        )
+    if not size:
+        raise InvalidModelError(f"{what} {str(path)!r} is empty; save or download the model again")
+
+
+def _looked_at(structure: Path) -> bool:
+    """Whether a structure needs parameters.
+
+    Raises:
+        InvalidModelError: it is no structure.
+    """
+    if structure.suffix != ".json":
+        return True
+    if not _is_structure(structure):
+        raise InvalidModelError(
+            f"{str(structure)!r} is not a Paddle model: it does not begin as one of Paddle 3 does; give "
+            "inference.json, inference.pdmodel, or their folder"
+        )
+    return _HAS_PARAMETERS in structure.read_bytes()
+
+
+def _is_structure(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return _MAGIC in file.read(_MAGIC_WITHIN)
+    except OSError:
+        return False

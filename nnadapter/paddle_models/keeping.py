@@ -1,0 +1,120 @@
+"""Paddle models -> ONNX models, converted once and kept in the folder of the cache by what they hold."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from hashlib import file_digest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nnadapter.caching.entry import Entry, UnusableError
+from nnadapter.caching.folder import Folder, Miss
+from nnadapter.caching.key import Key, KeyPart, told_part
+from nnadapter.caching.outcome import warn_once
+from nnadapter.caching.usual import folder_of
+from nnadapter.errors import ModelFileError
+from nnadapter.files.beginning import is_paddle_model
+from nnadapter.options import Options, options_from
+from nnadapter.paddle_models.converting import convert
+from nnadapter.paddle_models.finding import PaddleFiles, files_of
+from nnadapter.paddle_models.requirements import require_paddle
+from nnadapter.paddle_models.worker import OPSET
+from nnadapter.process.forking import new_lock
+
+if TYPE_CHECKING:
+    import onnx
+
+KIND = "onnx"
+"""Of entries that are models which were converted."""
+_REVISION = 1
+"""Raised whenever `mending` or `worker` make something else of a model."""
+_converting = new_lock()
+"""One model is converted at a time: who wants the same one finds it kept."""
+
+
+def as_onnx(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    options: Options | Mapping[str, Any] | None = None,
+    parameters: str | os.PathLike[str] | None = None,
+) -> Any:
+    """Return a model of Paddle's as the contents of an ONNX file, and any other as it is.
+
+    Args:
+        source: what a person gives as a model; `is_paddle_model` says whether it is one.
+        options: say where it is kept: in the folder of the cache, the usual one unless `cache_dir` names another.
+        parameters: the file of its parameters, where that does not stand beside it under its name.
+
+    Raises:
+        MissingExtraError: Paddle or paddle2onnx are not here.
+        ModelFileError, InvalidModelError: the model cannot be read, or not be converted.
+    """
+    if not is_paddle_model(source):
+        return source
+    assert isinstance(source, (str, os.PathLike))
+    files = files_of(Path(source), Path(parameters) if parameters is not None else None)
+    versions = require_paddle(f"Paddle model {os.fspath(source)!r}")
+    chosen = options_from(options)
+    if chosen.cache_dir is False:
+        with _converting:
+            return convert(files)
+    return _kept(files, versions, folder_of(chosen))
+
+
+def _kept(files: PaddleFiles, versions: Mapping[str, str], folder: Folder) -> bytes:
+    key = _key(files, versions)
+    kept = _found(folder, key)
+    if isinstance(kept, bytes):
+        return kept
+    with _converting:
+        kept = _found(folder, key)
+        if isinstance(kept, bytes):
+            return kept
+        if kept.is_defect:
+            warn_once(f"cache {str(folder.path)!r}: {kept.why}; it is made anew")
+        started = time.perf_counter()
+        contents = convert(files)
+        if _key(files, versions) != key:
+            raise ModelFileError(
+                f"Paddle model {str(files.structure)!r} changed while it was converted; wait until it is written"
+            )
+        why = folder.keep(key, contents, time.perf_counter() - started)
+    if why:
+        warn_once(f"a Paddle model that was converted is not kept: {why}")
+    return contents
+
+
+def _found(folder: Folder, key: Key) -> bytes | Miss:
+    """The model that is kept, or why there is none."""
+    found = folder.find(key)
+    if not isinstance(found, Entry):
+        return found
+    try:
+        return bytes(found.made)
+    except UnusableError as error:
+        return Miss(f"there is an entry, and {error}", is_defect=True)
+
+
+def _key(files: PaddleFiles, versions: Mapping[str, str]) -> Key:
+    nothing = told_part({})
+    parts = {
+        "device": told_part({"name": "paddle"}),
+        "driver": told_part(versions),
+        "host": told_part({"revision": _REVISION}),
+        "machine": nothing,
+        "options": told_part({"opset": OPSET}),
+        "structure": _part(files.structure, {"operations": f"a Paddle model, {files.structure.name}"}),
+        "shapes": KeyPart(nothing.digest, {"inputs": "all shapes"}),
+        "constants": nothing if files.parameters is None else _part(files.parameters, {}),
+    }
+    return Key(KIND, parts)
+
+
+def _part(path: Path, words: Mapping[str, str]) -> KeyPart:
+    """A file, by what it holds."""
+    try:
+        with path.open("rb") as file:
+            return KeyPart(file_digest(file, "sha256").hexdigest(), {**words, "bytes": str(path.stat().st_size)})
+    except OSError as error:
+        raise ModelFileError(f"{str(path)!r} cannot be read: {error.strerror}; check the path") from error

@@ -1,0 +1,79 @@
+"""What is put right in a model that paddle2onnx wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from nnadapter.onnx.files import load_model
+from nnadapter.paddle_models.quantized import restore, unrounded
+
+if TYPE_CHECKING:
+    import onnx
+
+
+def mended(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -> bytes:
+    """Return a model as it is to be run.
+
+    1. Outputs get the names that they have in Paddle, where the converter gave them others.
+    2. Operations that quantize to integers do so again (`quantized`).
+    3. Nodes and weights that nothing reads are left out.
+
+    Args:
+        contents: of the model.
+        outputs: names of its outputs in Paddle; none where the model has these.
+        quantizing: how many operations quantize.
+
+    Raises:
+        InvalidModelError: it is no model.
+        ValueError: the converter wrote something otherwise than is known.
+    """
+    model = load_model(contents)
+    named = dict(zip((each.name for each in model.graph.output), outputs, strict=False))
+    for node in model.graph.node:
+        for position, name in enumerate(node.output):
+            node.output[position] = named.get(name, name)
+        for position, name in enumerate(node.input):
+            node.input[position] = named.get(name, name)
+    for value in model.graph.output:
+        value.name = named.get(value.name, value.name)
+    if quantizing:
+        restore(model, quantizing)
+    _drop_unread(model.graph)
+    return _contents(model)
+
+
+def without_rounding(contents: bytes) -> bytes:
+    """Return a model that quantizes as one that does not, which is what Paddle's predictor runs on the CPU."""
+    model = load_model(contents)
+    unrounded(model)
+    _drop_unread(model.graph)
+    return _contents(model)
+
+
+def _drop_unread(graph: onnx.GraphProto) -> None:
+    """Remove nodes and initializers that no output depends on."""
+    read, nodes = {value.name for value in graph.output}, list[object]()
+    for node in reversed(graph.node):
+        if not read.isdisjoint(node.output):
+            read.update(_read_by(node))
+            nodes.append(node)
+    kept = [each for each in graph.initializer if each.name in read]
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(reversed(nodes))
+    graph.initializer.extend(kept)
+
+
+def _read_by(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node reads, in graphs that it holds as well."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (value.name for value in graph.output)
+            for inner in graph.node:
+                yield from _read_by(inner)
+
+
+def _contents(model: onnx.ModelProto) -> bytes:
+    contents: bytes = model.SerializeToString()
+    return contents

@@ -1,0 +1,56 @@
+"""Whether Paddle and its converter to ONNX are here, and which; nothing is imported."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from importlib.util import find_spec
+from types import MappingProxyType
+
+from nnadapter.errors import MissingExtraError
+
+PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"paddle": ("paddlepaddle", "paddlepaddle-gpu", "paddlepaddle-xpu"), "paddle2onnx": ("paddle2onnx",)}
+)
+"""Module -> the packages that bring it."""
+_LOWEST: Mapping[str, tuple[int, int]] = MappingProxyType({"paddle": (3, 0), "paddle2onnx": (2, 0)})
+
+_EXTRA = "pip install 'nnadapter[paddle]'"
+_ALONE = "pip install 'paddlepaddle>=3.0' && pip install --no-deps 'paddle2onnx>=2.0.1'"
+"""From Python 3.12 on: a package that paddle2onnx asks for, and does not use here, has no wheel there."""
+
+
+def require_paddle(what: str) -> Mapping[str, str]:
+    """Return the versions of Paddle and of paddle2onnx, by module; `?` where no package says it.
+
+    Raises:
+        MissingExtraError: one of them is not there or too old, and `what` needs it.
+    """
+    versions = {module: _version(packages) for module, packages in PACKAGES.items()}
+    for module, version in versions.items():
+        lowest = _LOWEST[module]
+        if find_spec(module) is None:
+            found = "is not installed"
+        elif version != "?" and tuple(map(int, re.findall(r"\d+", version)[:2])) < lowest:
+            found = f"is here in version {version}, expected {'.'.join(map(str, lowest))} or later"
+        else:
+            continue
+        package = PACKAGES[module][0]
+        raise MissingExtraError(
+            f"{what} needs the packages paddlepaddle and paddle2onnx, of which {package} {found}; "
+            f"run: {_EXTRA if sys.version_info < (3, 12) else _ALONE}",
+            extra="paddle",
+            package=package,
+        )
+    return versions
+
+
+def _version(packages: tuple[str, ...]) -> str:
+    for package in packages:
+        try:
+            return metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return "?"

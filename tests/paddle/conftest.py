@@ -1,0 +1,29 @@
+"""Networks that Paddle saved and ran, once for all processes of a test run; none of them imports Paddle."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory):
+    """A folder with a folder for each network of `networks.py`, and one that keeps what is converted."""
+    for package in ("paddle", "paddle2onnx"):
+        if find_spec(package) is None:
+            pytest.skip(f"the package {package} is not installed")
+    base = tmp_path_factory.getbasetemp()
+    root = (base.parent if base.name.startswith("popen-") else base) / "paddle networks"
+    root.mkdir(exist_ok=True)
+    with (root / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (root / "done").exists():
+            script = Path(__file__).with_name("networks.py")
+            subprocess.run([sys.executable, str(script), str(root)], check=True, capture_output=True)
+            (root / "done").touch()
+    return root

@@ -1,0 +1,39 @@
+"""Every network of the benchmark: Paddle's results, or a refusal that says why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "paddle_networks.py"
+REFUSED = {"LSTM, two layers", "SimpleRNN", "deformable convolution", "loop and branch", "pooling, adaptive", "svd"}
+"""What paddle2onnx has no form of, or a wrong one."""
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif(find_spec("paddle2onnx") is None, reason="the package paddle2onnx is not installed")
+def test_each_is_right_or_refused(tmp_path):
+    subprocess.run([sys.executable, str(SCRIPT), str(tmp_path / "saved")], check=True, capture_output=True)
+    refused, wrong = set(), {}
+    for path in sorted((tmp_path / "saved").iterdir()):
+        options = nna.Options(cache_dir=False, fallback="allow")
+        try:
+            session = nna.InferenceSession(path, devices="fake_npu", options=options)
+        except nna.errors.InvalidModelError:
+            refused.add(path.name)
+            continue
+        feeds, expected = np.load(path / "feeds.npz"), np.load(path / "results.npz")
+        results = session.run(None, {each.name: feeds[each.name] for each in session.get_inputs()})
+        for found, wanted in zip(results, expected.values(), strict=True):
+            largest = np.abs(np.asarray(wanted, np.float64)).max(initial=0.0)
+            off = np.abs(np.asarray(found, np.float64) - np.asarray(wanted, np.float64)).max(initial=0.0)
+            if off > 1e-4 * largest:
+                wrong[path.name] = off / largest
+    assert (refused, wrong) == (REFUSED, {})

@@ -1,0 +1,166 @@
+"""The process that converts, with another program in its place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from nnadapter import limits
+from nnadapter.errors import CacheWarning, InvalidModelError, MissingExtraError, ModelFileError
+from nnadapter.options import Options
+from nnadapter.paddle_models import converting, keeping, requirements
+from nnadapter.paddle_models.finding import PaddleFiles, files_of
+from tests.paddle_models.test_finding import filled
+
+MADE = "open(f'{sys.argv[1]}/model.onnx', 'wb').write(open(f'{sys.argv[1]}/model.json', 'rb').read()[:4])"
+
+
+@pytest.fixture
+def model(tmp_path):
+    return filled(tmp_path / "eine Datei 模型", "inference.json", "inference.pdiparams")
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    """Whatever is left behind would be seen."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(converting.tempfile, "tempdir", str(temporary))
+    monkeypatch.setattr(keeping, "require_paddle", lambda what: {"paddle": "3", "paddle2onnx": "2"})
+    yield
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.fixture
+def program(monkeypatch):
+    return lambda code: monkeypatch.setattr(converting, "_BEGIN", f"import json, os, sys; {code}")
+
+
+@pytest.mark.parametrize(
+    ("code", "match"),
+    [
+        ("os.abort()", "was killed by signal 6; save the model again"),
+        ("os._exit(3)", "ended with exit code 3"),
+        ("print('x')", "ended with exit code 0"),
+        ("print('\\033[0;31m[ERROR]\\tFailed to convert PaddlePaddle model: too new.\\033[0m'); os._exit(1)",
+         "paddle2onnx says: too new$"),
+        ("print('ValueError: no room'); os._exit(1)", "paddle2onnx says: ValueError: no room"),
+        (f"{MADE}; print('The exported ONNX model is invalid\\nModel checker error log: a circle')", "says: a circle$"),
+        ("json.dump({'unsupported': ['svd']}, open(f'{sys.argv[1]}/told.json', 'w')); "
+         "print('Due to the unsupported operators', flush=True); os.abort()", "no form of these operations: svd;"),
+        ("json.dump({'wrong': 'output a is off'}, open(f'{sys.argv[1]}/told.json', 'w')); os._exit(1)",
+         "not what Paddle computes: output a is off"),
+        ("open(f'{sys.argv[1]}/told.json', 'w').write('[1]'); os._exit(1)", "exit code 1"),
+    ],
+)  # fmt: skip
+def test_what_goes_wrong_is_one_sentence(model, program, code, match):
+    program(code)
+    with pytest.raises(InvalidModelError, match=match) as caught:
+        converting.convert(files_of(model))
+    assert "\n" not in str(caught.value) and "inference.json' cannot be converted" in str(caught.value)
+
+
+def test_a_process_that_hangs_is_given_up(model, program, monkeypatch):
+    monkeypatch.setattr(limits, "PADDLE_CONVERSION_S", 0.2)
+    program("import time; time.sleep(100)")
+    with pytest.raises(InvalidModelError, match=r"not converted to ONNX within 0\.2 s"):
+        converting.convert(files_of(model))
+
+
+def test_an_interrupt_ends_the_process(model, program, interruptible):
+    program("import time; time.sleep(100)")
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    began = time.perf_counter()
+    with pytest.raises(KeyboardInterrupt):
+        converting.convert(files_of(model))
+    assert time.perf_counter() - began < 50
+
+
+def test_nothing_that_it_prints_comes_through_and_nothing_is_installed(model, program, capfd):
+    program(f"print('loud'); assert os.environ['POLYGRAPHY_AUTOINSTALL_DEPS'] == '0'; {MADE}")
+    assert converting.convert(files_of(model)) == b'{"ba'
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_folder_that_may_only_be_read_is_enough(model, program):
+    model.chmod(0o500)
+    program(MADE)
+    assert converting.convert(files_of(model)) == b'{"ba'
+    model.chmod(0o700)
+
+
+def test_a_model_is_converted_once_and_kept_by_what_it_holds(model, program, tmp_path):
+    options = Options(cache_dir=tmp_path / "cache")
+    program(MADE)
+    first = keeping.as_onnx(model, options)
+    program("os.abort()")
+    assert keeping.as_onnx(model / "inference.json", options) == first
+    copy = filled(tmp_path / "copy", "inference.json", "inference.pdiparams")
+    assert keeping.as_onnx(copy, options) == first
+    (copy / "inference.pdiparams").write_bytes(b"other")
+    with pytest.raises(InvalidModelError):
+        keeping.as_onnx(copy, options)
+
+
+def test_threads_that_want_one_model_start_one_process(model, program, tmp_path):
+    counted = tmp_path / "counted"
+    program(f"open({str(counted)!r}, 'a').write('x'); {MADE}")
+    made = []
+    options = Options(cache_dir=tmp_path / "cache")
+    threads = [threading.Thread(target=lambda: made.append(keeping.as_onnx(model, options))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [b'{"ba'] * 3
+    assert counted.read_text() == "x"
+
+
+def test_without_a_cache_nothing_is_kept(model, program, tmp_path, monkeypatch):
+    monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
+    program(MADE)
+    assert keeping.as_onnx(model, Options(cache_dir=False)) == b'{"ba'
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_damaged_entry_is_made_anew(model, program, tmp_path):
+    options = Options(cache_dir=tmp_path / "cache")
+    program(MADE)
+    keeping.as_onnx(model, options)
+    (entry,) = (tmp_path / "cache").iterdir()
+    contents = bytearray(entry.read_bytes())
+    contents[contents.index(b'{"ba') + 1] ^= 1
+    entry.write_bytes(contents)
+    with pytest.warns(CacheWarning, match="made anew"):
+        assert keeping.as_onnx(model, options) == b'{"ba'
+
+
+def test_what_changes_meanwhile_is_not_kept(model, program, tmp_path):
+    program(f"{MADE}; open({str(model / 'inference.pdiparams')!r}, 'w').write('new')")
+    with pytest.raises(ModelFileError, match="changed while it was converted"):
+        keeping.as_onnx(model, Options(cache_dir=tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(("there", "versions", "match"), [
+    (False, {}, "of which paddlepaddle is not installed; run: pip install 'nnadapter\\[paddle\\]'"),
+    (True, {"paddlepaddle": "2.6.1", "paddle2onnx": "2.0.1"}, "paddlepaddle is here in version 2.6.1, expected 3.0 or"),
+])  # fmt: skip
+def test_packages_that_are_missing_are_named(monkeypatch, there, versions, match):
+    monkeypatch.setattr(requirements, "_ALONE", requirements._EXTRA)
+    monkeypatch.setattr(requirements, "find_spec", lambda name: there or None)
+    monkeypatch.setattr(requirements, "_version", lambda packages: versions.get(packages[0], "?"))
+    with pytest.raises(MissingExtraError, match=match) as caught:
+        requirements.require_paddle("Paddle model 'm'")
+    assert (caught.value.extra, caught.value.package) == ("paddle", "paddlepaddle")
+
+
+def test_a_structure_before_paddle_3_has_another_name(tmp_path, program):
+    filled(tmp_path, "inference.pdmodel", "inference.pdiparams")
+    program("open(f'{sys.argv[1]}/model.onnx', 'w').write(' '.join(sorted(os.listdir(sys.argv[1]))))")
+    files = files_of(tmp_path)
+    assert isinstance(files, PaddleFiles)
+    assert converting.convert(files) == b"model.onnx model.pdiparams model.pdmodel"

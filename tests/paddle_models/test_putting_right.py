@@ -1,0 +1,145 @@
+"""What is changed in structures and in models, without Paddle."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from nnadapter.paddle_models.checking import _apart
+from nnadapter.paddle_models.mending import mended, without_rounding
+from nnadapter.paddle_models.quantized import mark
+from nnadapter.paddle_models.rewriting import rewrite
+from nnadapter.paddle_models.structures import operations_of, unsupported_in
+from tests.models import parse
+
+
+def program(*operations):
+    return {"regions": [{"blocks": [{"ops": list(operations)}]}]}
+
+
+def attribute(name, kind, value):
+    return {"N": name, "AT": {"#": kind, "D": value}}
+
+
+def test_doubles_become_floats_where_floats_are_read():
+    scale = {"#": "0.a_array", "D": [{"#": "0.a_f64", "D": 2.0}]}
+    made = program({"#": "1.nearest_interp", "A": [{"N": "scale", "AT": scale}]}, {"#": "p", "A": [0, 1, "w"]})
+    assert rewrite(made)
+    assert scale["D"] == [{"#": "0.a_f32", "D": 2.0}]
+    assert not rewrite(made)
+
+
+def test_constants_go_in_front_of_the_loops_that_read_them():
+    axes = {"#": "1.full_int_array", "A": []}
+    branch = {"#": "1.if", "regions": [{"blocks": [{"ops": [axes, {"#": "1.sum"}]}]}]}
+    loop = {"#": "1.while", "regions": [{"blocks": [{"ops": [branch]}]}]}
+    made = program({"#": "1.data"}, loop)
+    assert rewrite(made)
+    assert [each["#"] for each in made["regions"][0]["blocks"][0]["ops"]] == ["1.data", "1.full_int_array", "1.while"]
+    assert operations_of(made) == {"full_int_array", "sum"}
+
+
+def test_operations_are_found_under_the_names_of_the_converter():
+    listed = ["elementwise_add", "batch_norm", "array_write_", "relu"]
+    assert unsupported_in(["add", "batch_norm_", "array_write_", "relu", "svd"], listed) == ["svd"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("bit_length", 4), ("qmin", -8), ("qmax", 448)])
+def test_what_is_not_quantized_to_8_bits_is_refused(name, value):
+    given = {"bit_length": 8, "qmin": -128, "qmax": 127, name: value}
+    attributes = [attribute(each, "0.a_i32", number) for each, number in given.items()]
+    with pytest.raises(ValueError, match=f"{name} {value}"):
+        mark(program({"#": "1.quantize_linear", "A": attributes}))
+
+
+WRITTEN = """<ir_version: 9, opset_import: ["" : 19]>
+g (float[2, 3] x) => (float[2, 3] y) <float scale = {1.5}, float zero = {0.0}> {
+    q_divisor = Constant <value = float {448.0}> ()
+    q_scale = Div(scale, q_divisor)
+    q_zero = Cast <to = 17> (zero)
+    quantized = QuantizeLinear <axis = 1> (x, q_scale, q_zero)
+    reals = Cast <to = 1> (quantized)
+    d_divisor = Constant <value = float {112.0}> ()
+    d_scale = Div(scale, d_divisor)
+    d_zero = Cast <to = 17> (zero)
+    again = Cast <to = 17> (reals)
+    dequantized = DequantizeLinear <axis = 1> (again, d_scale, d_zero)
+    low = Constant <value = float {-448.0}> ()
+    high = Constant <value = float {448.0}> ()
+    above = Max(dequantized, low)
+    y = Min(above, high)
+}"""
+
+
+def as_written():
+    model = parse(WRITTEN)
+    for node in model.graph.node:
+        if node.op_type == "Constant":
+            (value,) = node.attribute[0].t.float_data
+            node.attribute[0].t.ClearField("float_data")
+            node.attribute[0].t.raw_data = struct.pack("<f", value)
+    return model
+
+
+def run(contents, x):
+    return onnxruntime.InferenceSession(contents, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+
+
+def test_integers_are_made_of_what_was_marked():
+    x = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
+    contents = mended(as_written().SerializeToString(), [], 2)
+    np.testing.assert_allclose(run(contents, x), np.clip(np.rint(x / 1.5 * 127), -128, 127) * 1.5 / 127, rtol=1e-6)
+    np.testing.assert_array_equal(run(without_rounding(contents), x), x)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda model: model.graph.node[1].ClearField("op_type"), "made by no Div"),
+        (lambda model: model.graph.node[0].attribute[0].t.ClearField("raw_data"), "divided by something else"),
+        (lambda model: setattr(model.graph.node[2].attribute[0], "i", 2), "to type 2, expected 17"),
+        (lambda model: setattr(model.graph.node[12], "op_type", "Add"), "0 nodes of type Max"),
+    ],
+)
+def test_another_form_of_quantizing_nodes_is_refused(change, match):
+    model = as_written()
+    change(model)
+    with pytest.raises(ValueError, match=match):
+        mended(model.SerializeToString(), [], 2)
+    with pytest.raises(ValueError, match="3 operations quantize, and 2 nodes do"):
+        mended(as_written().SerializeToString(), [], 3)
+
+
+def test_outputs_get_their_names_and_what_nobody_reads_goes():
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float x, bool b) => (float a) <float w = {1.0}, float dead = {2.0}> {
+        unread = Neg(dead)
+        a = If (b) <
+            then_branch = t () => (float c) { c = Add(x, w) }, else_branch = e () => (float d) { d = Neg(x) }
+        >
+    }"""
+    model = onnx.load_from_string(mended(parse(text).SerializeToString(), ["fc.tmp_0"]))
+    assert [each.name for each in model.graph.output] == ["fc.tmp_0"]
+    assert [node.op_type for node in model.graph.node] == ["If"]
+    assert [each.name for each in model.graph.initializer] == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "said"),
+    [
+        (np.ones((1, 2)), np.ones((2, 2)), r"is float64[1, 2], and float64[2, 2] in Paddle"),
+        (np.ones(3, np.int64), np.ones(3, np.int32), "is int64[3]"),
+        (np.array([1.0, 2.0]), np.array([1.0, 2.01]), ""),
+        (np.array([1.0, 2.0]), np.array([1.0, 2.5]), "differs by 0.5"),
+        (np.array([np.nan]), np.array([1.0]), "is not finite"),
+        (np.array([1, 2]), np.array([1, 3]), "differs in 50%"),
+        (np.array([np.inf]), np.array([np.inf]), ""),
+        (np.ones(0), np.ones(0), ""),
+    ],
+)
+def test_how_far_results_may_be_off(found, wanted, said):
+    assert (said in _apart(found, wanted)) if said else _apart(found, wanted) == ""
