@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from nnadapter.options import Options, options_from
 from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.reports.report import PartitionReport
 from nnadapter.running.deviation import Tolerance, deviation
+from nnadapter.running.observed import KEEPING_NOTES
 from nnadapter.running.provenance import Provenance
 
 if TYPE_CHECKING:
@@ -216,13 +217,18 @@ class _Gathered:
         ]
         self.differences += of_feed
         self.nodes.append(_nodes_run(report, tested.provenance))
-        self.failures.update(dict.fromkeys(report.notes))
+        self.failures.update(dict.fromkeys(_failures(report)))
         agrees = all(each.agrees for each in of_feed)
         if self.telling is None or (self.telling.agrees and not agrees):
             of_names = dict(zip(names, expected, strict=True))
             self.telling = self._compared(
                 tolerances=tolerances, feed=feed, expected=of_names, agrees=agrees, report=report
             )
+
+
+def _failures(report: PartitionReport) -> Iterator[str]:
+    """What a report says of what fell back."""
+    return (note for note in report.notes if not note.startswith(KEEPING_NOTES))
 
 
 def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: str | os.PathLike[str] | None) -> None:

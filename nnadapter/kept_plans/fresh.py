@@ -20,7 +20,7 @@ from nnadapter.process.forking import new_lock
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.control import RunControl
 from nnadapter.running.filled import FilledClass
-from nnadapter.running.observed import Observed
+from nnadapter.running.observed import NO_PLAN_KEPT, Observed
 from nnadapter.running.outputs import Kept
 from nnadapter.running.planned import PlannedEngine
 from nnadapter.running.provenance import Provenance
@@ -62,7 +62,7 @@ class KeepingEngine(PlannedEngine):
     ) -> None:
         self._place, self._is_unchanged = place, is_unchanged
         self._verifies = options.verify is not None
-        self._note = f"no plan was kept that could be used: {why}"
+        self._note = f"{NO_PLAN_KEPT}: {why}"
         self._looked_at, self._writes = _BEGINNING, 0
         self._written: WeakKeyDictionary[Compiled, Bounds | None] = WeakKeyDictionary()
         self._writing = new_lock()

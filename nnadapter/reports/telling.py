@@ -11,7 +11,7 @@ from nnadapter.reports.incident_facts import incident_facts
 from nnadapter.reports.reading import report_from
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.transfer_facts import transfer_facts
-from nnadapter.running.observed import KeptReport, Observed
+from nnadapter.running.observed import PLAN_KEPT, KeptReport, Observed
 
 
 def report_told(observed: Observed | KeptReport) -> PartitionReport:
@@ -23,7 +23,6 @@ def report_told(observed: Observed | KeptReport) -> PartitionReport:
     return report_of(observed)
 
 
-_CACHED = "the plan was kept in the cache by an earlier session"
 _COMPILED = CacheFacts(hit=False, why="it was compiled from what was kept: its driver writes no program of it")
 
 
@@ -41,7 +40,7 @@ def _kept(observed: KeptReport) -> PartitionReport:
     return replace(
         report,
         segments=segments,
-        notes=(*((_CACHED,) if observed.cached is not None else ()), *report.notes, *observed.notes),
+        notes=(*((PLAN_KEPT,) if observed.cached is not None else ()), *report.notes, *observed.notes),
         plans=observed.plans,
         transfers=transfer_facts(observed.transfers),
         **incident_facts(observed.incidents),

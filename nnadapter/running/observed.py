@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from nnadapter.running.compiled import Compiled, TimedPlacement
 
 
+PLAN_KEPT = "the plan was kept in the cache by an earlier session"
+NO_PLAN_KEPT = "no plan was kept that could be used"
+KEEPING_NOTES = (PLAN_KEPT, NO_PLAN_KEPT)
+"""How notes begin that say where a plan comes from: nothing failed."""
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Observed:
     """A partitioning, and what was seen of it."""

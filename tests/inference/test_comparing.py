@@ -57,3 +57,10 @@ def test_an_output_that_is_there_twice():
     model = onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y, float[2] y) {{ y = Relu(x) }}")
     report = nna.compare(model, "fake_npu", {"x": np.float32([1, -1])})
     assert report.agrees and len(report.differences) == 2
+
+
+def test_a_plan_that_is_kept_or_not_is_no_failure(tmp_path):
+    model = parse(f"{HEAD} g (float[2, 4] x) => (float[2, 4] y) {{ y = Relu(x) }}")
+    for _ in range(2):
+        report = nna.compare(model, "fake_npu", FEED, options=nna.Options(cache_dir=tmp_path))
+        assert report.agrees and report.failures == ()
