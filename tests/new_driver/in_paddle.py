@@ -7,6 +7,7 @@ is the one of by_definition.py.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 
@@ -38,6 +39,12 @@ def _changed_in_place(x: paddle.Tensor) -> paddle.Tensor:
     F.relu_(y)
     y[0] = 1.0
     y[:, ::2] = x[:, ::2]
+    return y
+
+
+def _set_turned_round(x: paddle.Tensor) -> paddle.Tensor:
+    y = x + 0
+    y[::-1, :, ::-2] = x[:, :, ::2]
     return y
 
 
@@ -105,6 +112,7 @@ CASES = {
     "scaled": (lambda x: x * 2 + 1, A),
     "matmul": (paddle.matmul, A, _normal(4, 5)),
     "matmul transposed": (lambda x, y: paddle.matmul(x, y, transpose_y=True), A, B),
+    "matmul, broadcast": (paddle.matmul, _normal(2, 1, 3, 4), _normal(5, 4, 3)),
     "matmul of a vector": (lambda x: paddle.matmul(x, x[0]), B),
     "conv2d": (lambda x, w: F.conv2d(x, w, padding=1, stride=2), IMAGES, FILTER),
     "conv2d, four pads": (lambda x, w: F.conv2d(x, w, padding=[0, 1, 2, 1]), IMAGES, FILTER),
@@ -115,6 +123,8 @@ CASES = {
     "max_pool2d": (lambda x: F.max_pool2d(x, 2), IMAGES),
     "avg_pool2d": (lambda x: F.avg_pool2d(x, 3, stride=2, padding=1), IMAGES),
     "avg_pool2d with pads": (lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, exclusive=False), IMAGES),
+    "max_pool2d of pads alone": (lambda x: F.max_pool2d(x, 2, 2, 1, ceil_mode=True), IMAGES),
+    "avg_pool2d, four pads": (lambda x: F.avg_pool2d(x, 2, 1, [0, 1, 1, 0], exclusive=False), IMAGES),
     "pool to 1": (lambda x: F.adaptive_avg_pool2d(x, 1), IMAGES),
     "pool to 3, 4": (lambda x: F.adaptive_avg_pool2d(x, (3, 4)), IMAGES),
     "max pool to 3, 1": (lambda x: F.adaptive_max_pool2d(x, (3, 1)), IMAGES),
@@ -123,9 +133,16 @@ CASES = {
     "concat": (lambda x: paddle.concat([x, x], axis=-1), A),
     "mean of all": (paddle.mean, A),
     "mean": (lambda x: paddle.mean(x, axis=[0, -1], keepdim=True), A),
+    "mean, last axis first": (lambda x: paddle.mean(x, axis=[-1, 0]), A),
     "sum": (lambda x: paddle.sum(x, axis=1), A),
     "sum of int64": (paddle.sum, np.arange(5)),
     "cast": (lambda x: paddle.cast(x, "int32"), A),
+    "booleans added": (lambda x: (x > 0) + (x > 1), A),
+    "booleans ordered": (lambda x: (x > 0) < (x > -1), A),
+    "booleans equal": (lambda x: (x > 0) == (x > 1), A),
+    "compared in place": (lambda x: (x + 0).less_than_(x * 2), A),
+    "turned round": (lambda x: x[:, ::-1] + 0, A),
+    "set turned round": (_set_turned_round, A),
     "slice": (lambda x: x[:, 1:, ::2] + 0, A),
     "index": (lambda x: x[:, [0, 2]], A),
     "reshape": (lambda x: x.reshape([6, 4]) + x.reshape([6, 4]), A),
@@ -256,6 +273,32 @@ def no_room() -> dict[str, object]:
     except Exception as error:  # noqa: BLE001  as above
         return {"raised": type(error).__name__, "said": str(error)}
     return {}
+
+
+def room_again() -> dict[str, object]:
+    """Room that Paddle keeps for later is given to a tensor that it is too small for."""
+    paddle.set_device(DEVICE)
+    kept = paddle.empty([1200, 1 << 17], dtype="float32")  # rows of half a MiB; the device has a GiB
+    del kept
+    return {"shape": list(paddle.empty([1800, 1 << 17], dtype="float32").shape)}
+
+
+def fork() -> dict[str, object]:
+    """What a child is told that uses the device of its parent, and how the child ends."""
+    paddle.set_device(DEVICE)
+    x = paddle.ones([2]) + 1
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            (x + x).numpy()
+        except RuntimeError as error:
+            os.write(writing, str(error).encode())
+        sys.exit()
+    os.close(writing)
+    with os.fdopen(reading) as told:
+        said = told.read()
+    return {"said": said, "status": os.waitpid(child, 0)[1], "parent": (x + x).numpy().tolist()}
 
 
 if __name__ == "__main__":

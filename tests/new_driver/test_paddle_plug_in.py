@@ -60,7 +60,7 @@ def on_acme(plug_in, tmp_path_factory):
     """What acme_c gives, and what was told meanwhile."""
     folder = tmp_path_factory.mktemp("acme")
     compile_acme(folder)
-    return _in_paddle(plug_in, folder, "tutorial", "cases", "training", "threads", "no_room", GLOG_v="1")
+    return _in_paddle(plug_in, folder, "tutorial", "cases", "training", "threads", "no_room", "room_again", GLOG_v="1")
 
 
 @needs_compiler
@@ -99,6 +99,16 @@ class TestInPaddle:
         found = on_acme[0]["no_room"]
         assert found["raised"] == "MemoryError"
         assert "device 'acme_c:0', call 'allocate': 2147483648 bytes were asked for" in found["said"]
+
+    def test_room_that_paddle_keeps_is_given_back(self, on_acme):
+        assert on_acme[0]["room_again"]["shape"] == [1800, 1 << 17]
+
+    def test_a_child_is_told_that_the_device_is_its_parents(self, plug_in, tmp_path):
+        compile_acme(tmp_path)
+        found = _in_paddle(plug_in, tmp_path, "fork")[0]["fork"]
+        assert "device 'acme_c:0' was opened before this process was forked" in found["said"]
+        assert found["status"] == 0
+        assert found["parent"] == [4.0, 4.0]
 
     def test_a_library_that_is_not_there(self, plug_in, tmp_path):
         raised = _in_paddle(plug_in, tmp_path, "failures")[0]["failures"]

@@ -1,6 +1,7 @@
 #include "driver.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -33,6 +34,12 @@ std::vector<std::string> candidates() {
     return found;
 }
 
+bool is_whole(const NNAdapterDriver &table) {
+    return NNADAPTER_HAS(NNAdapterDriver, &table, compute) && table.open_device && table.close_device &&
+           table.create_context && table.destroy_context && table.supported && table.compile &&
+           table.destroy_program && table.create_execution && table.destroy_execution && table.compute;
+}
+
 const NNAdapterDriver &load() {
     std::string looked;
     for (const std::string &path : candidates()) {
@@ -44,10 +51,12 @@ const NNAdapterDriver &load() {
                                                     "' cannot be loaded: " + dlerror() + "; install its package again");
         auto entry = reinterpret_cast<const NNAdapterDriver *(*)(uint32_t)>(dlsym(library, "nnadapter_driver"));
         const NNAdapterDriver *table = entry ? entry(NNADAPTER_VERSION) : nullptr;
-        if (!table || table->version >> 16 != NNADAPTER_VERSION_MAJOR)
+        if (!table || table->version >> 16 != NNADAPTER_VERSION_MAJOR || table->version > NNADAPTER_VERSION)
             raise(NNADAPTER_DEVICE_UNAVAILABLE, path + " is no driver of version " +
                                                     std::to_string(NNADAPTER_VERSION_MAJOR) +
                                                     " of nnadapter's C interface; install the version that fits");
+        if (!is_whole(*table))
+            raise(NNADAPTER_DEVICE_UNAVAILABLE, path + " lacks required functions; its vendor must write them");
         return *table;
     }
     raise(NNADAPTER_DEVICE_UNAVAILABLE, "the driver of device '" + std::string(NAME) + "' is not there, looked for " +
@@ -92,6 +101,10 @@ std::vector<const NNAdapterAttribute *> defaults(const NNAdapterCapability &capa
     return values;
 }
 
+bool any_opened = false, forked = false;
+
+void note_fork() { forked = any_opened; }
+
 std::unique_ptr<Device> open(int id) {
     const NNAdapterDriver &table = driver();
     const Listed &devices = listed();
@@ -112,9 +125,10 @@ std::unique_ptr<Device> open(int id) {
         sentence.check(table.describe_device(made->handle, &made->capability, sentence.buffer()), "describe_device",
                        id);
     const auto options = defaults(made->capability);
-    sentence.check(table.create_context(made->handle, static_cast<uint32_t>(options.size()), options.data(),
-                                        &made->context, sentence.buffer()),
-                   "create_context", id);
+    const NNAdapterStatus status = table.create_context(made->handle, static_cast<uint32_t>(options.size()),
+                                                        options.data(), &made->context, sentence.buffer());
+    if (status != NNADAPTER_OK) table.close_device(made->handle); /* it is opened again when it is asked for again */
+    sentence.check(status, "create_context", id);
     return made;
 }
 
@@ -123,6 +137,14 @@ std::unique_ptr<Device> open(int id) {
 const NNAdapterDriver &driver() {
     static const NNAdapterDriver &table = load();
     return table;
+}
+
+const NNAdapterMemoryFunctions *memory_functions() {
+    return NNADAPTER_PADDLE_HAS(NNAdapterDriver, &driver(), memory) ? driver().memory : nullptr;
+}
+
+const NNAdapterStreamFunctions *stream_functions() {
+    return NNADAPTER_PADDLE_HAS(NNAdapterDriver, &driver(), streams) ? driver().streams : nullptr;
 }
 
 size_t device_count() noexcept {
@@ -134,13 +156,23 @@ size_t device_count() noexcept {
 }
 
 Device &device(int id) {
+    if (forked)
+        raise(NNADAPTER_DEVICE_UNAVAILABLE,
+              "device '" + std::string(NAME) + ":" + std::to_string(id) +
+                  "' was opened before this process was forked from another; open it in this one alone, start the process "
+                  "by 'spawn', or give it tensors of the CPU");
     static std::mutex lock;
+    static const int watched = pthread_atfork(nullptr, nullptr, note_fork);
+    (void)watched;
     /* Never destroyed: Paddle frees memory of devices as late as the end of the process. */
     static auto &opened = *new std::map<int, std::unique_ptr<Device>>;
     const std::lock_guard<std::mutex> guard(lock);
     auto found = opened.find(id);
     if (found == opened.end()) found = opened.emplace(id, open(id)).first;
+    any_opened = true;
     return *found->second;
 }
+
+bool is_forked() noexcept { return forked; }
 
 }  // namespace nnadapter_paddle

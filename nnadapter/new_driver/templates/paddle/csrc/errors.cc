@@ -1,6 +1,7 @@
 #include "errors.h"
 
-#include "paddle/common/enforce.h"
+#include "paddle/phi/core/enforce.h"
+#include "paddle/phi/core/memory/allocation/allocator.h"
 
 namespace nnadapter_paddle {
 
@@ -10,7 +11,8 @@ void raise(NNAdapterStatus status, const std::string &sentence) {
         case NNADAPTER_INVALID_ARGUMENT:
             PADDLE_THROW(common::errors::InvalidArgument("%s", text));
         case NNADAPTER_OUT_OF_MEMORY:
-            PADDLE_THROW(common::errors::ResourceExhausted("%s", text));
+            /* Paddle gives back what it keeps for later, and asks again. */
+            PADDLE_THROW_BAD_ALLOC(common::errors::ResourceExhausted("%s", text));
         case NNADAPTER_DEVICE_UNAVAILABLE:
         case NNADAPTER_DEVICE_LOST:
         case NNADAPTER_TRANSIENT:

@@ -1,5 +1,6 @@
 #include "kernels.h"
 
+#include <algorithm>
 #include <iterator>
 #include <set>
 #include <string>
@@ -74,6 +75,8 @@ bool is_real(const Tensor &tensor) {
            tensor.dtype() == phi::DataType::FLOAT16 || tensor.dtype() == phi::DataType::BFLOAT16;
 }
 
+bool is_bool(const Tensor &tensor) { return tensor.dtype() == phi::DataType::BOOL; }
+
 template <size_t row>
 void unary(const Context &context, const Tensor &x, Tensor *out) {
     constexpr const Row &of = UNARY[row];
@@ -85,7 +88,8 @@ template <size_t row>
 void binary(const Context &context, const Tensor &x, const Tensor &y, Tensor *out) {
     constexpr const Row &of = BINARY[row];
     const bool divides = std::string(of.operation) == "DIV" || std::string(of.operation) == "POW";
-    const bool alike = x.dtype() == y.dtype() && (is_real(x) || !divides); /* of integers, Paddle's are other ones */
+    /* Of integers, Paddle's are other ones; of booleans, the adapter IR has none. */
+    const bool alike = x.dtype() == y.dtype() && (is_real(x) || !(divides || is_bool(x)));
     if (alike && compute_on_device(context, of.operation, of.attributes(), {&x, &y}, 0, x.dtype(), out)) return;
     compute_on_host<const Tensor &, const Tensor &, Tensor *>(of.kernel, x.dtype(), context, x, y, out);
 }
@@ -93,7 +97,8 @@ void binary(const Context &context, const Tensor &x, const Tensor &y, Tensor *ou
 template <size_t row>
 void compare(const Context &context, const Tensor &x, const Tensor &y, Tensor *out) {
     constexpr const Row &of = COMPARISONS[row];
-    const bool alike = x.dtype() == y.dtype();
+    const bool orders = std::string(of.operation) != "EQUAL" && std::string(of.operation) != "NOT_EQUAL";
+    const bool alike = x.dtype() == y.dtype() && !(orders && is_bool(x)); /* the adapter IR has no order of booleans */
     if (alike && compute_on_device(context, of.operation, {}, {&x, &y}, 0, phi::DataType::BOOL, out)) return;
     compute_on_host<const Tensor &, const Tensor &, Tensor *>(of.kernel, x.dtype(), context, x, y, out);
 }
@@ -120,8 +125,19 @@ void softmax(const Context &context, const Tensor &x, int axis, Tensor *out) {
     compute_on_host<const Tensor &, int, Tensor *>("softmax", x.dtype(), context, x, axis, out);
 }
 
+/* The shape of a product whose leading axes are broadcast: of both tensors' axes, Paddle has only asked the longer. */
+std::vector<int64_t> shape_of_product(const Tensor &x, const Tensor &y, const Tensor &out) {
+    std::vector<int64_t> shape = dimensions_of(out);
+    for (const Tensor *each : {&x, &y})
+        for (int64_t axis = each->dims().size() - 3, place = static_cast<int64_t>(shape.size()) - 3;
+             axis >= 0 && place >= 0; axis--, place--)
+            if (each->dims()[axis] != 1) shape[place] = each->dims()[axis];
+    return shape;
+}
+
 void matmul(const Context &context, const Tensor &x, const Tensor &y, bool transpose_x, bool transpose_y,
             Tensor *out) {
+    if (x.dims().size() > 1 && y.dims().size() > 1) out->Resize(common::make_ddim(shape_of_product(x, y, *out)));
     /* Of a vector Paddle transposes nothing. */
     Attributes attributes{boolean("transpose_x", transpose_x && x.dims().size() > 1),
                           boolean("transpose_y", transpose_y && y.dims().size() > 1)};
@@ -180,6 +196,17 @@ struct Window {
     std::vector<int64_t> shape, strides, pads;
 };
 
+/* Whether the windows are those of the adapter IR. By `ceil_mode`, Paddle has windows of pads alone, too; and where pads
+ * are counted, it takes those at an end to be as many as those at the beginning. */
+bool windows_are_alike(const Tensor &x, const Window &window, bool average, bool exclusive, const Tensor &out) {
+    for (int axis = 0; axis < 2; axis++) {
+        const int64_t before = window.pads[axis], last = (out.dims()[axis + 2] - 1) * window.strides[axis] - before;
+        if (last >= x.dims()[axis + 2]) return false;
+        if (average && !exclusive && before != window.pads[axis + 2]) return false;
+    }
+    return true;
+}
+
 /* The window of a pool; false for an adaptive one whose windows differ, and for what Paddle says in another way. */
 bool window_of(const Tensor &x, const phi::IntArray &kernel, const std::vector<int64_t> &strides,
                const std::vector<int64_t> &paddings, bool global, bool adaptive, const std::string &algorithm,
@@ -205,6 +232,7 @@ bool window_of(const Tensor &x, const phi::IntArray &kernel, const std::vector<i
 
 bool pool(const Context &context, const Tensor &x, const Window &window, bool ceil_mode, bool exclusive,
           const std::string &type, Tensor *out) {
+    if (!windows_are_alike(x, window, type != "max", exclusive, *out)) return false;
     Attributes attributes{integers("kernel_shape", window.shape), integers("strides", window.strides),
                           integers("pads", window.pads), integers("dilations", {1, 1}),
                           boolean("ceil_mode", ceil_mode)};
@@ -246,6 +274,7 @@ Attributes of_reduction(const Tensor &x, const phi::IntArray &dims, bool keep_di
     for (const int64_t each : dims.GetData()) axes.push_back(axis_of(each, x));
     if (axes.empty())
         for (int64_t axis = 0; axis < x.dims().size(); axis++) axes.push_back(axis);
+    std::sort(axes.begin(), axes.end());
     return {integers("axes", axes), boolean("keepdims", keep_dim)};
 }
 

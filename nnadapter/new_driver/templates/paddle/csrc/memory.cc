@@ -36,7 +36,7 @@ std::map<uintptr_t, Range> &ranges() {
     return all;
 }
 
-const NNAdapterMemoryFunctions *functions() { return driver().memory; }
+const NNAdapterMemoryFunctions *functions() { return memory_functions(); }
 
 }  // namespace
 
@@ -66,12 +66,9 @@ void *allocate(Device &device, size_t bytes) {
 
 void release(Device &device, void *address) noexcept {
     if (!address) return;
+    wait_quietly(device, nullptr); /* work that is under way may read it or write to it */
     const auto *memory = functions();
     if (!memory) return std::free(address);
-    try {
-        synchronize(device); /* work that is under way may read it or write to it */
-    } catch (...) {          /* told by whoever waits for that work */
-    }
     Range range{};
     {
         const std::unique_lock<std::shared_mutex> guard(ranges_lock());

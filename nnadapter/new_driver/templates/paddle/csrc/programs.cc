@@ -63,7 +63,9 @@ class Program { /* and the executions that are lent */
         tell("computes " + operation_);
         NNAdapterCompileRequest request{sizeof request, NNADAPTER_VERSION, model_.get(), &CONTROL};
         Sentence sentence;
-        sentence.check(driver().compile(device_.context, &request, &handle_, sentence.buffer()), "compile", device_.id);
+        NNAdapterProgram *made = nullptr;
+        sentence.check(driver().compile(device_.context, &request, &made, sentence.buffer()), "compile", device_.id);
+        handle_ = made;
         return true;
     }
 

@@ -18,8 +18,10 @@ Device &of(C_Device place) { return device(place->id); }
 Stream *of(C_Stream stream) { return reinterpret_cast<Stream *>(stream); }
 Event *of(C_Event event) { return reinterpret_cast<Event *>(event); }
 
+/* A forked process has nothing to wait for or to give up; Paddle does both at its end. */
+
 C_Status set_device(C_Device place) {
-    device(place->id); /* opened now, so that what is wrong with it is told now */
+    if (!is_forked()) device(place->id); /* opened now, so that what is wrong with it is told now */
     current = place->id;
     return C_SUCCESS;
 }
@@ -35,7 +37,7 @@ C_Status make_stream(C_Device place, C_Stream *stream) {
 }
 
 C_Status end_stream(C_Device place, C_Stream stream) {
-    destroy_stream(of(place), of(stream));
+    if (!is_forked()) destroy_stream(of(place), of(stream));
     return C_SUCCESS;
 }
 
@@ -45,7 +47,7 @@ C_Status make_event(C_Device place, C_Event *event) {
 }
 
 C_Status end_event(C_Device, C_Event event) {
-    destroy_event(of(event));
+    if (!is_forked()) destroy_event(of(event));
     return C_SUCCESS;
 }
 
@@ -54,7 +56,9 @@ C_Status record_event(C_Device place, C_Stream stream, C_Event event) {
     return C_SUCCESS;
 }
 
-C_Status query_event(C_Device, C_Event event) { return happened(of(event)) ? C_SUCCESS : C_FAILED; }
+C_Status query_event(C_Device place, C_Event event) {
+    return happened(of(place), of(event)) ? C_SUCCESS : C_FAILED;
+}
 
 C_Status wait_event(C_Device place, C_Stream stream, C_Event event) {
     wait(of(place), of(stream), of(event));
@@ -62,12 +66,12 @@ C_Status wait_event(C_Device place, C_Stream stream, C_Event event) {
 }
 
 C_Status synchronize_device(C_Device place) {
-    synchronize(of(place));
+    if (!is_forked()) synchronize(of(place));
     return C_SUCCESS;
 }
 
 C_Status synchronize_stream(C_Device place, C_Stream stream) {
-    synchronize(of(place), of(stream));
+    if (!is_forked()) synchronize(of(place), of(stream));
     return C_SUCCESS;
 }
 
@@ -89,7 +93,7 @@ C_Status allocate_memory(C_Device place, void **address, size_t bytes) {
 }
 
 C_Status release_memory(C_Device place, void *address, size_t) {
-    release(of(place), address);
+    if (!is_forked()) release(of(place), address);
     return C_SUCCESS;
 }
 
@@ -152,19 +156,21 @@ C_Status get_list(size_t *devices) {
 C_Status get_statistics(C_Device place, size_t *total, size_t *free) {
     const size_t unknown = size_t{1} << 40; /* of a driver that does not count; it says itself when it has no more */
     *total = *free = of(place).capability.memory_bytes ? of(place).capability.memory_bytes : unknown;
-    if (!driver().memory) return C_SUCCESS;
+    const auto *memory = memory_functions();
+    if (!memory) return C_SUCCESS;
     NNAdapterMemoryStatistics found{};
     found.size = sizeof found;
     found.version = NNADAPTER_VERSION;
     Sentence sentence;
-    sentence.check(driver().memory->statistics(of(place).handle, &found, sentence.buffer()), "statistics", place->id);
+    sentence.check(memory->statistics(of(place).handle, &found, sentence.buffer()), "statistics", place->id);
     *total = found.total_bytes ? found.total_bytes : *total;
     *free = *total - std::min<size_t>(*total, found.used_bytes);
     return C_SUCCESS;
 }
 
 C_Status get_minimum_chunk(C_Device place, size_t *bytes) {
-    *bytes = driver().memory ? std::max<size_t>(driver().memory->minimum_chunk(of(place).handle), 64) : 64;
+    const auto *memory = memory_functions();
+    *bytes = std::max<size_t>(memory ? memory->minimum_chunk(of(place).handle) : 0, 64);
     return C_SUCCESS;
 }
 

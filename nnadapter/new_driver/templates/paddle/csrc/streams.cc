@@ -1,5 +1,7 @@
 #include "streams.h"
 
+#include <utility>
+
 #include "errors.h"
 
 namespace nnadapter_paddle {
@@ -12,20 +14,27 @@ struct Stream {
 
 struct Event {
     NNAdapterEvent *handle = nullptr;
-    Stream *stream = nullptr; /* that recorded it last */
+    bool recorded = false;
 };
 
 namespace {
 
 const size_t MOST_HELD = 256; /* pieces of work that a stream has before it is waited for */
 
-const NNAdapterStreamFunctions *functions() { return driver().streams; }
+const NNAdapterStreamFunctions *functions() { return stream_functions(); }
+
+/* What went wrong while memory or a stream was given up, where nothing can be raised: the next to wait is told. */
+void tell_untold(Device &device) {
+    const std::lock_guard<std::mutex> guard(device.untold_lock);
+    if (device.untold) std::rethrow_exception(std::exchange(device.untold, nullptr));
+}
 
 void synchronize_locked(Device &device, Stream *stream) {
     Sentence sentence;
     const NNAdapterStatus status = functions()->synchronize_stream(stream->handle, sentence.buffer());
     stream->held.clear();
     sentence.check(status, "synchronize_stream", device.id);
+    tell_untold(device);
 }
 
 }  // namespace
@@ -42,10 +51,7 @@ Stream *create_stream(Device &device) {
 
 void destroy_stream(Device &device, Stream *stream) noexcept {
     if (!stream) return;
-    try {
-        if (stream->handle) synchronize(device, stream);
-    } catch (...) { /* nobody is left who could be told */
-    }
+    wait_quietly(device, stream);
     if (stream->handle) functions()->destroy_stream(stream->handle);
     delete stream;
 }
@@ -67,12 +73,12 @@ void destroy_event(Event *event) noexcept {
 }
 
 void record(Device &device, Event *event, Stream *stream) {
-    event->stream = stream;
     if (!event->handle || !handle_of(stream)) return;
     const std::lock_guard<std::mutex> guard(stream->lock);
     Sentence sentence;
     sentence.check(functions()->record_event(event->handle, stream->handle, sentence.buffer()), "record_event",
                    device.id);
+    event->recorded = true;
 }
 
 void wait(Device &device, Stream *stream, Event *event) {
@@ -86,6 +92,7 @@ void synchronize(Device &device) {
     if (!functions()) return;
     Sentence sentence;
     sentence.check(functions()->synchronize_device(device.handle, sentence.buffer()), "synchronize_device", device.id);
+    tell_untold(device);
 }
 
 void synchronize(Device &device, Stream *stream) {
@@ -95,17 +102,19 @@ void synchronize(Device &device, Stream *stream) {
 }
 
 void synchronize(Device &device, Event *event) {
-    if (!event->handle || !event->stream) return;
+    if (!event->handle || !event->recorded) return;
     if (!NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, functions(), synchronize_event))
-        return synchronize(device, event->stream);
+        return synchronize(device); /* the stream may be gone */
     Sentence sentence;
     sentence.check(functions()->synchronize_event(event->handle, sentence.buffer()), "synchronize_event", device.id);
 }
 
-bool happened(Event *event) {
-    if (!event->handle || !event->stream) return true;
-    if (!NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, functions(), query_event)) return false;
-    return functions()->query_event(event->handle);
+bool happened(Device &device, Event *event) {
+    if (!event->handle || !event->recorded) return true;
+    if (NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, functions(), query_event))
+        return functions()->query_event(event->handle);
+    synchronize(device, event); /* whoever asks until it happened is not to ask for ever */
+    return true;
 }
 
 NNAdapterStream *handle_of(const Stream *stream) { return stream ? stream->handle : nullptr; }
@@ -118,6 +127,15 @@ void enqueue(Device &device, Stream *stream, const char *call, std::shared_ptr<v
     if (status == NNADAPTER_OK && held) stream->held.push_back(std::move(held));
     sentence.check(status, call, device.id);
     if (stream->held.size() >= MOST_HELD) synchronize_locked(device, stream);
+}
+
+void wait_quietly(Device &device, Stream *stream) noexcept {
+    try {
+        settle(device, stream);
+    } catch (...) {
+        const std::lock_guard<std::mutex> guard(device.untold_lock);
+        device.untold = std::current_exception();
+    }
 }
 
 void settle(Device &device, Stream *stream) {

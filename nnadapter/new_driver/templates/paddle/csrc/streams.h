@@ -25,7 +25,7 @@ void wait(Device &device, Stream *stream, Event *event);
 void synchronize(Device &device);
 void synchronize(Device &device, Stream *stream);
 void synchronize(Device &device, Event *event);
-bool happened(Event *event);
+bool happened(Device &device, Event *event);
 
 /* The driver's stream; null where it has none: what is called is done on return. */
 NNAdapterStream *handle_of(const Stream *stream);
@@ -33,6 +33,8 @@ NNAdapterStream *handle_of(const Stream *stream);
 void enqueue(Device &device, Stream *stream, const char *call, std::shared_ptr<void> held, const Call &work);
 /* Wait for whatever a copy by the host must come behind. */
 void settle(Device &device, Stream *stream);
+/* The same where nothing may be raised: what went wrong is raised by the next that waits for the device. */
+void wait_quietly(Device &device, Stream *stream) noexcept;
 
 }  // namespace nnadapter_paddle
 #endif

@@ -1,5 +1,7 @@
 #include "tensors.h"
 
+#include <algorithm>
+
 #include "memory.h"
 
 namespace nnadapter_paddle {
@@ -51,20 +53,19 @@ bool compute_on_device(const Context &context, const char *operation, std::vecto
         if (!can_be_given(*input)) return false;
         made.inputs.push_back(value_of(*input, input->dtype()));
     }
-    context.Alloc(out, type);
-    Tensor aside; /* drivers write outputs while they read inputs, so what is computed in place is computed here */
-    Tensor *target = out;
-    for (const Value &input : made.inputs)
-        if (input.address == out->data()) target = &aside;
-    if (target == &aside) {
-        aside.Resize(out->dims());
-        context.Alloc(&aside, type);
-    }
+    /* Drivers write outputs while they read inputs, so what is computed in place is computed aside. Until the device has
+     * taken it, `out` stays as it is: it may be an input of another type, which the host is to compute then. */
+    const bool in_place = std::any_of(inputs.begin(), inputs.end(),
+                                      [&](const Tensor *input) { return input->IsSharedBufferWith(*out); });
+    Tensor aside;
+    Tensor *target = in_place ? &aside : out;
+    aside.Resize(out->dims());
+    context.Alloc(target, type);
     made.outputs.push_back(value_of(*target, type));
     Device &device = nnadapter_paddle::device(context.GetPlace().GetDeviceId());
     auto *stream = reinterpret_cast<Stream *>(context.stream());
     if (!compute(device, stream, made)) return false;
-    if (target == &aside) copy_within(device, stream, out->data(), aside.data(), made.outputs.front().bytes);
+    if (in_place) copy_within(device, stream, context.Alloc(out, type), aside.data(), made.outputs.front().bytes);
     return true;
 }
 

@@ -1,6 +1,7 @@
 #include "views.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
@@ -9,18 +10,31 @@
 namespace nnadapter_paddle {
 namespace {
 
-/* Elements from a view's first one to its last. */
-int64_t reach_of(const std::vector<int64_t> &dims, const std::vector<int64_t> &strides) {
-    int64_t reach = 1;
-    for (size_t axis = 0; axis < dims.size(); axis++) reach += (dims[axis] - 1) * strides[axis];
-    return reach;
+/* The piece of memory that a view's elements lie in; strides may be negative, so it may begin before the first one. */
+struct Extent {
+    Extent(const std::vector<int64_t> &dims, const std::vector<int64_t> &strides) {
+        for (size_t axis = 0; axis < dims.size(); axis++) {
+            const int64_t step = (dims[axis] - 1) * strides[axis];
+            if (step < 0) before -= step;
+            count += std::abs(step);
+        }
+    }
+    int64_t before = 0; /* elements, as is the next */
+    int64_t count = 1;
+};
+
+/* What lies there, in the host's memory. */
+std::vector<char> read(Device &device, const Tensor &view, const Extent &extent, size_t size) {
+    std::vector<char> bytes(extent.count * size);
+    copy_out(device, nullptr, bytes.data(), static_cast<const char *>(view.data()) - extent.before * size, bytes.size());
+    return bytes;
 }
 
-/* Calls `move(position in the view, offset in its memory)`, in elements, for each in order. */
+/* Calls `move(position in the view, offset in its extent)`, in elements, for each in order. */
 template <typename Move>
 void walk(const std::vector<int64_t> &dims, const std::vector<int64_t> &strides, int64_t count, const Move &move) {
     std::vector<int64_t> at(dims.size(), 0);
-    int64_t offset = 0;
+    int64_t offset = Extent(dims, strides).before;
     for (int64_t position = 0; position < count; position++) {
         move(position, offset);
         for (size_t axis = dims.size(); axis-- > 0;) {
@@ -75,15 +89,13 @@ void contiguous(const Context &context, const Tensor &x, Tensor *out) {
     context.Alloc(out, x.dtype());
     if (!x.numel()) return;
     Device &device = nnadapter_paddle::device(context.GetPlace().GetDeviceId());
-    auto *stream = reinterpret_cast<Stream *>(context.stream());
     const size_t size = phi::SizeOf(x.dtype());
-    std::vector<char> from(reach_of(dims, strides) * size), to(x.numel() * size);
-    copy_out(device, stream, from.data(), x.data(), from.size());
-    settle(device, stream);
+    const std::vector<char> from = read(device, x, Extent(dims, strides), size);
+    std::vector<char> to(x.numel() * size);
     walk(dims, strides, x.numel(), [&](int64_t position, int64_t offset) {
         std::memcpy(&to[position * size], &from[offset * size], size);
     });
-    copy_in(device, stream, out->data(), to.data(), to.size());
+    copy_in(device, nullptr, out->data(), to.data(), to.size());
 }
 
 void strided_copy(const Context &context, const Tensor &input, const std::vector<int64_t> &dims,
@@ -95,21 +107,20 @@ void strided_copy(const Context &context, const Tensor &input, const std::vector
     out->set_meta(meta);
     if (!input.numel()) return;
     Device &device = nnadapter_paddle::device(context.GetPlace().GetDeviceId());
-    auto *stream = reinterpret_cast<Stream *>(context.stream());
     const size_t size = phi::SizeOf(input.dtype());
+    const std::vector<int64_t> input_dims = dimensions_of(input);
     const std::vector<int64_t> input_strides = common::vectorize<int64_t>(input.strides());
-    std::vector<char> from(reach_of(dimensions_of(input), input_strides) * size);
-    std::vector<char> flat(input.numel() * size), to(reach_of(dims, out_stride) * size);
-    copy_out(device, stream, from.data(), input.data(), from.size());
-    copy_out(device, stream, to.data(), out->data(), to.size()); /* what lies between the view's elements stays */
-    settle(device, stream);
-    walk(dimensions_of(input), input_strides, input.numel(), [&](int64_t position, int64_t at) {
+    const Extent extent(dims, out_stride);
+    const std::vector<char> from = read(device, input, Extent(input_dims, input_strides), size);
+    std::vector<char> flat(input.numel() * size);
+    std::vector<char> to = read(device, *out, extent, size); /* what lies between the view's elements stays */
+    walk(input_dims, input_strides, input.numel(), [&](int64_t position, int64_t at) {
         std::memcpy(&flat[position * size], &from[at * size], size);
     });
     walk(dims, out_stride, input.numel(), [&](int64_t position, int64_t at) {
         std::memcpy(&to[at * size], &flat[position * size], size);
     });
-    copy_in(device, stream, out->data(), to.data(), to.size());
+    copy_in(device, nullptr, static_cast<char *>(out->data()) - extent.before * size, to.data(), to.size());
 }
 
 }  // namespace nnadapter_paddle
