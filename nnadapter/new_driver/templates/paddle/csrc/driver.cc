@@ -121,14 +121,18 @@ std::unique_ptr<Device> open(int id) {
     made->capability.size = sizeof made->capability;
     made->capability.version = NNADAPTER_VERSION;
     made->capability.threading = NNADAPTER_SERIAL;
+    const char *call = "describe_device";
+    NNAdapterStatus status = NNADAPTER_OK;
     if (NNADAPTER_PADDLE_HAS(NNAdapterDriver, &table, describe_device))
-        sentence.check(table.describe_device(made->handle, &made->capability, sentence.buffer()), "describe_device",
-                       id);
-    const auto options = defaults(made->capability);
-    const NNAdapterStatus status = table.create_context(made->handle, static_cast<uint32_t>(options.size()),
-                                                        options.data(), &made->context, sentence.buffer());
+        status = table.describe_device(made->handle, &made->capability, sentence.buffer());
+    if (status == NNADAPTER_OK) {
+        call = "create_context";
+        const auto options = defaults(made->capability);
+        status = table.create_context(made->handle, static_cast<uint32_t>(options.size()), options.data(),
+                                      &made->context, sentence.buffer());
+    }
     if (status != NNADAPTER_OK) table.close_device(made->handle); /* it is opened again when it is asked for again */
-    sentence.check(status, "create_context", id);
+    sentence.check(status, call, id);
     return made;
 }
 
@@ -159,8 +163,8 @@ Device &device(int id) {
     if (forked)
         raise(NNADAPTER_DEVICE_UNAVAILABLE,
               "device '" + std::string(NAME) + ":" + std::to_string(id) +
-                  "' was opened before this process was forked from another; open it in this one alone, start the process "
-                  "by 'spawn', or give it tensors of the CPU");
+                  "' was opened before this process was forked from another; open it in this one alone, start the "
+                  "process by 'spawn', or give it tensors of the CPU");
     static std::mutex lock;
     static const int watched = pthread_atfork(nullptr, nullptr, note_fork);
     (void)watched;

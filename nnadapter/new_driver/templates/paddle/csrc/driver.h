@@ -30,7 +30,8 @@ const NNAdapterStreamFunctions *stream_functions();
 size_t device_count() noexcept;
 /* The device at this position of the driver's list; raises if there is none, or it does not open. */
 Device &device(int id);
-/* Whether this process was forked from one that had opened a device: threads of drivers, and what they hold, stayed there. */
+/* Whether this process was forked from one that had opened a device: threads of drivers, and what they hold, stayed
+ * there. */
 bool is_forked() noexcept;
 
 /* Whether a table that the driver made has a member: it may be older than this file. */

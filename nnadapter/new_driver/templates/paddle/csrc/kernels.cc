@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +14,7 @@
 #include "paddle/phi/core/kernel_registry.h"
 #include "tensors.h"
 #include "views.h"
+#include "windows.h"
 
 namespace nnadapter_paddle {
 namespace {
@@ -19,55 +22,63 @@ namespace {
 using Attributes = std::vector<Attribute>;
 
 Attributes without() { return {}; }
-Attributes unfused() { return {text("fuse_code", "none"), reals("fuse_parameters", {})}; }
 Attributes of_swish() { return {real("alpha", 1)}; }
 Attributes of_hard_swish() { return {real("alpha", 1.0 / 6), real("beta", 0.5)}; }
 Attributes of_relu6() { return {real("min", 0), real("max", 6)}; }
 
+/* Of which types Paddle's kernel computes what the operation does: DIV of integers is another one there, and the
+ * adapter IR neither adds nor orders booleans. */
+enum Types { REALS, NUMBERS, ANY };
+
 struct Row { /* a kernel of Paddle, and the operation that computes it */
     const char *kernel;
     const char *operation;
+    Types types;
     Attributes (*attributes)();
 };
 
 /* One tensor in, one of its kind out. */
 constexpr Row UNARY[] = {
-    {"abs", "ABS", without},
-    {"ceil", "CEIL", without},
-    {"cos", "COS", without},
-    {"erf", "ERF", without},
-    {"exp", "EXP", without},
-    {"floor", "FLOOR", without},
-    {"hardswish", "HARD_SWISH", of_hard_swish},
-    {"log", "LOG", without},
-    {"reciprocal", "RECIPROCAL", without},
-    {"relu", "RELU", without},
-    {"relu6", "CLIP", of_relu6},
-    {"rsqrt", "RSQRT", without},
-    {"sigmoid", "SIGMOID", without},
-    {"silu", "SWISH", of_swish},
-    {"sin", "SIN", without},
-    {"softsign", "SOFTSIGN", without},
-    {"sqrt", "SQRT", without},
-    {"square", "SQUARE", without},
-    {"tanh", "TANH", without},
+    {"abs", "ABS", REALS, without},
+    {"ceil", "CEIL", REALS, without},
+    {"cos", "COS", REALS, without},
+    {"erf", "ERF", REALS, without},
+    {"exp", "EXP", REALS, without},
+    {"floor", "FLOOR", REALS, without},
+    {"hardswish", "HARD_SWISH", REALS, of_hard_swish},
+    {"log", "LOG", REALS, without},
+    {"reciprocal", "RECIPROCAL", REALS, without},
+    {"relu", "RELU", REALS, without},
+    {"relu6", "CLIP", REALS, of_relu6},
+    {"rsqrt", "RSQRT", REALS, without},
+    {"sigmoid", "SIGMOID", REALS, without},
+    {"silu", "SWISH", REALS, of_swish},
+    {"sin", "SIN", REALS, without},
+    {"softsign", "SOFTSIGN", REALS, without},
+    {"sqrt", "SQRT", REALS, without},
+    {"square", "SQUARE", REALS, without},
+    {"tanh", "TANH", REALS, without},
 };
 
 /* Two tensors in, broadcast against each other, one of their kind out. */
 constexpr Row BINARY[] = {
-    {"add", "ADD", unfused},       {"divide", "DIV", unfused},   {"elementwise_pow", "POW", without},
-    {"maximum", "MAX", without},   {"minimum", "MIN", without},  {"multiply", "MUL", unfused},
-    {"subtract", "SUB", unfused},
+    {"add", "ADD", NUMBERS, unfused},
+    {"divide", "DIV", REALS, unfused},
+    {"elementwise_pow", "POW", REALS, without},
+    {"maximum", "MAX", NUMBERS, without},
+    {"minimum", "MIN", NUMBERS, without},
+    {"multiply", "MUL", NUMBERS, unfused},
+    {"subtract", "SUB", NUMBERS, unfused},
 };
 
 /* Two tensors in, one of booleans out. */
 constexpr Row COMPARISONS[] = {
-    {"equal", "EQUAL", without},
-    {"greater_equal", "GREATER_EQUAL", without},
-    {"greater_than", "GREATER", without},
-    {"less_equal", "LESS_EQUAL", without},
-    {"less_than", "LESS", without},
-    {"not_equal", "NOT_EQUAL", without},
+    {"equal", "EQUAL", ANY, without},
+    {"greater_equal", "GREATER_EQUAL", NUMBERS, without},
+    {"greater_than", "GREATER", NUMBERS, without},
+    {"less_equal", "LESS_EQUAL", NUMBERS, without},
+    {"less_than", "LESS", NUMBERS, without},
+    {"not_equal", "NOT_EQUAL", ANY, without},
 };
 
 bool is_real(const Tensor &tensor) {
@@ -75,31 +86,33 @@ bool is_real(const Tensor &tensor) {
            tensor.dtype() == phi::DataType::FLOAT16 || tensor.dtype() == phi::DataType::BFLOAT16;
 }
 
-bool is_bool(const Tensor &tensor) { return tensor.dtype() == phi::DataType::BOOL; }
+bool is_of(const Tensor &tensor, Types types) {
+    return types == ANY || is_real(tensor) || (types == NUMBERS && tensor.dtype() != phi::DataType::BOOL);
+}
 
 template <size_t row>
 void unary(const Context &context, const Tensor &x, Tensor *out) {
     constexpr const Row &of = UNARY[row];
-    if (is_real(x) && compute_on_device(context, of.operation, of.attributes(), {&x}, 0, x.dtype(), out)) return;
+    if (is_of(x, of.types) && compute_on_device(context, of.operation, of.attributes(), {&x}, 0, x.dtype(), out))
+        return;
     compute_on_host<const Tensor &, Tensor *>(of.kernel, x.dtype(), context, x, out);
 }
 
 template <size_t row>
 void binary(const Context &context, const Tensor &x, const Tensor &y, Tensor *out) {
     constexpr const Row &of = BINARY[row];
-    const bool divides = std::string(of.operation) == "DIV" || std::string(of.operation) == "POW";
-    /* Of integers, Paddle's are other ones; of booleans, the adapter IR has none. */
-    const bool alike = x.dtype() == y.dtype() && (is_real(x) || !(divides || is_bool(x)));
-    if (alike && compute_on_device(context, of.operation, of.attributes(), {&x, &y}, 0, x.dtype(), out)) return;
+    if (x.dtype() == y.dtype() && is_of(x, of.types) &&
+        compute_on_device(context, of.operation, of.attributes(), {&x, &y}, 0, x.dtype(), out))
+        return;
     compute_on_host<const Tensor &, const Tensor &, Tensor *>(of.kernel, x.dtype(), context, x, y, out);
 }
 
 template <size_t row>
 void compare(const Context &context, const Tensor &x, const Tensor &y, Tensor *out) {
     constexpr const Row &of = COMPARISONS[row];
-    const bool orders = std::string(of.operation) != "EQUAL" && std::string(of.operation) != "NOT_EQUAL";
-    const bool alike = x.dtype() == y.dtype() && !(orders && is_bool(x)); /* the adapter IR has no order of booleans */
-    if (alike && compute_on_device(context, of.operation, {}, {&x, &y}, 0, phi::DataType::BOOL, out)) return;
+    if (x.dtype() == y.dtype() && is_of(x, of.types) &&
+        compute_on_device(context, of.operation, of.attributes(), {&x, &y}, 0, phi::DataType::BOOL, out))
+        return;
     compute_on_host<const Tensor &, const Tensor &, Tensor *>(of.kernel, x.dtype(), context, x, y, out);
 }
 
@@ -146,112 +159,6 @@ void matmul(const Context &context, const Tensor &x, const Tensor &y, bool trans
         return;
     compute_on_host<const Tensor &, const Tensor &, bool, bool, Tensor *>("matmul", x.dtype(), context, x, y,
                                                                           transpose_x, transpose_y, out);
-}
-
-/* Pads as the adapter IR counts them (top, left, bottom, right); false for what Paddle says in another way. */
-template <typename Number>
-bool pads_of(const std::vector<Number> &pads, const std::string &algorithm, std::vector<int64_t> *found) {
-    if (algorithm == "VALID")
-        *found = {0, 0, 0, 0};
-    else if (algorithm == "EXPLICIT" && pads.size() == 2)
-        *found = {pads[0], pads[1], pads[0], pads[1]};
-    else if (algorithm == "EXPLICIT" && pads.size() == 4)
-        *found = {pads[0], pads[2], pads[1], pads[3]};
-    else
-        return false;
-    return true;
-}
-
-bool convolve(const Context &context, const Tensor &input, const Tensor &filter, const std::vector<int> &strides,
-              const std::vector<int> &paddings, const std::string &algorithm, const std::vector<int> &dilations,
-              int groups, const std::string &format, Tensor *out) {
-    std::vector<int64_t> pads;
-    if (format != "NCHW" || !pads_of(paddings, algorithm, &pads)) return false;
-    Attributes attributes{integers("strides", {strides.begin(), strides.end()}), integers("pads", pads),
-                          integers("dilations", {dilations.begin(), dilations.end()}), integer("group", groups)};
-    for (Attribute &each : unfused()) attributes.push_back(std::move(each));
-    return compute_on_device(context, "CONV_2D", attributes, {&input, &filter}, 1, input.dtype(), out);
-}
-
-void conv2d(const Context &context, const Tensor &input, const Tensor &filter, const std::vector<int> &strides,
-            const std::vector<int> &paddings, const std::string &algorithm, const std::vector<int> &dilations,
-            int groups, const std::string &format, Tensor *out) {
-    if (convolve(context, input, filter, strides, paddings, algorithm, dilations, groups, format, out)) return;
-    compute_on_host<const Tensor &, const Tensor &, const std::vector<int> &, const std::vector<int> &,
-                    const std::string &, const std::vector<int> &, int, const std::string &, Tensor *>(
-        "conv2d", input.dtype(), context, input, filter, strides, paddings, algorithm, dilations, groups, format, out);
-}
-
-void depthwise_conv2d(const Context &context, const Tensor &input, const Tensor &filter,
-                      const std::vector<int> &strides, const std::vector<int> &paddings, const std::string &algorithm,
-                      int groups, const std::vector<int> &dilations, const std::string &format, Tensor *out) {
-    if (convolve(context, input, filter, strides, paddings, algorithm, dilations, groups, format, out)) return;
-    compute_on_host<const Tensor &, const Tensor &, const std::vector<int> &, const std::vector<int> &,
-                    const std::string &, int, const std::vector<int> &, const std::string &, Tensor *>(
-        "depthwise_conv2d", input.dtype(), context, input, filter, strides, paddings, algorithm, groups, dilations,
-        format, out);
-}
-
-struct Window {
-    std::vector<int64_t> shape, strides, pads;
-};
-
-/* Whether the windows are those of the adapter IR. By `ceil_mode`, Paddle has windows of pads alone, too; and where pads
- * are counted, it takes those at an end to be as many as those at the beginning. */
-bool windows_are_alike(const Tensor &x, const Window &window, bool average, bool exclusive, const Tensor &out) {
-    for (int axis = 0; axis < 2; axis++) {
-        const int64_t before = window.pads[axis], last = (out.dims()[axis + 2] - 1) * window.strides[axis] - before;
-        if (last >= x.dims()[axis + 2]) return false;
-        if (average && !exclusive && before != window.pads[axis + 2]) return false;
-    }
-    return true;
-}
-
-/* The window of a pool; false for an adaptive one whose windows differ, and for what Paddle says in another way. */
-bool window_of(const Tensor &x, const phi::IntArray &kernel, const std::vector<int64_t> &strides,
-               const std::vector<int64_t> &paddings, bool global, bool adaptive, const std::string &algorithm,
-               Window *window) {
-    const std::vector<int64_t> size{x.dims()[2], x.dims()[3]};
-    const std::vector<int64_t> given = kernel.GetData();
-    if (global) {
-        *window = {size, {1, 1}, {0, 0, 0, 0}};
-        return true;
-    }
-    if (given.size() != 2) return false;
-    if (!adaptive) {
-        window->shape = given;
-        window->strides = strides;
-        return pads_of(paddings, algorithm, &window->pads);
-    }
-    for (size_t axis = 0; axis < 2; axis++)
-        if (given[axis] <= 0 || size[axis] % given[axis]) return false;
-    const std::vector<int64_t> step{size[0] / given[0], size[1] / given[1]};
-    *window = {step, step, {0, 0, 0, 0}};
-    return true;
-}
-
-bool pool(const Context &context, const Tensor &x, const Window &window, bool ceil_mode, bool exclusive,
-          const std::string &type, Tensor *out) {
-    if (!windows_are_alike(x, window, type != "max", exclusive, *out)) return false;
-    Attributes attributes{integers("kernel_shape", window.shape), integers("strides", window.strides),
-                          integers("pads", window.pads), integers("dilations", {1, 1}),
-                          boolean("ceil_mode", ceil_mode)};
-    if (type == "max") return compute_on_device(context, "MAX_POOL_2D", attributes, {&x}, 0, x.dtype(), out);
-    attributes.push_back(boolean("count_include_pad", !exclusive));
-    return compute_on_device(context, "AVERAGE_POOL_2D", attributes, {&x}, 0, x.dtype(), out);
-}
-
-void pool2d(const Context &context, const Tensor &x, const phi::IntArray &kernel, const std::vector<int64_t> &strides,
-            const std::vector<int64_t> &paddings, bool ceil_mode, bool exclusive, const std::string &format,
-            const std::string &type, bool global, bool adaptive, const std::string &algorithm, Tensor *out) {
-    Window window;
-    if (format == "NCHW" && window_of(x, kernel, strides, paddings, global, adaptive, algorithm, &window) &&
-        pool(context, x, window, ceil_mode, exclusive || adaptive || global, type, out))
-        return;
-    compute_on_host<const Tensor &, const phi::IntArray &, const std::vector<int64_t> &, const std::vector<int64_t> &,
-                    bool, bool, const std::string &, const std::string &, bool, bool, const std::string &, Tensor *>(
-        "pool2d", x.dtype(), context, x, kernel, strides, paddings, ceil_mode, exclusive, format, type, global,
-        adaptive, algorithm, out);
 }
 
 void transpose(const Context &context, const Tensor &x, const std::vector<int> &axis, Tensor *out) {
@@ -337,9 +244,25 @@ std::set<phi::DataType> types_of(const char *name, const phi::KernelArgsDef &our
     return types;
 }
 
+/* A kernel whose failures Paddle knows: what is none of its own exceptions would end the process. */
+template <auto function>
+struct Guarded;
+template <typename... Arguments, void (*function)(Arguments...)>
+struct Guarded<function> {
+    static void compute(Arguments... arguments) {
+        try {
+            function(arguments...);
+        } catch (const std::bad_alloc &) {
+            raise(NNADAPTER_OUT_OF_MEMORY, "the host has no memory left for a kernel of '" NNADAPTER_PADDLE_DEVICE "'");
+        } catch (const std::logic_error &error) {
+            raise(NNADAPTER_FAILED, std::string("a kernel of '" NNADAPTER_PADDLE_DEVICE "' failed: ") + error.what());
+        }
+    }
+};
+
 template <auto function>
 void add(const char *name, phi::KernelArgsDefFn define = as_ever) {
-    using Implementation = phi::KernelImpl<decltype(function), function>;
+    using Implementation = phi::KernelImpl<decltype(function), &Guarded<function>::compute>;
     using Parser = phi::KernelArgsParseFunctor<decltype(function)>;
     phi::KernelArgsDef ours;
     Parser::Parse({phi::Backend::CPU, phi::DataLayout::ALL_LAYOUT, phi::DataType::FLOAT32}, &ours);

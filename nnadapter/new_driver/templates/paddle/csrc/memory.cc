@@ -19,6 +19,7 @@ namespace {
 
 const size_t ALIGNMENT = 64;
 const size_t FILL_BYTES = size_t{1} << 20; /* of the host, at a time */
+const size_t MOST_STAGED = size_t{1} << 20; /* bytes that are copied aside, so that nobody waits for their copy */
 
 struct Range { /* addresses that stand for a piece of device memory */
     size_t reserved;
@@ -99,11 +100,14 @@ void copy_in(Device &device, Stream *stream, void *target, const void *source, s
         std::memcpy(target, source, bytes);
         return;
     }
-    if (!handle_of(stream)) settle(device, stream);
+    const bool staged = handle_of(stream) && bytes <= MOST_STAGED;
+    if (!staged) {
+        settle(device, stream);
+        stream = nullptr;
+    }
     /* The host's memory is the caller's again as soon as this returns, whenever the copy is made. */
-    auto held = handle_of(stream) ? std::make_shared<std::vector<char>>(static_cast<const char *>(source),
-                                                                       static_cast<const char *>(source) + bytes)
-                                  : nullptr;
+    const auto *first = static_cast<const char *>(source);
+    auto held = staged ? std::make_shared<std::vector<char>>(first, first + bytes) : nullptr;
     const void *from = held ? held->data() : source;
     enqueue(device, stream, "copy_in", held, [&](NNAdapterStream *handle, NNAdapterError *error) {
         return functions()->copy_in(to.memory, to.offset, from, bytes, handle, error);

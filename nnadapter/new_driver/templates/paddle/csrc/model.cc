@@ -51,6 +51,8 @@ Attribute reals(const char *name, std::vector<double> values) {
     return {name, NNADAPTER_KIND_FLOATS, 0, 0, "", {}, std::move(values)};
 }
 
+std::vector<Attribute> unfused() { return {text("fuse_code", "none"), reals("fuse_parameters", {})}; }
+
 std::string form_of(const Operation &operation) {
     std::string form;
     put_text(form, operation.type);

@@ -35,6 +35,8 @@ Attribute real(const char *name, double value);
 Attribute text(const char *name, std::string value);
 Attribute integers(const char *name, std::vector<int64_t> values);
 Attribute reals(const char *name, std::vector<double> values);
+/* Those of an operation that fuses no activation. */
+std::vector<Attribute> unfused();
 
 struct Operation { /* `type` and attributes as the adapter IR has them, all of them, defaults filled in */
     std::string type;

@@ -26,7 +26,8 @@ struct Extent {
 /* What lies there, in the host's memory. */
 std::vector<char> read(Device &device, const Tensor &view, const Extent &extent, size_t size) {
     std::vector<char> bytes(extent.count * size);
-    copy_out(device, nullptr, bytes.data(), static_cast<const char *>(view.data()) - extent.before * size, bytes.size());
+    const char *first = static_cast<const char *>(view.data()) - extent.before * size;
+    copy_out(device, nullptr, bytes.data(), first, bytes.size());
     return bytes;
 }
 
