@@ -1,0 +1,80 @@
+"""The border to the package `jax`: imported on use, its 64-bit types switched on for us alone, its errors translated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from nnadapter.errors import DeviceUnavailableError, MissingDeviceExtraError, MissingExtraError, NNAdapterError
+from nnadapter.process.cache import remembered
+from nnadapter.process.extras import has_extra, missing_extra
+
+EXTRA = "xla"
+_LONGEST = 300
+
+
+def missing(device: str) -> MissingExtraError:
+    """The error that `device` cannot be used without the package."""
+    return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
+
+
+@remembered(1)
+def module() -> Any:
+    """The package.
+
+    Raises:
+        MissingDeviceExtraError: it is not installed.
+        DeviceUnavailableError: it does not load.
+    """
+    if not has_extra(EXTRA):
+        raise missing("xla")
+    try:
+        import jax
+    except Exception as error:  # a jaxlib of another version raises RuntimeError, a broken one whatever it likes
+        raise DeviceUnavailableError(f"the package jax does not load ({brief(error)}); install it again") from error
+    return jax
+
+
+def version() -> str:
+    """Versions of JAX and of the library that holds the compiler."""
+    import jaxlib
+
+    return f"{module().__version__} ({jaxlib.__version__})"
+
+
+def wide_types() -> AbstractContextManager[Any]:
+    """Within it JAX has 64-bit types, in this thread alone: what the process has set stays as it is."""
+    context: AbstractContextManager[Any] = module().enable_x64(True)
+    return context
+
+
+def present(kind: str) -> Sequence[Any]:
+    """JAX's devices of a kind on this machine, `cpu`, `gpu` or `tpu`; none where it has none."""
+    try:
+        return tuple(module().local_devices(backend=kind))
+    except RuntimeError:  # that is how it says that there is no such backend
+        return ()
+
+
+def default_kind() -> str:
+    """The kind of device that JAX computes on where nobody says which."""
+    with translated("JAX has no backend", "see JAX_PLATFORMS", DeviceUnavailableError):
+        return str(module().default_backend())
+
+
+@contextmanager
+def translated(what: str, advice: str, kind: type[NNAdapterError]) -> Iterator[None]:
+    """Turn whatever the package raises into a `kind`: `what` failed, its own words, `advice`."""
+    try:
+        yield
+    except NNAdapterError:
+        raise
+    except Exception as error:  # XLA raises RuntimeError, JAX TypeError, ValueError and errors of its own
+        raise kind(f"{what}: {brief(error)}; {advice}") from error
+
+
+def brief(error: BaseException) -> str:
+    """The package's message on one line."""
+    text = " ".join(str(error).split())
+    return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…") or type(error).__name__
