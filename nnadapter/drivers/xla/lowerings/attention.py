@@ -21,7 +21,7 @@ def _seen(queries: int, keys: int, lengths: Any, attributes: Mapping[str, Any]) 
     if lengths is not None:
         ends = lengths.reshape(-1, 1, 1, 1, 1)
         offset = ends - queries
-        conditions.append(places < ends)
+        conditions.append(places < jnp.where(ends < 0, ends + keys, ends))  # below 0 they count from the end
     distance = places - (jnp.arange(queries)[:, None] + offset)
     if attributes["is_causal"]:
         conditions.append(distance <= 0)
@@ -55,7 +55,7 @@ def _attention(query: Any, key: Any, value: Any, mask: Any = None, lengths: Any 
     total = raised.sum(-1, keepdims=True)
     empty = jnp.nan if attributes["without_keys"] == "nan" else 0.0
     stages["softmax"] = jnp.where(total > 0, raised / jnp.where(total > 0, total, 1), empty)
-    result = jnp.einsum("bgrqk,bgkd->bgrqd", stages["softmax"], value).reshape(batch, heads, queries, -1)
+    result = jnp.einsum("bgrqk,bgkd->bgrqd", stages["softmax"], value).reshape(batch, heads, queries, value.shape[-1])
     if attributes["scores"] == "none":
         return result
     return [result, stages[attributes["scores"]].reshape(batch, heads, queries, keys)]
@@ -75,10 +75,10 @@ def _linear_attention(
     query: Any, key: Any, value: Any, past: Any = None, decay: Any = None, rate: Any = None, **attributes: Any
 ) -> Any:
     (batch, steps, _), heads, groups = query.shape, attributes["query_heads"], attributes["key_value_heads"]
-    query = query.reshape(batch, steps, groups, heads // groups, -1)
-    key, value = (array.reshape(batch, steps, groups, -1) for array in (key, value))
+    query = query.reshape(batch, steps, groups, heads // groups, query.shape[2] // heads)
+    key, value = (array.reshape(batch, steps, groups, array.shape[2] // groups) for array in (key, value))
     state = jnp.zeros((batch, groups, key.shape[3], value.shape[3]), query.dtype) if past is None else past
-    decay = jnp.zeros_like(key) if decay is None else decay.reshape(batch, steps, groups, -1)
+    decay = jnp.zeros_like(key) if decay is None else decay.reshape(batch, steps, groups, decay.shape[2] // groups)
     decay = jnp.broadcast_to(decay, key.shape)
     delta = rate is not None
     rates = jnp.broadcast_to(rate if delta else jnp.ones(1, query.dtype), (batch, steps, groups))
@@ -92,7 +92,7 @@ def _linear_attention(
 
     by_step = tuple(jnp.moveaxis(array, 1, 0) for array in (query, key, value, decay, rates))
     state, output = jax.lax.scan(step, state, by_step)
-    return [jnp.moveaxis(output, 0, 1).reshape(batch, steps, -1), state]
+    return [jnp.moveaxis(output, 0, 1).reshape(batch, steps, heads * value.shape[-1]), state]
 
 
 def _causal_convolution(x: Any, weight: Any, bias: Any = None, past: Any = None, *, activation: str) -> Any:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from nnadapter.drivers.tables.lowering import Computes
 from nnadapter.drivers.xla.lowerings.activations import ACTIVATIONS
+from nnadapter.drivers.xla.lowerings.conversion import converted
 from nnadapter.drivers.xla.lowerings.integers import is_product, is_quantized, of_products, of_reals
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import DataType
@@ -50,8 +51,8 @@ def computes(operation: NamedOperation, function: Function, *more: Any) -> Compu
     def compute(*inputs: Any) -> Any:
         results = function(*map(widened, inputs), *more, **attributes)
         if not isinstance(results, (list, tuple)):
-            return finish(results).astype(made[0])
-        return [finish(result).astype(dtype) for result, dtype in zip(results, made, strict=True)]
+            return converted(finish(results), made[0])
+        return [converted(finish(result), dtype) for result, dtype in zip(results, made, strict=True)]
 
     return compute if len(made) == 1 and not operation.schema.variadic_outputs else several(compute)
 

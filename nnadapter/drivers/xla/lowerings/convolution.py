@@ -83,12 +83,14 @@ def _transposed_convolution(
         (far - begin, far - end + more)
         for far, (begin, end), more in zip(reach, _pairs(pads), output_padding, strict=True)
     ]
+    # Between the elements of one there is no gap, and XLA ends the process where it is told of one.
+    gaps = [stride if size > 1 else 1 for stride, size in zip(strides, x.shape[2:], strict=True)]
     result = jax.lax.conv_general_dilated(
         x,
         jnp.flip(filters, tuple(range(2, filters.ndim))),
         window_strides=(1,) * len(kernel),
         padding=around,
-        lhs_dilation=strides,
+        lhs_dilation=gaps,
         rhs_dilation=dilations,
         dimension_numbers=(f"NC{axes}", f"OI{axes}", f"NC{axes}"),
         feature_group_count=group,

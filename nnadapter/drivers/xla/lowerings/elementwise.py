@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from nnadapter.drivers.tables.lowering import Computes, lowers
 from nnadapter.drivers.xla.lowerings.activations import clip, elu, gelu, hard_sigmoid, leaky_relu, softplus, softsign, swish
 from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, ALL_NUMBERS, HELD, LAYOUTS, computes, moves
+from nnadapter.drivers.xla.lowerings.conversion import converted
 from nnadapter.drivers.xla.lowerings.integers import COMPUTED
 from nnadapter.ir.named_operation import NamedOperation
 
@@ -177,4 +178,4 @@ def lower_assign(operation: NamedOperation) -> Computes:
 def lower_cast(operation: NamedOperation) -> Computes:
     """Another data type."""
     made = operation.output.type.dtype.array_type
-    return moves(operation, lambda x, to: x != 0 if made == bool else x.astype(made))
+    return moves(operation, lambda x, to: converted(x, made))

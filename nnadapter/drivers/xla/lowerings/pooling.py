@@ -111,7 +111,7 @@ def lower_max_pool_with_indices(operation: NamedOperation) -> Computes:
     shape = (*dimensions[:2], *counts)
 
     def compute(x: Any) -> list[Any]:
-        windows = x.reshape(planes, -1)[:, flat]
+        windows = x.reshape(planes, int(np.prod(sizes)))[:, flat]
         windows = jnp.where(inside, windows, jnp.asarray(smallest(x.dtype), x.dtype))
         # where all is as small as padding, the first tap that is inside
         chosen = jnp.argmax(jnp.where(inside, (windows == windows.max(-1, keepdims=True)).astype(jnp.int8), -1), -1)
@@ -157,7 +157,7 @@ def lower_columns_to_image(operation: NamedOperation) -> Computes:
     planes = made.dimensions[0] * made.dimensions[1]
 
     def compute(x: Any) -> Any:
-        columns = widened(x).reshape(planes, -1)
+        columns = widened(x).reshape(planes, len(flat))
         image = jnp.zeros((planes, int(np.prod(sizes))), columns.dtype).at[:, flat].add(columns, mode="drop")
         return image.reshape(made.dimensions).astype(made.dtype.array_type)
 

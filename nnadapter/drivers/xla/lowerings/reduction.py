@@ -17,12 +17,12 @@ from nnadapter.ir.quantized import integer_range
 
 def smallest(dtype: Any) -> Any:
     """What is below every number of a type."""
-    return -jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[0]
+    return dtype.type(-jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[0])
 
 
 def largest(dtype: Any) -> Any:
     """What is above every number of a type."""
-    return jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[1]
+    return dtype.type(jnp.inf if jnp.issubdtype(dtype, jnp.floating) else integer_range(DataType(dtype.name))[1])
 
 
 def _mean(x: Any, axis: Any, keepdims: bool) -> Any:
