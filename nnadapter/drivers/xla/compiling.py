@@ -8,9 +8,17 @@ from typing import Any
 
 from nnadapter.drivers.tables.lowering import Computes
 from nnadapter.drivers.xla.engine import module, translated, wide_types
+from nnadapter.drivers.xla.lowerings.packing import Pack, packs_of
 from nnadapter.errors import CompilationError
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array
+from nnadapter.ir.passes import run_passes
+
+PASSES = ("simplify", "fuse_batch_normalization", "channels_last")
+"""What XLA does not do by itself, or not where weights are arguments."""
+
+Key = tuple[int, Pack | None]
+"""A constant: which operand, and what packs it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +33,16 @@ class Compiled:
     """JAX's, that it runs on."""
 
 
+def prepared(model: Model) -> Model:
+    """The segment as it is lowered."""
+    return run_passes(model, PASSES)
+
+
 def compiled(model: Model, closures: Sequence[Computes], device: Any, precision: str) -> Compiled:
     """Compile a segment with known sizes.
 
     Args:
-        model: the segment.
+        model: what `prepared` gave.
         closures: what computes each operation.
         device: JAX's.
         precision: of products, as JAX calls it.
@@ -38,47 +51,61 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
         CompilationError: JAX or XLA fails.
     """
     jax = module()
-    places = constant_places(model)
+    keys = _keys(model, closures)
     with translated("XLA did not compile the segment", "switch the device off for it", CompilationError), wide_types():
         sharding = jax.sharding.SingleDeviceSharding(device)
 
-        def shape_of(index: int) -> Any:
-            type_ = model.operands[index].type
-            return jax.ShapeDtypeStruct(type_.dimensions, type_.dtype.array_type, sharding=sharding)
+        def shape_of(dimensions: Sequence[int], dtype: Any) -> Any:
+            return jax.ShapeDtypeStruct(dimensions, dtype, sharding=sharding)
 
+        types = [model.operands[index].type for index in model.inputs]
+        arrays = [_packed(model, key) for key in keys]
         with jax.default_matmul_precision(precision):
-            traced = jax.jit(function_of(model, closures, places)).lower(
-                [shape_of(index) for index in model.inputs], tuple(shape_of(index) for index in places)
+            traced = jax.jit(_function_of(model, closures, keys)).lower(
+                [shape_of(type_.dimensions, type_.dtype.array_type) for type_ in types],
+                tuple(shape_of(array.shape, array.dtype) for array in arrays),
             )
         executable = traced.compile()
-        constants = tuple(jax.device_put(model.operands[index].value, device) for index in places)
+        constants = tuple(jax.device_put(array, device) for array in arrays)
     return Compiled(executable=executable, constants=constants, device=device)
 
 
-def constant_places(model: Model) -> tuple[int, ...]:
-    """The operands that are constants and that somebody reads."""
-    read = {index for operation in model.operations for index in operation.inputs} | set(model.outputs)
-    return tuple(i for i, operand in enumerate(model.operands) if operand.value is not None and i in read)
+def _packed(model: Model, key: Key) -> Array:
+    index, pack = key
+    value = model.operands[index].value
+    assert value is not None
+    return value if pack is None else pack(value)
 
 
-def function_of(
-    model: Model, closures: Sequence[Computes], places: Sequence[int]
+def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
+    """The constants that somebody reads, each in every form in which it is read."""
+    read: list[Key] = []
+    for operation, compute in zip(model.operations, closures, strict=True):
+        packs = packs_of(compute)
+        read += [(index, packs.get(position)) for position, index in enumerate(operation.inputs)]
+    read += [(index, None) for index in model.outputs]
+    return tuple(
+        dict.fromkeys(key for key in read if key[0] != ABSENT and model.operands[key[0]].value is not None)
+    )
+
+
+def _function_of(
+    model: Model, closures: Sequence[Computes], keys: Sequence[Key]
 ) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]]:
     """The whole segment as one function of inputs and constants."""
 
     def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        values: dict[int, Any] = {ABSENT: None}
-        values.update(zip(model.inputs, inputs, strict=True))
-        values.update(zip(places, constants, strict=True))
+        values: dict[int, Any] = {ABSENT: None, **dict(zip(model.inputs, inputs, strict=True))}
+        given = dict(zip(keys, constants, strict=True))
         for operation, compute in zip(model.operations, closures, strict=True):
-            results = compute(*(values[index] for index in operation.inputs))
+            packs = packs_of(compute)
+            arguments = (
+                given[index, packs.get(position)] if (index, packs.get(position)) in given else values[index]
+                for position, index in enumerate(operation.inputs)
+            )
+            results = compute(*arguments)
             made = results if isinstance(results, (list, tuple)) else [results]
             values.update(zip(operation.outputs, made, strict=True))
-        return [values[index] for index in model.outputs]
+        return [given[index, None] if (index, None) in given else values[index] for index in model.outputs]
 
     return segment
-
-
-def nbytes(arrays: Sequence[Array]) -> int:
-    """Bytes of all of them."""
-    return sum(int(array.nbytes) for array in arrays)

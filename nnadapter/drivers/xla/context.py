@@ -6,7 +6,7 @@ from typing import Any
 
 from nnadapter.drivers.interface import Program
 from nnadapter.drivers.tables.driver import TableContext, TableDriver
-from nnadapter.drivers.xla.compiling import compiled
+from nnadapter.drivers.xla.compiling import compiled, prepared
 from nnadapter.drivers.xla.options import PRECISIONS
 from nnadapter.drivers.xla.program import XlaProgram
 from nnadapter.ir.model import Model
@@ -27,5 +27,6 @@ class XlaContext(TableContext):
             InvalidModelError: the model contradicts itself.
             CompilationError: a lowering refused what it took before, or XLA does not compile the segment.
         """
-        closures = self._lowered(model)
-        return XlaProgram(compiled(model, closures, self._device, self._precision))
+        self._lowered(model)
+        ready = prepared(model)
+        return XlaProgram(compiled(ready, self._lowered(ready), self._device, self._precision))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nnadapter.drivers.interface import Execution, Program
-from nnadapter.drivers.xla.compiling import Compiled, nbytes
+from nnadapter.drivers.xla.compiling import Compiled
 from nnadapter.drivers.xla.execution import XlaExecution
 
 
@@ -21,7 +21,8 @@ class XlaProgram(Program):
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`: constants, code, and what one run works in."""
         said = self._compiled.executable.memory_analysis()
-        return nbytes(self._compiled.constants) + said.temp_size_in_bytes + said.generated_code_size_in_bytes
+        held = sum(array.nbytes for array in self._compiled.constants)
+        return int(held + said.temp_size_in_bytes + said.generated_code_size_in_bytes)
 
     @property
     def execution_bytes(self) -> int:

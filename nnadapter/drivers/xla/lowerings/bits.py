@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import HELD, INTEGERS, moves
+from nnadapter.drivers.xla.lowerings.closing import HELD, INTEGERS, LAYOUTS, moves
 from nnadapter.ir.named_operation import NamedOperation
 
 
@@ -31,13 +31,13 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@lowers(*FUNCTIONS, types=INTEGERS)
+@lowers(*FUNCTIONS, types=INTEGERS, layouts=LAYOUTS)
 def lower_bits(operation: NamedOperation) -> Computes:
     """Bit by bit."""
     return moves(operation, FUNCTIONS[operation.type])
 
 
-@lowers("BIT_CAST", types=HELD, limits="bytes that become bool are true unless 0")
+@lowers("BIT_CAST", types=HELD, layouts=LAYOUTS, limits="bytes that become bool are true unless 0")
 def lower_bit_cast(operation: NamedOperation) -> Computes:
     """The same bytes read as another type."""
     made = operation.output.type.dtype.array_type

@@ -12,8 +12,9 @@ from nnadapter.drivers.tables.lowering import Computes
 from nnadapter.drivers.xla.lowerings.activations import ACTIVATIONS
 from nnadapter.drivers.xla.lowerings.conversion import converted
 from nnadapter.drivers.xla.lowerings.integers import is_product, is_quantized, of_products, of_reals
+from nnadapter.drivers.xla.lowerings.packing import Pack, Packing
 from nnadapter.ir.named_operation import NamedOperation
-from nnadapter.ir.operand import DataType
+from nnadapter.ir.operand import DataType, Layout
 
 Function = Callable[..., Any]
 """Values of the inputs, None for absent ones, and attributes by name -> the result, or a list of results."""
@@ -29,7 +30,7 @@ LAYOUTS = ("NCHW", "NHWC")
 _NARROW = frozenset({DataType.FLOAT16, DataType.BFLOAT16})
 
 
-def computes(operation: NamedOperation, function: Function, *more: Any) -> Computes:
+def computes(operation: NamedOperation, function: Function, pack: Pack | None = None) -> Computes:
     """What computes `operation` by `function`.
 
     Floats of 16 bits are computed in float32 and rounded once, results have the data types that the operation says, and
@@ -38,43 +39,44 @@ def computes(operation: NamedOperation, function: Function, *more: Any) -> Compu
     Args:
         operation: which.
         function: takes values and attributes.
-        more: what it is given behind the values of the inputs.
+        pack: what brings the second input into the form that `function` takes it in, where it is a constant.
     """
     attributes = dict(operation.attributes)
     finish = activation(operation, attributes)
     if is_product(operation):
-        return of_products(operation, partial(function, **attributes), finish)
+        return of_products(operation, partial(function, **attributes), finish, pack)
     if is_quantized(operation.inputs[0]) and is_quantized(operation.output):
-        return of_reals(operation, lambda *reals: finish(function(*reals, *more, **attributes)))
+        return of_reals(operation, lambda *reals: finish(function(*reals, **attributes)))
     made = tuple(operand.type.dtype.array_type for operand in operation.outputs)
 
     def compute(*inputs: Any) -> Any:
-        results = function(*map(widened, inputs), *more, **attributes)
+        results = function(*map(widened, inputs), **attributes)
         if not isinstance(results, (list, tuple)):
             return converted(finish(results), made[0])
         return [converted(finish(result), dtype) for result, dtype in zip(results, made, strict=True)]
 
-    return compute if len(made) == 1 and not operation.schema.variadic_outputs else several(compute)
+    return compute if pack is None else Packing(compute, {1: pack})
 
 
-def several(compute: Computes) -> Computes:
-    """The same, that gives a list also where it is of one."""
-
-    def computed(*inputs: Any) -> Any:
-        results = compute(*inputs)
-        return results if isinstance(results, (list, tuple)) else [results]
-
-    return computed
-
-
-def moves(operation: NamedOperation, function: Function, *more: Any) -> Computes:
+def moves(operation: NamedOperation, function: Function) -> Computes:
     """What moves the elements of `operation` by `function`, in the type that they have."""
     attributes = dict(operation.attributes)
 
     def compute(*inputs: Any) -> Any:
-        return function(*inputs, *more, **attributes)
+        return function(*inputs, **attributes)
 
     return compute
+
+
+def channels_second(operation: NamedOperation, function: Function) -> Function:
+    """`function`, which takes and gives [N, C, H, W], for pictures in the layout that the operation has."""
+    if operation.input.type.layout is not Layout.NHWC:
+        return function
+
+    def turned(x: Any, *more: Any, **attributes: Any) -> Any:
+        return function(x.transpose(0, 3, 1, 2), *more, **attributes).transpose(0, 2, 3, 1)
+
+    return turned
 
 
 def widened(value: Any) -> Any:
@@ -92,18 +94,3 @@ def activation(operation: NamedOperation, attributes: Mapping[str, Any]) -> Func
         return jnp.asarray
     function = ACTIVATIONS[code]
     return lambda result: function(jnp.asarray(result), *parameters)
-
-
-def lowered_by(functions: Mapping[str, Function]) -> Callable[[NamedOperation], Computes]:
-    """Lower operations that compute, each by its function."""
-    return lambda operation: computes(operation, functions[operation.type])
-
-
-def moved_by(functions: Mapping[str, Function]) -> Callable[[NamedOperation], Computes]:
-    """Lower operations that move, each by its function."""
-    return lambda operation: moves(operation, functions[operation.type])
-
-
-def dimensions(operation: NamedOperation) -> Sequence[int]:
-    """Dimensions of the first result."""
-    return operation.output.type.dimensions

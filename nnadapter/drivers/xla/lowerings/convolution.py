@@ -6,14 +6,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, LAYOUTS, Function, computes
+from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, LAYOUTS, Function, channels_second, computes
 from nnadapter.drivers.xla.lowerings.elementwise import FUSED
 from nnadapter.drivers.xla.lowerings.integers import COMPUTED
 from nnadapter.drivers.xla.lowerings.normalization import per_channel
 from nnadapter.ir.named_operation import NamedOperation
-from nnadapter.ir.operand import Layout
+from nnadapter.ir.operand import Array, Layout
 
 _AXES = {2: "HW", 3: "DHW"}
 
@@ -31,8 +32,13 @@ def _pairs(pads: Any) -> list[tuple[int, int]]:
     return list(zip(pads[:rank], pads[rank:], strict=True))
 
 
-def convolution(last: bool) -> Function:
-    """The function of a convolution; `last` says that channels are the last axis."""
+def convolution(last: bool, is_packed: bool) -> Function:
+    """The function of a convolution.
+
+    Args:
+        last: channels are the last axis.
+        is_packed: the filter is [H, W, I, O], as `pack_filter` gives it.
+    """
 
     def function(x: Any, weights: Any, bias: Any = None, *, strides: Any, pads: Any, dilations: Any, group: int) -> Any:
         axes = _AXES[x.ndim - 2]
@@ -43,7 +49,7 @@ def convolution(last: bool) -> Function:
             window_strides=strides,
             padding=_pairs(pads),
             rhs_dilation=dilations,
-            dimension_numbers=(picture, f"OI{axes}", picture),
+            dimension_numbers=(picture, f"{axes}IO" if is_packed else f"OI{axes}", picture),
             feature_group_count=group,
         )
         return with_bias(result, bias, last)
@@ -51,16 +57,26 @@ def convolution(last: bool) -> Function:
     return function
 
 
+def pack_filter(weights: Array) -> Array:
+    """[O, I, H, W] as [H, W, I, O], which XLA's convolutions on processors want; they would turn it at every run."""
+    return np.ascontiguousarray(np.moveaxis(weights, (1, 0), (-2, -1)))
+
+
+def _with_filter(operation: NamedOperation, *, last: bool) -> Computes:
+    is_packed = operation.filter.value is not None
+    return computes(operation, convolution(last, is_packed), pack_filter if is_packed else None)
+
+
 @lowers("CONV_2D", types=(*ALL_FLOATS, *COMPUTED), fuse_codes=FUSED, layouts=LAYOUTS, quantized=True)
 def lower_convolution(operation: NamedOperation) -> Computes:
     """Convolutions of pictures."""
-    return computes(operation, convolution(operation.input.type.layout is Layout.NHWC))
+    return _with_filter(operation, last=operation.input.type.layout is Layout.NHWC)
 
 
 @lowers("CONV_3D", types=ALL_FLOATS)
 def lower_volume_convolution(operation: NamedOperation) -> Computes:
     """Convolutions of volumes."""
-    return computes(operation, convolution(False))
+    return _with_filter(operation, last=False)
 
 
 def _transposed_convolution(
@@ -83,8 +99,10 @@ def _transposed_convolution(
         (far - begin, far - end + more)
         for far, (begin, end), more in zip(reach, _pairs(pads), output_padding, strict=True)
     ]
-    # Between the elements of one there is no gap, and XLA ends the process where it is told of one.
-    gaps = [stride if size > 1 else 1 for stride, size in zip(strides, x.shape[2:], strict=True)]
+    gaps = strides
+    if 1 in x.shape[2:]:  # XLA 0.10 ends the process where it pads some convolutions of such an axis itself
+        wide = [(0, 0, 0), (0, 0, 0), *((*pair, stride - 1) for pair, stride in zip(around, strides, strict=True))]
+        x, around, gaps = jax.lax.pad(x, x.dtype.type(0), wide), [(0, 0)] * len(kernel), (1,) * len(kernel)
     result = jax.lax.conv_general_dilated(
         x,
         jnp.flip(filters, tuple(range(2, filters.ndim))),
@@ -98,10 +116,10 @@ def _transposed_convolution(
     return with_bias(result, bias, last=False)
 
 
-@lowers("CONV_2D_TRANSPOSE", types=ALL_FLOATS, fuse_codes=FUSED)
+@lowers("CONV_2D_TRANSPOSE", types=ALL_FLOATS, fuse_codes=FUSED, layouts=LAYOUTS)
 def lower_transposed_convolution(operation: NamedOperation) -> Computes:
     """Transposed convolutions of pictures."""
-    return computes(operation, _transposed_convolution)
+    return computes(operation, channels_second(operation, _transposed_convolution))
 
 
 @lowers("CONV_3D_TRANSPOSE", types=ALL_FLOATS)

@@ -150,19 +150,19 @@ def lower_numbers(operation: NamedOperation) -> Computes:
     return computes(operation, FUNCTIONS_OF_NUMBERS[operation.type])
 
 
-@lowers(*FUNCTIONS_OF_BOOLEANS, types="bool")
+@lowers(*FUNCTIONS_OF_BOOLEANS, types="bool", layouts=LAYOUTS)
 def lower_booleans(operation: NamedOperation) -> Computes:
     """Functions of truth values."""
     return moves(operation, FUNCTIONS_OF_BOOLEANS[operation.type])
 
 
-@lowers("EQUAL", "NOT_EQUAL", types=HELD)
+@lowers("EQUAL", "NOT_EQUAL", types=HELD, layouts=LAYOUTS)
 def lower_equality(operation: NamedOperation) -> Computes:
     """Whether elements are the same."""
     return moves(operation, jnp.equal if operation.type == "EQUAL" else jnp.not_equal)
 
 
-@lowers("WHERE", types=HELD)
+@lowers("WHERE", types=HELD, layouts=LAYOUTS)
 def lower_where(operation: NamedOperation) -> Computes:
     """One of two, element by element."""
     return moves(operation, jnp.where)

@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nnadapter.drivers.tables.lowering import Computes
+from nnadapter.drivers.xla.lowerings.packing import Pack, Packing
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, Operand, OperandType
 from nnadapter.ir.operations.quantization import PRODUCTS
@@ -112,13 +114,16 @@ def _largest_sum(operation: NamedOperation) -> int:
     return depth * _magnitude(first) * _magnitude(second) + more
 
 
-def of_products(operation: NamedOperation, function: Callable[..., Any], finish: Callable[..., Any]) -> Any:
+def of_products(
+    operation: NamedOperation, function: Callable[..., Any], finish: Callable[..., Any], pack: Pack | None
+) -> Computes:
     """What adds up products of integers, and scales the sums where the result is quantized.
 
     Args:
         operation: one of `PRODUCTS`, whose operands are quantized.
         function: the operation on floats, without attributes.
         finish: the activation of reals.
+        pack: what brings a constant second input into the form that `function` takes it in.
     """
     first, second = (operand.type for operand in operation.inputs[:2])  # type: ignore[union-attr]
     result = operation.output.type
@@ -127,9 +132,15 @@ def of_products(operation: NamedOperation, function: Callable[..., Any], finish:
     if result.layout == "NHWC":
         channels = -1
 
+    is_packed = operation.inputs[1].value is not None  # type: ignore[union-attr]
+
+    def packed(weight: Array) -> Array:
+        centered = _centered(weight, second, exact)
+        return centered if pack is None else pack(centered)
+
     def compute(x: Any, y: Any, bias: Any = None) -> Any:
         with jax.default_matmul_precision("highest"):
-            sums = function(_centered(x, first, exact), _centered(y, second, exact))
+            sums = function(_centered(x, first, exact), y if is_packed else _centered(y, second, exact))
         along = [1] * sums.ndim
         if sums.ndim:
             along[channels] = -1
@@ -143,7 +154,7 @@ def of_products(operation: NamedOperation, function: Callable[..., Any], finish:
         integers = _saturated(jnp.rint(sums.astype(jnp.float32) * spread), zero_point, result)
         return to_integers(finish(to_reals(integers, result)), result)
 
-    return compute
+    return Packing(compute, {1: packed}) if is_packed else compute
 
 
 def is_product(operation: NamedOperation) -> bool:

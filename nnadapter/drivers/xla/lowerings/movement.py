@@ -11,7 +11,7 @@ import numpy as np
 
 from nnadapter.drivers.geometry import crop_and_padding, positive_slices
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, HELD, LAYOUTS, computes, moves, several
+from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, HELD, LAYOUTS, computes, moves
 from nnadapter.ir.named_operation import NamedOperation
 
 
@@ -59,7 +59,7 @@ def lower_movement(operation: NamedOperation) -> Computes:
 @lowers("SPLIT", types=HELD, quantized=True, layouts=LAYOUTS)
 def lower_split(operation: NamedOperation) -> Computes:
     """Parts along an axis."""
-    return several(moves(operation, _split))
+    return moves(operation, _split)
 
 
 @lowers("SLICE", types=HELD, quantized=True, layouts=LAYOUTS)

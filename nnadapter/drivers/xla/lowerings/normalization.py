@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, LAYOUTS, computes
+from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, LAYOUTS, channels_second, computes
 from nnadapter.drivers.xla.lowerings.integers import COMPUTED
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Layout
+from nnadapter.ir.operations.layouts import IMAGES
 
 
 def per_channel(values: Any, rank: int) -> Any:
@@ -92,10 +93,11 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@lowers(*FUNCTIONS, types=(*ALL_FLOATS, *COMPUTED), quantized=True)
+@lowers(*FUNCTIONS, types=(*ALL_FLOATS, *COMPUTED), quantized=True, layouts=LAYOUTS)
 def lower_normalization(operation: NamedOperation) -> Computes:
     """Values of a common scale."""
-    return computes(operation, FUNCTIONS[operation.type])
+    function = FUNCTIONS[operation.type]
+    return computes(operation, channels_second(operation, function) if operation.type in IMAGES else function)
 
 
 @lowers("BATCH_NORMALIZATION", types=ALL_FLOATS, layouts=LAYOUTS)

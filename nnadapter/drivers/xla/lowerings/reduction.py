@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, computes
+from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, LAYOUTS, computes
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import DataType
 from nnadapter.ir.quantized import integer_range
@@ -40,7 +40,7 @@ _REDUCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@lowers(*_REDUCTIONS, types=ALL_NUMBERS, quantized=True)
+@lowers(*_REDUCTIONS, types=ALL_NUMBERS, quantized=True, layouts=LAYOUTS)
 def lower_reduction(operation: NamedOperation) -> Computes:
     """One of all elements along some axes."""
     function = _REDUCTIONS[operation.type]
@@ -59,7 +59,7 @@ def _place_of(function: Callable[..., Any]) -> Callable[..., Any]:
 _PLACES = {"ARG_MAX": _place_of(jnp.argmax), "ARG_MIN": _place_of(jnp.argmin)}
 
 
-@lowers(*_PLACES, types=ALL_NUMBERS, results=("int32", "int64"))
+@lowers(*_PLACES, types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS)
 def lower_place(operation: NamedOperation) -> Computes:
     """Where along an axis the largest or smallest element is."""
     return computes(operation, _PLACES[operation.type])
@@ -91,7 +91,7 @@ def _moved_on(x: Any, axis: int, first: int) -> Any:
 _RUNNING = {"CUM_SUM": _running_sum, "CUM_PROD": _running_product}
 
 
-@lowers(*_RUNNING, types=ALL_NUMBERS)
+@lowers(*_RUNNING, types=ALL_NUMBERS, layouts=LAYOUTS)
 def lower_running(operation: NamedOperation) -> Computes:
     """Sums and products of all elements so far."""
     return computes(operation, _RUNNING[operation.type])
@@ -107,7 +107,7 @@ def _top_k(x: Any, k: int, axis: int, largest: bool, sorted: bool) -> list[Any]:
     return [jnp.take_along_axis(x, chosen, axis, mode="clip"), chosen]
 
 
-@lowers("TOP_K", types=ALL_NUMBERS, results=("int32", "int64"))
+@lowers("TOP_K", types=ALL_NUMBERS, results=("int32", "int64"), layouts=LAYOUTS)
 def lower_top_k(operation: NamedOperation) -> Computes:
     """The largest or smallest elements along an axis, in order, and where they are."""
     return computes(operation, _top_k)

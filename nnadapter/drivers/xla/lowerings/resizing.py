@@ -9,7 +9,7 @@ import numpy as np
 
 from nnadapter.drivers.geometry import linear_places, nearest_places, resized_axes
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, ALL_NUMBERS, HELD, computes, moves
+from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, ALL_NUMBERS, HELD, LAYOUTS, channels_second, computes, moves
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array
 
@@ -23,7 +23,7 @@ def _taken(x: Any, places: Array, axis: int) -> Any:
     return jnp.take(x, places, axis, mode="clip")
 
 
-@lowers("RESIZE_NEAREST", types=ALL_NUMBERS, quantized=True)
+@lowers("RESIZE_NEAREST", types=ALL_NUMBERS, quantized=True, layouts=LAYOUTS)
 def lower_nearest(operation: NamedOperation) -> Computes:
     """The nearest element of each axis."""
     tables = [(axis, nearest_places(operation, axis)) for axis in resized_axes(operation)]
@@ -36,7 +36,7 @@ def lower_nearest(operation: NamedOperation) -> Computes:
     return compute
 
 
-@lowers("RESIZE_LINEAR", types=ALL_FLOATS)
+@lowers("RESIZE_LINEAR", types=ALL_FLOATS, layouts=LAYOUTS)
 def lower_linear(operation: NamedOperation) -> Computes:
     """A mix of two elements of each axis."""
     tables = [(axis, *linear_places(operation, axis)) for axis in resized_axes(operation)]
@@ -70,7 +70,7 @@ def _space_to_depth(x: Any, block_size: int) -> Any:
 _BLOCKS = {"DEPTH_TO_SPACE": _depth_to_space, "SPACE_TO_DEPTH": _space_to_depth}
 
 
-@lowers(*_BLOCKS, types=HELD, quantized=True)
+@lowers(*_BLOCKS, types=HELD, quantized=True, layouts=LAYOUTS)
 def lower_blocks(operation: NamedOperation) -> Computes:
     """Channels as blocks of pixels, or the other way round."""
-    return moves(operation, _BLOCKS[operation.type])
+    return moves(operation, channels_second(operation, _BLOCKS[operation.type]))
