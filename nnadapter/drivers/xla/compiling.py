@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from nnadapter.drivers.xla.engine import module, translated, wide_types
 from nnadapter.drivers.xla.lowerings.packing import Pack, packs_of
 from nnadapter.errors import CompilationError
 from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.operand import Array
+from nnadapter.ir.operand import Array, OperandType
 from nnadapter.ir.passes import run_passes
 
 PASSES = ("simplify", "fuse_batch_normalization", "channels_last")
@@ -31,6 +32,8 @@ class Compiled:
     """On the device, in the order in which the function takes them."""
     device: Any
     """JAX's, that it runs on."""
+    exported: bytes
+    """The function as `jax.export` writes it: what XLA compiled, in StableHLO."""
 
 
 def prepared(model: Model) -> Model:
@@ -50,24 +53,65 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
     Raises:
         CompilationError: JAX or XLA fails.
     """
+    jax, keys = module(), _keys(model, closures)
+    arrays = [_packed(model, key) for key in keys]
+    with _translated(), wide_types(), jax.default_matmul_precision(precision):
+        jitted = jax.jit(_function_of(model, closures, keys))
+        inputs = [_shape(model.operands[index].type, device) for index in model.inputs]
+        constants = tuple(_shape(array, device) for array in arrays)
+        exported = jax.export.export(jitted, platforms=[platform_of(device)])(inputs, constants)
+        # Not what was exported: JAX 0.10 never frees a megabyte for each that it compiles of it.
+        executable = jitted.lower(inputs, constants).compile()
+        return Compiled(
+            executable=executable,
+            constants=_placed(arrays, device),
+            device=device,
+            exported=bytes(exported.serialize()),
+        )
+
+
+def compiled_again(exported: bytes, arrays: Sequence[Array], device: Any) -> Compiled:
+    """Compile what was written by `jax.export`: nothing is traced or lowered, XLA compiles as it did then.
+
+    Args:
+        exported: see `Compiled.exported`.
+        arrays: the constants.
+        device: JAX's.
+
+    Raises:
+        CompilationError: JAX or XLA fails.
+    """
     jax = module()
-    keys = _keys(model, closures)
-    with translated("XLA did not compile the segment", "switch the device off for it", CompilationError), wide_types():
-        sharding = jax.sharding.SingleDeviceSharding(device)
+    with _translated(), wide_types():
+        function = jax.export.deserialize(bytearray(exported))
+        shapes = [_shape(each, device) for each in function.in_avals]
+        inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]
+        executable = jax.jit(function.call).lower(inputs, constants).compile()
+        return Compiled(
+            executable=executable, constants=_placed(arrays, device), device=device, exported=exported
+        )
 
-        def shape_of(dimensions: Sequence[int], dtype: Any) -> Any:
-            return jax.ShapeDtypeStruct(dimensions, dtype, sharding=sharding)
 
-        types = [model.operands[index].type for index in model.inputs]
-        arrays = [_packed(model, key) for key in keys]
-        with jax.default_matmul_precision(precision):
-            traced = jax.jit(_function_of(model, closures, keys)).lower(
-                [shape_of(type_.dimensions, type_.dtype.array_type) for type_ in types],
-                tuple(shape_of(array.shape, array.dtype) for array in arrays),
-            )
-        executable = traced.compile()
-        constants = tuple(jax.device_put(array, device) for array in arrays)
-    return Compiled(executable=executable, constants=constants, device=device)
+def platform_of(device: Any) -> str:
+    """What `jax.export` calls a device: `cpu`, `cuda`, `rocm`, `tpu`."""
+    kind = str(device.platform)
+    return str(device.client.platform_version).split()[0].lower() if kind == "gpu" else kind
+
+
+def _translated() -> AbstractContextManager[None]:
+    return translated("XLA did not compile the segment", "switch the device off for it", CompilationError)
+
+
+def _shape(typed: Any, device: Any) -> Any:
+    """What JAX is told of an operand's type, an array, or what it knows of an input itself."""
+    is_type = isinstance(typed, OperandType)
+    shape, dtype = (typed.dimensions, typed.dtype.array_type) if is_type else (typed.shape, typed.dtype)
+    jax = module()
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.SingleDeviceSharding(device))
+
+
+def _placed(arrays: Sequence[Array], device: Any) -> tuple[Any, ...]:
+    return tuple(module().device_put(array, device) for array in arrays)
 
 
 def _packed(model: Model, key: Key) -> Array:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnadapter.drivers.interface import Program
+from nnadapter.drivers.interface import Compatibility, Program
 from nnadapter.drivers.tables.driver import TableContext, TableDriver
-from nnadapter.drivers.xla.compiling import compiled, prepared
+from nnadapter.drivers.xla.compiling import compiled, platform_of, prepared
+from nnadapter.drivers.xla.engine import version
 from nnadapter.drivers.xla.options import PRECISIONS
-from nnadapter.drivers.xla.program import XlaProgram
+from nnadapter.drivers.xla.program import XlaProgram, compatibility, deserialized
 from nnadapter.ir.model import Model
 
 
@@ -18,7 +19,7 @@ class XlaContext(TableContext):
     def __init__(self, driver: TableDriver, device: Any) -> None:
         super().__init__(driver)
         self._device = device
-        self._precision = PRECISIONS[str(driver.option_values["precision"])]
+        self._precision = str(driver.option_values["precision"])
 
     def compile(self, model: Model) -> Program:
         """See `Context.compile`.
@@ -29,4 +30,21 @@ class XlaContext(TableContext):
         """
         self._lowered(model)
         ready = prepared(model)
-        return XlaProgram(compiled(ready, self._lowered(ready), self._device, self._precision))
+        program = compiled(ready, self._lowered(ready), self._device, PRECISIONS[self._precision])
+        return XlaProgram(program, self._seal())
+
+    def deserialize(self, blob: bytes) -> Program:
+        """See `Context.deserialize`."""
+        return deserialized(blob, self._seal(), self._device)
+
+    def deserialize_view(self, blob: memoryview) -> Program:
+        """See `Context.deserialize_view`: a processor uses the constants where the file is mapped."""
+        return deserialized(blob, self._seal(), self._device, is_checked=True)
+
+    def check_blob(self, blob: memoryview) -> Compatibility:
+        """See `Context.check_blob`: JAX, platform and precision have to be the same."""
+        return compatibility(blob, self._seal())
+
+    def _seal(self) -> dict[str, str]:
+        """What a program must have been compiled with to run here."""
+        return {"jax": version(), "platform": platform_of(self._device), "precision": self._precision}

@@ -6,14 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from nnadapter.drivers.capability import DeviceInfo, DeviceType, OptionValues
+from nnadapter.drivers.capability import DeviceInfo, DeviceType, MemoryStatistics, OptionValues
+from nnadapter.drivers.device_tensors import Memory
 from nnadapter.drivers.hardware import HardwareNeeds, Machine
 from nnadapter.drivers.interface import Context
+from nnadapter.drivers.streams import Event, Stream
 from nnadapter.drivers.tables.driver import TableDevice, TableDriver
 from nnadapter.drivers.tables.lowering import Lowering, rows_of
 from nnadapter.drivers.xla.context import XlaContext
 from nnadapter.drivers.xla.engine import EXTRA, default_kind, missing, present, version
+from nnadapter.drivers.xla.memory import XlaMemory
 from nnadapter.drivers.xla.options import OPTIONS
+from nnadapter.drivers.xla.streams import XlaEvent, XlaStream
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
 from nnadapter.process.extras import has_extra
 
@@ -81,6 +85,40 @@ class XlaDevice(TableDevice):
     def create_context(self, options: OptionValues) -> Context:
         """See `Device.create_context`."""
         return XlaContext(self._driver(options), self._device)
+
+    @property
+    def has_memory(self) -> bool:
+        """See `Device.has_memory`."""
+        return True
+
+    def allocate(self, nbytes: int) -> Memory:
+        """See `Device.allocate`: XLA has what lies there, and nothing until something is copied in."""
+        return XlaMemory(self._device, nbytes)
+
+    @property
+    def has_streams(self) -> bool:
+        """See `Device.has_streams`."""
+        return True
+
+    def create_stream(self) -> Stream:
+        """See `Device.create_stream`."""
+        return XlaStream()
+
+    def create_event(self) -> Event:
+        """See `Device.create_event`."""
+        return XlaEvent()
+
+    def memory_statistics(self) -> MemoryStatistics | None:
+        """See `Device.memory_statistics`: as XLA counts; it does not on processors."""
+        said = self._device.memory_stats()
+        if not said:
+            return None
+        return MemoryStatistics(
+            total_bytes=said["bytes_limit"],
+            used_bytes=said["bytes_in_use"],
+            peak_bytes=said["peak_bytes_in_use"],
+            allocations=said.get("num_allocs"),
+        )
 
 
 def _rows(kind: str) -> Iterator[DeviceInfo]:

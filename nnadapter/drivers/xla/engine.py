@@ -31,6 +31,7 @@ def module() -> Any:
         raise missing("xla")
     try:
         import jax
+        import jax.export
     except Exception as error:  # a jaxlib of another version raises RuntimeError, a broken one whatever it likes
         raise DeviceUnavailableError(f"the package jax does not load ({brief(error)}); install it again") from error
     return jax

@@ -7,9 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers.control import UNLIMITED, Control
+from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.interface import Execution
+from nnadapter.drivers.streams import Stream
 from nnadapter.drivers.xla.compiling import Compiled
 from nnadapter.drivers.xla.engine import translated, wide_types
+from nnadapter.drivers.xla.memory import tensor_of, value_of
+from nnadapter.drivers.xla.streams import XlaStream, wait_for
 from nnadapter.errors import ExecutionError
 from nnadapter.ir.operand import Array
 
@@ -26,16 +31,35 @@ class XlaExecution(Execution):
         Raises:
             ExecutionError: XLA fails.
         """
-        compiled = self._compiled
-        with translated("XLA failed", "see its message", ExecutionError), wide_types():
-            results = compiled.executable(list(inputs), compiled.constants)
-            if compiled.device.platform == "cpu":
+        results = self._started(inputs)
+        with translated("XLA failed", "see its message", ExecutionError):
+            if self._compiled.device.platform == "cpu":
                 return [array_over(result) for result in results]
             return [np.array(result) for result in results]
 
+    def compute_on_device(
+        self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.compute_on_device`."""
+        results = self._started(list(map(value_of, inputs)))
+        wait_for(results)
+        return [tensor_of(result, self._compiled.device) for result in results]
 
-_PACKED = frozenset({"int4", "uint4"})
-"""What XLA holds two to a byte, and numpy one."""
+    def enqueue(
+        self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
+    ) -> Sequence[DeviceTensor] | None:
+        """See `Execution.enqueue`."""
+        assert isinstance(stream, XlaStream), "streams of a device are its own"
+        results = self._started(list(map(value_of, inputs)))
+        stream.add(results)
+        return [tensor_of(result, self._compiled.device) for result in results]
+
+    def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
+        """JAX's arrays of the results, which XLA may still be computing."""
+        compiled = self._compiled
+        with translated("XLA failed", "see its message", ExecutionError), wide_types():
+            results: Sequence[Any] = compiled.executable(list(inputs), compiled.constants)
+            return results
 
 
 class _Held:
@@ -49,6 +73,10 @@ class _Held:
             "typestr": "|u1",
             "version": 3,
         }
+
+
+_PACKED = frozenset({"int4", "uint4"})
+"""What XLA holds two to a byte, and numpy one."""
 
 
 def array_over(result: Any) -> Array:
