@@ -101,7 +101,15 @@ def measure(
         nodes = session.report().coverage.nodes
     off = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
     ratio = found["session"] / found["jax"]
-    return {"network": name, "nodes": nodes, **found, "ratio": ratio, "off": off, "compiling": compiling, "made": making}
+    return {
+        "network": name,
+        "nodes": nodes,
+        **found,
+        "ratio": ratio,
+        "off": off,
+        "compiling": compiling,
+        "made": making,
+    }
 
 
 def _channels_last(array: np.ndarray) -> np.ndarray:
@@ -124,7 +132,9 @@ def residual(given: Any, weights: Sequence[Any]) -> Any:
         kernel, bias = next(rest), next(rest)
         pad = kernel.shape[0] // 2
         numbers = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, [(pad, pad)] * 2, dimension_numbers=numbers) + bias
+        return (
+            jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, [(pad, pad)] * 2, dimension_numbers=numbers) + bias
+        )
 
     x = jax.nn.relu(convolved(given["x"], 2))
     around = [(0, 0), (1, 1), (1, 1), (0, 0)]

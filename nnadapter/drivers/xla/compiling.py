@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.tables.lowering import Computes
+from nnadapter.drivers.xla.carrying import carried, carrier
 from nnadapter.drivers.xla.engine import module, translated, wide_types
+from nnadapter.drivers.xla.heap import give_back
 from nnadapter.drivers.xla.lowerings.packing import Pack, packs_of
 from nnadapter.errors import CompilationError
 from nnadapter.ir.model import ABSENT, Model
@@ -32,6 +34,8 @@ class Compiled:
     """On the device, in the order in which the function takes them."""
     device: Any
     """JAX's, that it runs on."""
+    results: tuple[str, ...]
+    """Data types of the results."""
     exported: bytes
     """The function as `jax.export` writes it: what XLA compiled, in StableHLO."""
 
@@ -62,20 +66,23 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
         exported = jax.export.export(jitted, platforms=[platform_of(device)])(inputs, constants)
         # Not what was exported: JAX 0.10 never frees a megabyte for each that it compiles of it.
         executable = jitted.lower(inputs, constants).compile()
+        give_back()
         return Compiled(
             executable=executable,
             constants=_placed(arrays, device),
             device=device,
+            results=tuple(model.operands[index].type.dtype.value for index in model.outputs),
             exported=bytes(exported.serialize()),
         )
 
 
-def compiled_again(exported: bytes, arrays: Sequence[Array], device: Any) -> Compiled:
+def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[str], device: Any) -> Compiled:
     """Compile what was written by `jax.export`: nothing is traced or lowered, XLA compiles as it did then.
 
     Args:
         exported: see `Compiled.exported`.
         arrays: the constants.
+        results: data types of the results.
         device: JAX's.
 
     Raises:
@@ -87,8 +94,13 @@ def compiled_again(exported: bytes, arrays: Sequence[Array], device: Any) -> Com
         shapes = [_shape(each, device) for each in function.in_avals]
         inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]
         executable = jax.jit(function.call).lower(inputs, constants).compile()
+        give_back()
         return Compiled(
-            executable=executable, constants=_placed(arrays, device), device=device, exported=exported
+            executable=executable,
+            constants=_placed(arrays, device),
+            device=device,
+            results=tuple(results),
+            exported=exported,
         )
 
 
@@ -105,7 +117,7 @@ def _translated() -> AbstractContextManager[None]:
 def _shape(typed: Any, device: Any) -> Any:
     """What JAX is told of an operand's type, an array, or what it knows of an input itself."""
     is_type = isinstance(typed, OperandType)
-    shape, dtype = (typed.dimensions, typed.dtype.array_type) if is_type else (typed.shape, typed.dtype)
+    shape, dtype = (typed.dimensions, carrier(typed.dtype.array_type)) if is_type else (typed.shape, typed.dtype)
     jax = module()
     return jax.ShapeDtypeStruct(shape, dtype, sharding=jax.sharding.SingleDeviceSharding(device))
 
@@ -118,7 +130,7 @@ def _packed(model: Model, key: Key) -> Array:
     index, pack = key
     value = model.operands[index].value
     assert value is not None
-    return value if pack is None else pack(value)
+    return carried(value if pack is None else pack(value))
 
 
 def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
@@ -128,9 +140,7 @@ def _keys(model: Model, closures: Sequence[Computes]) -> tuple[Key, ...]:
         packs = packs_of(compute)
         read += [(index, packs.get(position)) for position, index in enumerate(operation.inputs)]
     read += [(index, None) for index in model.outputs]
-    return tuple(
-        dict.fromkeys(key for key in read if key[0] != ABSENT and model.operands[key[0]].value is not None)
-    )
+    return tuple(dict.fromkeys(key for key in read if key[0] != ABSENT and model.operands[key[0]].value is not None))
 
 
 def _function_of(
@@ -139,8 +149,10 @@ def _function_of(
     """The whole segment as one function of inputs and constants."""
 
     def segment(inputs: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        values: dict[int, Any] = {ABSENT: None, **dict(zip(model.inputs, inputs, strict=True))}
-        given = dict(zip(keys, constants, strict=True))
+        given = {key: _as_said(model, key[0], value, key[1]) for key, value in zip(keys, constants, strict=True)}
+        values: dict[int, Any] = {ABSENT: None}
+        for index, value in zip(model.inputs, inputs, strict=True):
+            values[index] = _as_said(model, index, value)
         for operation, compute in zip(model.operations, closures, strict=True):
             packs = packs_of(compute)
             arguments = (
@@ -150,6 +162,13 @@ def _function_of(
             results = compute(*arguments)
             made = results if isinstance(results, (list, tuple)) else [results]
             values.update(zip(operation.outputs, made, strict=True))
-        return [given[index, None] if (index, None) in given else values[index] for index in model.outputs]
+        results = [given[index, None] if (index, None) in given else values[index] for index in model.outputs]
+        return [result.astype(carrier(result.dtype)) for result in results]
 
     return segment
+
+
+def _as_said(model: Model, index: int, value: Any, pack: Pack | None = None) -> Any:
+    """What came over the border, in the data type that the model says; what was packed has one of its own."""
+    dtype = model.operands[index].type.dtype.array_type
+    return value if pack is not None or carrier(dtype) == dtype else value.astype(dtype)

@@ -1,4 +1,4 @@
-"""The border to the package `jax`: imported on use, its 64-bit types switched on for us alone, its errors translated."""
+"""The border to the package `jax`: imported on use, with 64-bit types for us alone, its errors translated."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from nnadapter.errors import DeviceUnavailableError, MissingDeviceExtraError, MissingExtraError, NNAdapterError
+from nnadapter.errors import (
+    DeviceLostError,
+    DeviceUnavailableError,
+    MissingDeviceExtraError,
+    MissingExtraError,
+    NNAdapterError,
+)
 from nnadapter.process.cache import remembered
 from nnadapter.process.extras import has_extra, missing_extra
+from nnadapter.process.forking import Parting, part_at_fork
 
 EXTRA = "xla"
 _LONGEST = 300
@@ -44,8 +51,34 @@ def version() -> str:
     return f"{module().__version__} ({jaxlib.__version__})"
 
 
+class _Threads(Parting):
+    """XLA's threads, which a process that is forked does not have."""
+
+    def __init__(self) -> None:
+        self.are_gone = False
+        part_at_fork(self)
+
+    def part(self) -> None:
+        """See `Parting.part`."""
+        self.are_gone = True
+
+
+@remembered(1)
+def _threads() -> _Threads:
+    return _Threads()
+
+
 def wide_types() -> AbstractContextManager[Any]:
-    """Within it JAX has 64-bit types, in this thread alone: what the process has set stays as it is."""
+    """Within it JAX has 64-bit types, in this thread alone: what the process has set stays as it is.
+
+    Raises:
+        DeviceLostError: the process was forked from one that had used the device.
+    """
+    if _threads().are_gone:
+        raise DeviceLostError(
+            "XLA does not work in a process that was forked from one that used it: its threads are not there; "
+            "start processes by spawn, or fork before the device is opened"
+        )
     context: AbstractContextManager[Any] = module().enable_x64(True)
     return context
 

@@ -11,12 +11,13 @@ from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.streams import Stream
+from nnadapter.drivers.xla.carrying import carried
 from nnadapter.drivers.xla.compiling import Compiled
 from nnadapter.drivers.xla.engine import translated, wide_types
 from nnadapter.drivers.xla.memory import tensor_of, value_of
 from nnadapter.drivers.xla.streams import XlaStream, wait_for
 from nnadapter.errors import ExecutionError
-from nnadapter.ir.operand import Array
+from nnadapter.ir.operand import Array, array_type_of
 
 
 class XlaExecution(Execution):
@@ -31,11 +32,11 @@ class XlaExecution(Execution):
         Raises:
             ExecutionError: XLA fails.
         """
-        results = self._started(inputs)
+        results = self._started(list(map(carried, inputs)))
+        taken = array_over if self._compiled.device.platform == "cpu" else np.array
         with translated("XLA failed", "see its message", ExecutionError):
-            if self._compiled.device.platform == "cpu":
-                return [array_over(result) for result in results]
-            return [np.array(result) for result in results]
+            arrays = zip(self._compiled.results, map(taken, results), strict=True)
+            return [array.astype(array_type_of(name), copy=False) for name, array in arrays]
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
@@ -43,7 +44,7 @@ class XlaExecution(Execution):
         """See `Execution.compute_on_device`."""
         results = self._started(list(map(value_of, inputs)))
         wait_for(results)
-        return [tensor_of(result, self._compiled.device) for result in results]
+        return self._tensors(results)
 
     def enqueue(
         self, inputs: Sequence[DeviceTensor], stream: Stream, control: Control = UNLIMITED
@@ -52,7 +53,13 @@ class XlaExecution(Execution):
         assert isinstance(stream, XlaStream), "streams of a device are its own"
         results = self._started(list(map(value_of, inputs)))
         stream.add(results)
-        return [tensor_of(result, self._compiled.device) for result in results]
+        return self._tensors(results)
+
+    def _tensors(self, results: Sequence[Any]) -> list[DeviceTensor]:
+        compiled = self._compiled
+        return [
+            tensor_of(result, name, compiled.device) for result, name in zip(results, compiled.results, strict=True)
+        ]
 
     def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """JAX's arrays of the results, which XLA may still be computing."""
@@ -75,13 +82,9 @@ class _Held:
         }
 
 
-_PACKED = frozenset({"int4", "uint4"})
-"""What XLA holds two to a byte, and numpy one."""
-
-
 def array_over(result: Any) -> Array:
     """An array to write to over the memory of a result on a processor, which nobody else looks at."""
-    if not result.nbytes or result.dtype.name in _PACKED:
+    if not result.nbytes:
         return np.array(result)
     array: Array = np.asarray(_Held(result)).view(result.dtype).reshape(result.shape)
     return array

@@ -1,4 +1,4 @@
-"""Memory of JAX's devices. Arrays there never change: what is copied in is another array, and nothing is overwritten."""
+"""Memory of JAX's devices. Arrays there never change: what is copied in is another array."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
+from nnadapter.drivers.xla.carrying import carried, carrier
 from nnadapter.drivers.xla.engine import module, translated, wide_types
 from nnadapter.errors import DriverError, OutOfMemoryError
-from nnadapter.ir.operand import Array
+from nnadapter.ir.operand import Array, array_type_of
 
 
 class XlaMemory(Memory):
@@ -28,18 +29,19 @@ class XlaMemory(Memory):
     def copy_in(self, array: Array) -> None:
         """See `Memory.copy_in`."""
         self._check()
-        copied = array.copy() if self._device.platform == "cpu" else array  # it would look at the caller's
+        held = carried(array)
+        copied = held.copy() if held is array and self._device.platform == "cpu" else held  # it would look at `array`
         with translated("XLA has no room", "free some", OutOfMemoryError), wide_types():
             self._value = module().device_put(copied, self._device).block_until_ready()
 
     def copy_out(self, array: Array) -> None:
         """See `Memory.copy_out`."""
-        array[...] = np.asarray(self.value(array.dtype, array.shape))
+        array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
         """What lies there as JAX's array, seen as a tensor of this type."""
         self._check()
-        held = self._value
+        held, dtype = self._value, carrier(dtype)
         if held is not None and held.dtype == dtype and held.shape == shape:
             return held
         count = int(np.prod(shape)) * dtype.itemsize
@@ -58,9 +60,9 @@ class XlaMemory(Memory):
             raise DriverError("the device memory was freed; allocate it again")
 
 
-def tensor_of(value: Any, device: Any) -> DeviceTensor:
-    """A result, which nobody else has, as a tensor in memory of its own."""
-    dtype = np.dtype(value.dtype)
+def tensor_of(value: Any, name: str, device: Any) -> DeviceTensor:
+    """A result of that data type, which nobody else has, as a tensor in memory of its own."""
+    dtype = array_type_of(name)
     return DeviceTensor(XlaMemory(device, value.size * dtype.itemsize, value), dtype, value.shape)
 
 

@@ -49,7 +49,12 @@ class XlaProgram(Program):
         """See `Program.serialize`: the function as XLA was given it, and not what it made of it."""
         arrays = [np.asarray(value) for value in self._compiled.constants]
         constants = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]
-        header = {"seal": dict(self._seal), "constants": constants, "exported": len(self._compiled.exported)}
+        header = {
+            "seal": dict(self._seal),
+            "constants": constants,
+            "results": self._compiled.results,
+            "exported": len(self._compiled.exported),
+        }
         written = json.dumps(header).encode()
         written += b" " * (-(PREFIX_BYTES + len(written)) % _ALIGNMENT)
         return _ENVELOPE.close(written, [*_padded(arrays), self._compiled.exported])
@@ -93,7 +98,7 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
         said = json.loads(header)
-        recorded, exported_bytes = dict(said["seal"]), int(said["exported"])
+        recorded, results, exported_bytes = dict(said["seal"]), said["results"], int(said["exported"])
         arrays = list(_constants(said["constants"], contents[: len(contents) - exported_bytes]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
@@ -103,7 +108,8 @@ def deserialized(blob: bytes | memoryview, seal: Seal, device: Any, *, is_checke
                 f"the program was compiled with {name} {recorded.get(name)!r}, here is {value!r}; {ADVICE}"
             )
     try:
-        return XlaProgram(compiled_again(bytes(contents[len(contents) - exported_bytes :]), arrays, device), seal)
+        exported = bytes(contents[len(contents) - exported_bytes :])
+        return XlaProgram(compiled_again(exported, arrays, results, device), seal)
     except CompilationError as error:
         raise IncompatibleProgramError(f"JAX does not take the program back ({error}); {ADVICE}") from error
 

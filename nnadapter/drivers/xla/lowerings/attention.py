@@ -15,7 +15,7 @@ from nnadapter.ir.named_operation import NamedOperation
 
 
 def _seen(queries: int, keys: int, lengths: Any, attributes: Mapping[str, Any]) -> Any:
-    """Which keys a query sees, to be spread over [batch, groups, heads of each, queries, keys]; None where it is all."""
+    """Which keys a query sees, to be spread over [batch, groups, heads, queries, keys]; None where it is all."""
     offset: Any = attributes["offset"]
     places, conditions = jnp.arange(keys), []
     if lengths is not None:

@@ -43,7 +43,7 @@ def lower_bit_cast(operation: NamedOperation) -> Computes:
     made = operation.output.type.dtype.array_type
 
     def cast(x: Any, to: str) -> Any:
-        bytes_ = x.astype(jnp.uint8) if x.dtype == bool else x
-        return bytes_ != 0 if made == bool else jax.lax.bitcast_convert_type(bytes_, made)
+        bytes_ = x.astype(jnp.uint8) if x.dtype.kind == "b" else x
+        return bytes_ != 0 if made.kind == "b" else jax.lax.bitcast_convert_type(bytes_, made)
 
     return moves(operation, cast)

@@ -1,8 +1,8 @@
-"""A function of `jax.numpy` as what computes an operation: in a type that is wide enough, its results as they should be."""
+"""A function of `jax.numpy` as what computes an operation: in types that are wide enough, its results as said."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,9 @@ ALL_FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 ALL_NUMBERS = (*ALL_FLOATS, *INTEGERS)
 HELD = (*ALL_NUMBERS, "bool")
-"""Data types of operands: what moves takes all of them."""
+"""Data types of operands."""
+MOVED = (*HELD, "int4", "uint4")
+"""What is moved, or becomes another type, may have 4 bits as well."""
 LAYOUTS = ("NCHW", "NHWC")
 """What goes element by element, or says its axes, does not care for the layout."""
 

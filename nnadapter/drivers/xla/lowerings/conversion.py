@@ -13,7 +13,7 @@ def converted(x: Any, made: Any) -> Any:
     Where an integer type does not have a float, ONNX leaves open what comes out. Processors give the smallest number of
     32 or 64 bits, and the low bits of it where fewer are wanted; XLA gives the nearest one, but not here.
     """
-    if made == bool:
+    if made.kind == "b":
         return x != 0
     if not jnp.issubdtype(x.dtype, jnp.floating) or not jnp.issubdtype(made, jnp.integer):
         return x.astype(made)

@@ -10,8 +10,18 @@ import jax
 import jax.numpy as jnp
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.activations import clip, elu, gelu, hard_sigmoid, leaky_relu, softplus, softsign, swish
-from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, ALL_NUMBERS, HELD, LAYOUTS, computes, moves
+from nnadapter.drivers.xla.lowerings.activations import (
+    ACTIVATIONS,
+    clip,
+    elu,
+    gelu,
+    hard_sigmoid,
+    leaky_relu,
+    softplus,
+    softsign,
+    swish,
+)
+from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, ALL_NUMBERS, HELD, LAYOUTS, MOVED, computes, moves
 from nnadapter.drivers.xla.lowerings.conversion import converted
 from nnadapter.drivers.xla.lowerings.integers import COMPUTED
 from nnadapter.ir.named_operation import NamedOperation
@@ -134,7 +144,7 @@ FUNCTIONS_OF_BOOLEANS: Mapping[str, Callable[..., Any]] = {
     "XOR": jnp.logical_xor,
 }
 
-FUSED = ("none", "relu", "clip", "sigmoid", "hard_sigmoid", "hard_swish", "tanh", "leaky_relu", "gelu", "gelu_tanh", "swish")
+FUSED = ("none", *ACTIVATIONS)
 """Activations that are applied to results."""
 
 
@@ -168,13 +178,13 @@ def lower_where(operation: NamedOperation) -> Computes:
     return moves(operation, jnp.where)
 
 
-@lowers("ASSIGN", types=HELD, layouts=LAYOUTS)
+@lowers("ASSIGN", types=MOVED, layouts=LAYOUTS)
 def lower_assign(operation: NamedOperation) -> Computes:
     """The same."""
     return moves(operation, lambda x: x)
 
 
-@lowers("CAST", types=HELD, layouts=LAYOUTS)
+@lowers("CAST", types=MOVED, layouts=LAYOUTS)
 def lower_cast(operation: NamedOperation) -> Computes:
     """Another data type."""
     made = operation.output.type.dtype.array_type

@@ -11,13 +11,15 @@ import numpy as np
 
 from nnadapter.drivers.geometry import crop_and_padding, positive_slices
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, HELD, LAYOUTS, computes, moves
+from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, LAYOUTS, MOVED, computes, moves
 from nnadapter.ir.named_operation import NamedOperation
 
 
 def _split(x: Any, axis: int, split: Any) -> list[Any]:
     ends = np.cumsum(split)
-    return [jax.lax.slice_in_dim(x, int(end - size), int(end), axis=axis) for size, end in zip(split, ends, strict=True)]
+    return [
+        jax.lax.slice_in_dim(x, int(end - size), int(end), axis=axis) for size, end in zip(split, ends, strict=True)
+    ]
 
 
 def from_the_front(indices: Any, size: int) -> Any:
@@ -47,7 +49,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-@lowers(*FUNCTIONS, types=HELD, quantized=True, layouts=LAYOUTS)
+@lowers(*FUNCTIONS, types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_movement(operation: NamedOperation) -> Computes:
     """Elements moved by what attributes say; integers that stand for reals otherwise are brought to one scale."""
     made = operation.output.type.quantized
@@ -56,20 +58,20 @@ def lower_movement(operation: NamedOperation) -> Computes:
     return moves(operation, FUNCTIONS[operation.type])
 
 
-@lowers("SPLIT", types=HELD, quantized=True, layouts=LAYOUTS)
+@lowers("SPLIT", types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_split(operation: NamedOperation) -> Computes:
     """Parts along an axis."""
     return moves(operation, _split)
 
 
-@lowers("SLICE", types=HELD, quantized=True, layouts=LAYOUTS)
+@lowers("SLICE", types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_slice(operation: NamedOperation) -> Computes:
     """Every so many elements of some axes."""
     taken, turned = positive_slices(operation)
     return lambda x: jax.lax.rev(x[taken], turned) if turned else x[taken]
 
 
-@lowers("PAD", types=HELD, quantized=True, layouts=LAYOUTS)
+@lowers("PAD", types=MOVED, quantized=True, layouts=LAYOUTS)
 def lower_pad(operation: NamedOperation) -> Computes:
     """More elements around those that there are, or fewer."""
     kept, widths = crop_and_padding(operation)

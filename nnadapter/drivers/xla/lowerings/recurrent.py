@@ -98,9 +98,7 @@ def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: b
     def kept(states: Any, given: Any) -> Any:
         inputs, time = given
         running = (time < lengths)[:, None]
-        after = tuple(
-            jnp.where(running, new, old) for new, old in zip(step(inputs, states), states, strict=True)
-        )
+        after = tuple(jnp.where(running, new, old) for new, old in zip(step(inputs, states), states, strict=True))
         return after, jnp.where(running, after[0], 0)
 
     return jax.lax.scan(kept, tuple(first), (x, jnp.arange(len(x))), reverse=backwards)  # type: ignore[no-any-return]

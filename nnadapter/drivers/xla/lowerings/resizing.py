@@ -9,7 +9,15 @@ import numpy as np
 
 from nnadapter.drivers.geometry import linear_places, nearest_places, resized_axes
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, ALL_NUMBERS, HELD, LAYOUTS, channels_second, computes, moves
+from nnadapter.drivers.xla.lowerings.closing import (
+    ALL_FLOATS,
+    ALL_NUMBERS,
+    HELD,
+    LAYOUTS,
+    channels_second,
+    computes,
+    moves,
+)
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array
 

@@ -123,7 +123,9 @@ def _deformable(
     rows, which = rows_of(x.reshape(pictures, channels // offset_group, *sizes)), jnp.arange(pictures)
     values = sum(weighed(rows, which, sizes, neighbors) for neighbors in product(*axes)) * shares
     taps_of = (batch, offset_group, prod(kernel), prod(counts), channels // offset_group)
-    by_channel = values.reshape(taps_of).transpose(0, 1, 4, 2, 3).reshape(batch, group, channels // group, *taps_of[2:4])
+    by_channel = (
+        values.reshape(taps_of).transpose(0, 1, 4, 2, 3).reshape(batch, group, channels // group, *taps_of[2:4])
+    )
     filters = weights.reshape(group, weights.shape[0] // group, weights.shape[1], -1)
     result = jnp.einsum("ngctp,goct->ngop", by_channel, filters).reshape(batch, -1, *counts)
     return with_bias(result, bias, last=False)
