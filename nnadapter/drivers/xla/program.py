@@ -66,7 +66,7 @@ class XlaProgram(Program):
 
 def _padded(arrays: Sequence[Array]) -> Iterator[bytes | memoryview]:
     for array in arrays:
-        yield memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         yield bytes(-array.nbytes % _ALIGNMENT)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, computes
+from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, Function, computes
 from nnadapter.drivers.xla.lowerings.normalization import log_softmax
 from nnadapter.ir.named_operation import NamedOperation
 
@@ -28,7 +29,10 @@ def _cross_entropy(x: Any, target: Any, weight: Any = None, **attributes: Any) -
     return [_likelihood(logarithms, target, weight, **attributes), logarithms]
 
 
-_FUNCTIONS = {"NEGATIVE_LOG_LIKELIHOOD_LOSS": _likelihood, "SOFTMAX_CROSS_ENTROPY_LOSS": _cross_entropy}
+_FUNCTIONS: Mapping[str, Function] = {
+    "NEGATIVE_LOG_LIKELIHOOD_LOSS": _likelihood,
+    "SOFTMAX_CROSS_ENTROPY_LOSS": _cross_entropy,
+}
 
 
 @lowers(*_FUNCTIONS, types=ALL_FLOATS)

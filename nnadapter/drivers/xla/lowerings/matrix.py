@@ -106,4 +106,5 @@ def lower_triangle(operation: NamedOperation) -> Computes:
 def lower_eye(operation: NamedOperation) -> Computes:
     """Ones on a diagonal."""
     made = operation.output.type
-    return moves(operation, lambda x, to, k: jnp.eye(*made.dimensions, int(k), dtype=made.dtype.array_type))
+    rows, columns = made.dimensions
+    return moves(operation, lambda x, to, k: jnp.eye(rows, columns, int(k), dtype=made.dtype.array_type))

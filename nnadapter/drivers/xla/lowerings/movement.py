@@ -53,7 +53,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 def lower_movement(operation: NamedOperation) -> Computes:
     """Elements moved by what attributes say; integers that stand for reals otherwise are brought to one scale."""
     made = operation.output.type.quantized
-    if operation.type == "CONCAT" and any(operand.type.quantized != made for operand in operation.inputs):
+    if operation.type == "CONCAT" and any(operand and operand.type.quantized != made for operand in operation.inputs):
         return computes(operation, FUNCTIONS[operation.type])
     return moves(operation, FUNCTIONS[operation.type])
 

@@ -94,7 +94,7 @@ def places(sizes: Any, counts: Any, operation: NamedOperation) -> tuple[Array, A
         spread.append(np.broadcast_to(table.reshape(shape), full).reshape(int(np.prod(counts)), -1))
     indices = np.stack(spread)
     limits = np.array(sizes).reshape(-1, 1, 1)
-    inside = ((indices >= 0) & (indices < limits)).all(0)
+    inside: Array = np.asarray(((indices >= 0) & (indices < limits)).all(0))
     return np.clip(indices, 0, np.maximum(limits - 1, 0)), inside
 
 

@@ -82,7 +82,11 @@ def _rnn(r: Any, b: Any, p: Any, gates: Sequence[_Gate], flag: Any) -> _Step:
     return lambda x, states: (gates[0](x + states[0] @ r.T + b),)
 
 
-_STEPS = {"LSTM": (_lstm, "input_forget", 2), "GRU": (_gru, "linear_before_reset", 1), "RNN": (_rnn, "", 1)}
+_STEPS: Mapping[str, tuple[Callable[..., _Step], str, int]] = {
+    "LSTM": (_lstm, "input_forget", 2),
+    "GRU": (_gru, "linear_before_reset", 1),
+    "RNN": (_rnn, "", 1),
+}
 
 
 def _along(step: _Step, x: Any, first: Sequence[Any], lengths: Any, backwards: bool) -> tuple[Sequence[Any], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import product
 from typing import Any
 
@@ -9,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, computes
+from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, Function, computes
 from nnadapter.drivers.xla.lowerings.sampling import rows_of, weighed
 from nnadapter.ir.named_operation import NamedOperation
 
@@ -111,7 +112,7 @@ def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
     return (places >= begin[..., None]) & (places < end[..., None])
 
 
-_FUNCTIONS = {"ROI_ALIGN": _roi_align, "MAX_ROI_POOL": _max_roi_pool}
+_FUNCTIONS: Mapping[str, Function] = {"ROI_ALIGN": _roi_align, "MAX_ROI_POOL": _max_roi_pool}
 
 
 @lowers(*_FUNCTIONS, types=ALL_FLOATS)

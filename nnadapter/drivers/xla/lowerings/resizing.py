@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from nnadapter.drivers.xla.lowerings.closing import (
     ALL_NUMBERS,
     HELD,
     LAYOUTS,
+    Function,
     channels_second,
     computes,
     moves,
@@ -75,7 +77,7 @@ def _space_to_depth(x: Any, block_size: int) -> Any:
     return blocks.transpose(0, 3, 5, 1, 2, 4).reshape(n, c * block_size**2, h // block_size, w // block_size)
 
 
-_BLOCKS = {"DEPTH_TO_SPACE": _depth_to_space, "SPACE_TO_DEPTH": _space_to_depth}
+_BLOCKS: Mapping[str, Function] = {"DEPTH_TO_SPACE": _depth_to_space, "SPACE_TO_DEPTH": _space_to_depth}
 
 
 @lowers(*_BLOCKS, types=HELD, quantized=True, layouts=LAYOUTS)

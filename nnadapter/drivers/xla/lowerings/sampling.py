@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, computes
+from nnadapter.drivers.xla.lowerings.closing import ALL_FLOATS, Function, computes
 from nnadapter.drivers.xla.lowerings.convolution import with_bias
 from nnadapter.ir.named_operation import NamedOperation
 
@@ -131,7 +131,11 @@ def _deformable(
     return with_bias(result, bias, last=False)
 
 
-_FUNCTIONS = {"GRID_SAMPLE": _grid_sample, "AFFINE_GRID": _affine_grid, "DEFORMABLE_CONV_2D": _deformable}
+_FUNCTIONS: Mapping[str, Function] = {
+    "GRID_SAMPLE": _grid_sample,
+    "AFFINE_GRID": _affine_grid,
+    "DEFORMABLE_CONV_2D": _deformable,
+}
 
 
 @lowers(*_FUNCTIONS, types=ALL_FLOATS)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
-from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, HELD, computes, moves
+from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, HELD, Function, computes, moves
 from nnadapter.drivers.xla.lowerings.movement import from_the_front
 from nnadapter.ir.named_operation import NamedOperation
 
@@ -80,7 +81,7 @@ def lower_gather_nd(operation: NamedOperation) -> Computes:
     return moves(operation, _gather_nd)
 
 
-_SCATTERS = {"SCATTER_ELEMENTS": _scatter_elements, "SCATTER_ND": _scatter_nd}
+_SCATTERS: Mapping[str, Function] = {"SCATTER_ELEMENTS": _scatter_elements, "SCATTER_ND": _scatter_nd}
 
 
 @lowers(*_SCATTERS, types=HELD, limits="which of several updates of one element stays is the compiler's to say")
