@@ -130,11 +130,20 @@ def test_imports_go_one_way(name):
 
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
 TORCH = ("nnadapter.torch",)
+XLA = ("nnadapter.drivers.xla",)
 
 
 @pytest.mark.parametrize(
     ("package", "allowed"),
-    [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME), ("openvino", OPENVINO), ("torch", TORCH), ("onnxscript", TORCH)],
+    [
+        ("onnx", ONNX),
+        ("onnxruntime", ONNXRUNTIME),
+        ("openvino", OPENVINO),
+        ("torch", TORCH),
+        ("onnxscript", TORCH),
+        ("jax", XLA),
+        ("jaxlib", XLA),
+    ],
 )
 def test_foreign_packages_stay_at_their_border(package, allowed):
     names = (package, f"nnadapter.process.real_{package}")
