@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+from nnadapter.drivers.foreign_errors import one_line, translated_as
 from nnadapter.errors import (
     DeviceLostError,
     DeviceUnavailableError,
@@ -18,7 +19,6 @@ from nnadapter.process.extras import has_extra, missing_extra
 from nnadapter.process.forking import Parting, part_at_fork
 
 EXTRA = "xla"
-_LONGEST = 300
 
 
 def missing(device: str) -> MissingExtraError:
@@ -97,18 +97,11 @@ def default_kind() -> str:
         return str(module().default_backend())
 
 
-@contextmanager
-def translated(what: str, advice: str, kind: type[NNAdapterError]) -> Iterator[None]:
+def translated(what: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
     """Turn whatever the package raises into a `kind`: `what` failed, its own words, `advice`."""
-    try:
-        yield
-    except NNAdapterError:
-        raise
-    except Exception as error:  # XLA raises RuntimeError, JAX TypeError, ValueError and errors of its own
-        raise kind(f"{what}: {brief(error)}; {advice}") from error
+    return translated_as(what, advice, kind, brief)
 
 
 def brief(error: BaseException) -> str:
     """The package's message on one line."""
-    text = " ".join(str(error).split())
-    return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…") or type(error).__name__
+    return one_line(str(error), error)
