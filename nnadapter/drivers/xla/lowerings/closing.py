@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -43,8 +43,8 @@ def computes(operation: NamedOperation, function: Function, pack: Pack | None = 
         function: takes values and attributes.
         pack: what brings the second input into the form that `function` takes it in, where it is a constant.
     """
-    attributes = dict(operation.attributes)
-    finish = activation(operation, attributes)
+    attributes = {name: value for name, value in operation.attributes.items() if not name.startswith("fuse_")}
+    finish = activation(operation)
     if is_product(operation):
         return of_products(operation, partial(function, **attributes), finish, pack)
     if is_quantized(operation.inputs[0]) and is_quantized(operation.output):
@@ -88,11 +88,10 @@ def widened(value: Any) -> Any:
     return value
 
 
-def activation(operation: NamedOperation, attributes: Mapping[str, Any]) -> Function:
-    """The activation that an operation fuses; its attributes are taken out of `attributes`."""
-    assert isinstance(attributes, dict)
-    code, parameters = attributes.pop("fuse_code", "none"), attributes.pop("fuse_parameters", ())
+def activation(operation: NamedOperation) -> Function:
+    """The activation that an operation fuses."""
+    code = operation.attributes.get("fuse_code", "none")
     if code == "none":
         return jnp.asarray
     function = ACTIVATIONS[code]
-    return lambda result: function(jnp.asarray(result), *parameters)
+    return lambda result: function(jnp.asarray(result), *operation.fuse_parameters)
