@@ -8,6 +8,7 @@ from nnadapter.drivers.interface import Compatibility, Program
 from nnadapter.drivers.tables.driver import TableContext, TableDriver
 from nnadapter.drivers.xla.compiling import compiled, platform_of, prepared
 from nnadapter.drivers.xla.engine import version
+from nnadapter.drivers.xla.heap import give_back
 from nnadapter.drivers.xla.options import PRECISIONS
 from nnadapter.drivers.xla.program import XlaProgram, compatibility, deserialized
 from nnadapter.ir.model import Model
@@ -44,6 +45,10 @@ class XlaContext(TableContext):
     def check_blob(self, blob: memoryview) -> Compatibility:
         """See `Context.check_blob`: JAX, platform and precision have to be the same."""
         return compatibility(blob, self._seal())
+
+    def close(self) -> None:
+        """See `Context.close`: what its programs were compiled in goes back to the system."""
+        give_back()
 
     def _seal(self) -> dict[str, str]:
         """What a program must have been compiled with to run here."""

@@ -8,9 +8,14 @@ from nnadapter.testing import Settings, run_conformance
 from tests.drivers.xla.harness import DEVICE
 
 
-@pytest.mark.parametrize(
-    ("short", "limit"), [(True, 12), pytest.param(False, None, marks=pytest.mark.sweep, id="all of them")]
-)
-def test_full_marks(short, limit):
-    card = run_conformance(Settings(device=DEVICE, short=short), limit=limit)
+@pytest.mark.parametrize("pattern", ["[!p]*/*", "programs/[!l]*"])
+def test_a_few_of_each_kind(pattern):
+    """Without the search for leaks: in its short form the heap that XLA compiles in has not settled yet."""
+    card = run_conformance(Settings(device=DEVICE, short=True), pattern=pattern, limit=12)
+    assert card.full_marks, str(card)
+
+
+@pytest.mark.sweep
+def test_full_marks():
+    card = run_conformance(Settings(device=DEVICE))
     assert card.full_marks, str(card)
