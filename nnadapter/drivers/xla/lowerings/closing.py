@@ -90,7 +90,7 @@ def widened(value: Any) -> Any:
 
 def activation(operation: NamedOperation) -> Function:
     """The activation that an operation fuses."""
-    code = operation.attributes.get("fuse_code", "none")
+    code = str(operation.attributes.get("fuse_code", "none"))
     if code == "none":
         return jnp.asarray
     function = ACTIVATIONS[code]
