@@ -140,6 +140,7 @@ def test_imports_go_one_way(name):
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
 TORCH = ("nnadapter.torch",)
 PADDLE = ("nnadapter.paddle_models.checking", "nnadapter.paddle_models.worker")
+XLA = ("nnadapter.drivers.xla",)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +153,8 @@ PADDLE = ("nnadapter.paddle_models.checking", "nnadapter.paddle_models.worker")
         ("onnxscript", TORCH),
         ("paddle", PADDLE),
         ("paddle2onnx", PADDLE),
+        ("jax", XLA),
+        ("jaxlib", XLA),
     ],
 )
 def test_foreign_packages_stay_at_their_border(package, allowed):

@@ -16,6 +16,7 @@ _WEB_GPU = ("ort:WebGpu",)
 _QUALCOMM = ("qnn",)
 _INTEL_GPU = ("openvino:GPU",)
 _INTEL_NPU = ("openvino:NPU",)
+_TPU = ("xla:tpu",)
 
 COMMON_NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -29,6 +30,8 @@ COMMON_NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
         **dict.fromkeys(("webgpu", "vulkan"), _WEB_GPU),
         **dict.fromkeys(("hexagon", "htp", "snapdragon", "qualcomm"), _QUALCOMM),
         **dict.fromkeys(("igpu", "xpu", "arc"), _INTEL_GPU),
+        **dict.fromkeys(("tpu", "google"), _TPU),
+        **dict.fromkeys(("jax", "openxla"), ("xla:cpu", "xla:gpu", *_TPU)),
         **dict.fromkeys(("nnapi", "android"), ("ort:Nnapi",)),
         **dict.fromkeys(("xnnpack",), ("ort:Xnnpack",)),
         **dict.fromkeys(("dnnl", "onednn", "mkldnn"), ("ort:Dnnl",)),

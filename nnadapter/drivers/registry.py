@@ -63,6 +63,7 @@ _BUILT_IN = {
     "ort": DriverSource("nnadapter.drivers.execution_providers.driver:EpDriver", "nnadapter"),
     "qnn": DriverSource("nnadapter.drivers.qnn.driver:QnnDriver", "nnadapter"),
     "reference": DriverSource("nnadapter.drivers.reference:ReferenceDriver", "nnadapter"),
+    "xla": DriverSource("nnadapter.drivers.xla.driver:XlaDriver", "nnadapter"),
 }
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
+from nnadapter.drivers.foreign_errors import one_line, translated_as
 from nnadapter.errors import DeviceUnavailableError, MissingDeviceExtraError, MissingExtraError, NNAdapterError
 from nnadapter.process.cache import remembered
 from nnadapter.process.extras import has_extra, missing_extra
 
 EXTRA = "openvino"
 _NOISE = re.compile(r"Exception from \S+?:\d+:|Check '.*?' failed at \S+?:\d+:|\(None\)")
-_LONGEST = 300
 
 
 def missing(device: str) -> MissingExtraError:
@@ -54,18 +53,11 @@ def version() -> str:
     return str(module().get_version())
 
 
-@contextmanager
-def translated(what: str, advice: str, kind: type[NNAdapterError]) -> Iterator[None]:
+def translated(what: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
     """Turn whatever the package raises into a `kind`: `what` failed, its own words, `advice`."""
-    try:
-        yield
-    except NNAdapterError:
-        raise
-    except Exception as error:  # the package raises RuntimeError, TypeError, ValueError and errors of its own
-        raise kind(f"{what}: {brief(error)}; {advice}") from error
+    return translated_as(what, advice, kind, brief)
 
 
 def brief(error: BaseException) -> str:
     """The package's message on one line, without its source positions."""
-    text = " ".join(_NOISE.sub(" ", " ".join(str(error).split())).split())
-    return (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…") or type(error).__name__
+    return one_line(_NOISE.sub(" ", " ".join(str(error).split())), error)

@@ -145,9 +145,13 @@ class TableDevice(Device):
 
     def create_context(self, options: OptionValues) -> Context:
         """See `Device.create_context`."""
+        return TableContext(self._driver(options))
+
+    def _driver(self, options: OptionValues) -> TableDriver:
+        """The driver that a context with these options has for its own."""
         driver = self._driver_type()
         driver.option_values = options
-        return TableContext(driver)
+        return driver
 
     def _operations(self) -> Iterator[OperationSupport]:
         return (row.support for row in self._driver_type().table.rows.values())

@@ -10,7 +10,7 @@ from nnadapter.drivers.tables.lowering import Computes, Lowering
 from nnadapter.errors import FAILURES, DriverError, InvalidModelError, close_names, describe
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.named_operation import NamedOperation
-from nnadapter.ir.operand import DataType, Operand
+from nnadapter.ir.operand import INTEGER, DataType, Operand
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.operations.fusion import FUSE_CODES
 from nnadapter.ir.schema import Role
@@ -26,6 +26,8 @@ class TableRow:
     """Data types of every role; the last one counts for all behind it."""
     results: frozenset[DataType]
     """Data types of results."""
+    quantized: frozenset[DataType]
+    """Data types of operands that are quantized, of whatever role."""
     ranks: tuple[int, int]
     """Smallest and largest rank of the first input."""
 
@@ -104,6 +106,7 @@ def _row(lowering: Lowering, dtypes: frozenset[DataType]) -> TableRow:
         lowering=lowering,
         dtypes=tuple(_role_dtypes(role, own) for role in schema.inputs),
         results=own | lowering.results,
+        quantized=own & INTEGER if lowering.quantized else frozenset(),
         ranks=schema.ranks if lowering.ranks is None else lowering.ranks,
     )
 
@@ -122,9 +125,9 @@ def _refusals(operation: NamedOperation, row: TableRow) -> Iterator[Unsupported]
     last = len(row.dtypes) - 1
     for position, operand in enumerate(inputs):
         if operand is not None:
-            yield from _refused_operand(operation, operand, row.dtypes[min(position, last)], lowering)
+            yield from _refused_operand(operation, operand, row.dtypes[min(position, last)], row)
     for operand in operation.outputs:
-        yield from _refused_operand(operation, operand, row.results, lowering)
+        yield from _refused_operand(operation, operand, row.results, row)
     smallest, largest = row.ranks
     if inputs and inputs[0] is not None and not smallest <= inputs[0].type.rank <= largest:
         detail = f"{operation.type} got {inputs[0].type} for {inputs[0].name!r}, accepted: rank {smallest} to {largest}"
@@ -132,16 +135,17 @@ def _refusals(operation: NamedOperation, row: TableRow) -> Iterator[Unsupported]
 
 
 def _refused_operand(
-    operation: NamedOperation, operand: Operand, dtypes: frozenset[DataType], lowering: Lowering
+    operation: NamedOperation, operand: Operand, dtypes: frozenset[DataType], row: TableRow
 ) -> Iterator[Unsupported]:
     """What is wrong with an operand. Open sizes are put into words only then: that decides on them."""
-    type_ = operand.type
-    if type_.quantization is not None and not lowering.quantized:
+    type_, layouts = operand.type, row.lowering.layouts
+    taken = dtypes if type_.quantization is None else row.quantized
+    if not taken:
         yield _wrong(operation, operand, "what is not quantized")
-    elif type_.dtype not in dtypes:
-        yield _wrong(operation, operand, ", ".join(sorted(dtypes)))
-    elif type_.layout not in lowering.layouts:
-        yield _wrong(operation, operand, ", ".join(sorted(lowering.layouts)))
+    elif type_.dtype not in taken:
+        yield _wrong(operation, operand, ", ".join(sorted(taken)))
+    elif type_.layout not in layouts:
+        yield _wrong(operation, operand, ", ".join(sorted(layouts)))
 
 
 def _wrong(operation: NamedOperation, operand: Operand, accepted: str) -> Unsupported:

@@ -9,7 +9,7 @@ import pytest
 
 from nnadapter.drivers import Reason, TableDriver, Unsupported, lowers
 from nnadapter.errors import CompilationError, DeviceNotFoundError, DriverError
-from nnadapter.ir import DataType, Layout, NamedOperation, OperandType, Quantization
+from nnadapter.ir import DataType, Layout, ModelBuilder, NamedOperation, OperandType, Quantization
 from tests.drivers.tables.small_table import FLOATS, Small, compute, context, single, verdict
 
 
@@ -60,6 +60,26 @@ def test_what_the_table_takes():
     assert verdict(single("GREATER", FLOATS, FLOATS))
     condition = OperandType(DataType.BOOL, (2, 3))
     assert verdict(single("WHERE", condition, FLOATS, FLOATS))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "detail"),
+    [(DataType.INT8, ""), (DataType.UINT8, "SIGMOID got quantized uint8[2] for 'x', accepted: int8")],
+)
+def test_quantized_operands_are_taken_of_roles_that_have_floats_else(dtype, detail):
+    @lowers("SIGMOID", types=("float32", "int8"), quantized=True)
+    def sigmoid(operation):
+        return np.negative
+
+    class Quantized(TableDriver):
+        lowerings = (sigmoid,)
+
+    type_ = OperandType(dtype, (2,), quantization=Quantization(scale=(0.5,), zero_point=(0,)))
+    builder = ModelBuilder()
+    x = builder.add_input("x", type_)
+    model = builder.finish(builder.add_operation("SIGMOID", (x,), {}, quantized=[type_.quantized]))
+    (found,) = context(Quantized).supported(model)
+    assert bool(found) is not bool(detail) and (not detail or found.detail == detail)
 
 
 def test_a_lowering_refuses_by_options_of_its_context():

@@ -1,0 +1,197 @@
+"""A session on xla:cpu beside JAX itself, for ResNet-50 and BERT written in `jax.numpy` with the same weights.
+
+    python benchmarks/xla.py [--rounds 20] [--length 128] [--json FILE]
+
+JAX's side is written as people write it: pictures as [N, H, W, C], weights as arguments of one jitted function that is
+compiled ahead of time, the result brought to numpy. Both take turns, see `timing`; 1.3 is the bar. Compiling is timed
+once for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+
+import nnadapter as nna
+from benchmarks.language_model import Sizes
+from benchmarks.quantized_models import resnet
+from benchmarks.timing import interleaved, table
+from benchmarks.tutorial_models import bert
+
+Feed = Mapping[str, np.ndarray]
+Network = Callable[[Feed, Sequence[Any]], Any]
+"""Inputs and weights, in the order in which the model has them -> the result."""
+
+_BERT = Sizes(layers=12, width=768, heads=12, words=30_522, positions=512)
+_BLOCKS = (3, 4, 6, 3)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    random = np.random.default_rng(0)
+    picture = random.standard_normal((1, 3, 224, 224)).astype(np.float32)
+    tokens = {
+        "input_ids": random.integers(0, _BERT.words, (1, arguments.length)),
+        "attention_mask": np.ones((1, arguments.length), np.int64),
+        "token_type_ids": np.zeros((1, arguments.length), np.int64),
+    }
+    rows = [
+        measure("ResNet-50", resnet(_BLOCKS, is_deep=True), {"x": picture}, _channels_last, residual, arguments.rounds),
+        measure("BERT", bert(_BERT, arguments.length), tokens, _as_it_is, encoder, arguments.rounds),
+    ]
+    head = ["network", "off the CPU", "JAX ms", "session ms", "times", "off by", "JAX compiles s", "session is made s"]
+    print(table(head, [_cells(row) for row in rows]))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2))
+
+
+def measure(
+    name: str,
+    model: onnx.ModelProto,
+    feed: Feed,
+    order: Callable[[np.ndarray], np.ndarray],
+    network: Network,
+    rounds: int,
+) -> dict[str, Any]:
+    """Return the medians of one network's runs, in seconds.
+
+    Args:
+        name: of the network.
+        model: as ONNX.
+        feed: what both are given.
+        order: brings weights and pictures into the order in which JAX's side takes them.
+        network: the same in `jax.numpy`.
+        rounds: turns of each.
+    """
+    weights = [numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
+    reals = [jax.device_put(order(weight)) for weight in weights if weight.dtype == np.float32]
+    given = {key: order(value) if value.ndim == 4 else value.astype(np.int32) for key, value in feed.items()}
+    started = time.perf_counter()
+    compiled = jax.jit(network).lower(given, reals).compile()
+    compiling = time.perf_counter() - started
+    started = time.perf_counter()
+    with nna.InferenceSession(model, devices="xla:cpu", options=nna.Options(fallback="allow")) as session:
+        ours = session.run(None, feed)[0]
+        making = time.perf_counter() - started
+        theirs = np.asarray(compiled(given, reals))
+        candidates = {
+            "jax": lambda: np.asarray(compiled(given, reals)),
+            "session": partial(session.run, None, feed),
+        }
+        found = interleaved(candidates, rounds)
+        nodes = session.report().coverage.nodes
+    off = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
+    ratio = found["session"] / found["jax"]
+    return {
+        "network": name,
+        "nodes": nodes,
+        **found,
+        "ratio": ratio,
+        "off": off,
+        "compiling": compiling,
+        "made": making,
+    }
+
+
+def _channels_last(array: np.ndarray) -> np.ndarray:
+    """[O, I, H, W] as [H, W, I, O]; a picture has as many axes, and one of its own is first."""
+    if array.ndim != 4:
+        return array
+    picture = array.shape[:2] == (1, 3)
+    return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if picture else array.transpose(2, 3, 1, 0))
+
+
+def _as_it_is(array: np.ndarray) -> np.ndarray:
+    return array
+
+
+def residual(given: Any, weights: Sequence[Any]) -> Any:
+    """ResNet-50, as `quantized_models.resnet` writes it."""
+    rest = iter(weights)
+
+    def convolved(x: Any, stride: int = 1) -> Any:
+        kernel, bias = next(rest), next(rest)
+        pad = kernel.shape[0] // 2
+        numbers = ("NHWC", "HWIO", "NHWC")
+        return (
+            jax.lax.conv_general_dilated(x, kernel, (stride,) * 2, [(pad, pad)] * 2, dimension_numbers=numbers) + bias
+        )
+
+    x = jax.nn.relu(convolved(given["x"], 2))
+    around = [(0, 0), (1, 1), (1, 1), (0, 0)]
+    x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), around)
+    channels = 64
+    for level, count in enumerate(_BLOCKS):
+        for number in range(count):
+            stride, width = 2 if level and not number else 1, 64 << level
+            inner = jax.nn.relu(convolved(x))
+            inner = convolved(jax.nn.relu(convolved(inner, stride)))
+            if (channels, stride) != (4 * width, 1):
+                x, channels = convolved(x, stride), 4 * width
+            x = jax.nn.relu(inner + x)
+    kernel, bias = next(rest), next(rest)
+    return x.mean((1, 2)) @ kernel + bias
+
+
+def encoder(given: Any, weights: Sequence[Any]) -> Any:
+    """BERT, as `tutorial_models.bert` writes it."""
+    rest = iter(weights)
+    length = given["input_ids"].shape[1]
+
+    def linear(x: Any) -> Any:
+        return x @ next(rest) + next(rest)
+
+    def normalized(x: Any) -> Any:
+        centered = x - x.mean(-1, keepdims=True)
+        scaled = centered / jnp.sqrt((centered**2).mean(-1, keepdims=True) + _EPSILON)
+        return scaled * next(rest) + next(rest)
+
+    def heads(x: Any) -> Any:
+        return x.reshape(1, length, _BERT.heads, -1).transpose(0, 2, 1, 3)
+
+    words, types, positions = next(rest), next(rest), next(rest)
+    x = normalized(words[given["input_ids"]] + types[given["token_type_ids"]] + positions[:length])
+    next(rest), next(rest)  # what the mask is made with
+    hidden = (1 - given["attention_mask"][:, None, None].astype(jnp.float32)) * np.finfo(np.float32).min
+    for _ in range(_BERT.layers):
+        query, key, value = (heads(linear(x)) for _ in range(3))
+        scores = query @ key.swapaxes(-1, -2) / next(rest) + hidden
+        mixed = (jax.nn.softmax(scores, -1) @ value).transpose(0, 2, 1, 3).reshape(1, length, -1)
+        x = normalized(linear(mixed) + x)
+        wide = linear(x)
+        for _ in range(3):
+            next(rest)  # what a GELU is made with
+        x = normalized(linear(jax.nn.gelu(wide, approximate=False)) + x)
+    return x
+
+
+_EPSILON = 1e-5
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    milliseconds = [f"{row[name] * 1e3:.1f}" for name in ("jax", "session")]
+    seconds = [f"{row[name]:.1f}" for name in ("compiling", "made")]
+    return [row["network"], f"{row['nodes']:.0%}", *milliseconds, f"{row['ratio']:.2f}", f"{row['off']:.0e}", *seconds]
+
+
+if __name__ == "__main__":
+    main()

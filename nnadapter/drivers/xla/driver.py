@@ -1,0 +1,144 @@
+"""The driver and its devices: the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nnadapter.drivers.capability import DeviceInfo, DeviceType, MemoryStatistics, OptionValues
+from nnadapter.drivers.device_tensors import Memory
+from nnadapter.drivers.hardware import HardwareNeeds, Machine
+from nnadapter.drivers.interface import Context
+from nnadapter.drivers.streams import Event, Stream
+from nnadapter.drivers.tables.driver import TableDevice, TableDriver
+from nnadapter.drivers.tables.lowering import Lowering, rows_of
+from nnadapter.drivers.xla.context import XlaContext
+from nnadapter.drivers.xla.engine import EXTRA, default_kind, missing, present, version
+from nnadapter.drivers.xla.memory import XlaMemory
+from nnadapter.drivers.xla.options import OPTIONS
+from nnadapter.drivers.xla.streams import XlaEvent, XlaStream
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
+from nnadapter.process.extras import has_extra
+
+KINDS = {"cpu": DeviceType.CPU, "gpu": DeviceType.GPU, "tpu": DeviceType.ACCELERATOR}
+"""JAX's kinds of devices."""
+
+_SYSTEMS = ("Linux", "Windows", "Darwin")
+_NEEDS = {
+    "cpu": HardwareNeeds(_SYSTEMS),
+    "gpu": HardwareNeeds(("Linux",), ("sys/class/drm/*/device/vendor",), "0x10de"),
+    "tpu": HardwareNeeds(("Linux",), ("sys/class/accel/*/device/vendor",), "0x1ae0"),
+}
+"""What a kind needs of the machine: 0x10de is NVIDIA's number as a vendor, 0x1ae0 Google's."""
+_HOW_TO_GET = {
+    "cpu": "set JAX_PLATFORMS so that it has cpu in it, or not at all",
+    "gpu": "pip install 'jax[cuda13]' on a machine with an NVIDIA GPU, or choose xla:cpu",
+    "tpu": "pip install 'jax[tpu]' on a machine with a TPU, or choose xla:cpu",
+}
+
+
+class XlaDriver(TableDriver):
+    """Offers the devices that JAX finds."""
+
+    types = "float32"
+    options = OPTIONS
+    limits = "sizes are known"
+
+    def _rows(self) -> Iterator[Lowering]:
+        from nnadapter.drivers.xla.lowerings import LOWERINGS
+
+        for function in LOWERINGS:
+            yield from rows_of(function)
+
+    def open(self, device_id: str) -> XlaDevice:
+        """See `Driver.open`: `cpu`, `gpu`, `tpu`, or `gpu.1` where there are several; JAX's default if empty.
+
+        Raises:
+            DeviceNotFoundError: there is no such kind of device.
+            MissingDeviceExtraError, DeviceUnavailableError: the package or the device is not there.
+        """
+        if not has_extra(EXTRA):
+            raise missing(f"xla:{device_id}" if device_id else "xla")
+        name = device_id or default_kind()
+        kind, _, number = name.partition(".")
+        if kind not in KINDS or (number and not number.isdecimal()):
+            offered = ", ".join(f"xla:{each}" for each in KINDS)
+            raise DeviceNotFoundError(f"xla has no device {device_id!r}; choose one of {offered}")
+        found = present(kind)
+        if int(number or 0) >= len(found):
+            raise DeviceUnavailableError(f"device 'xla:{name}' cannot be used: {_missing(kind, len(found))}")
+        return XlaDevice(type(self), found[int(number or 0)])
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """See `Driver.devices`."""
+        return [row for kind in KINDS for row in _rows(kind)]
+
+
+class XlaDevice(TableDevice):
+    """One of JAX's devices."""
+
+    def __init__(self, driver_type: type[TableDriver], device: Any) -> None:
+        super().__init__(driver_type)
+        self._device = device
+
+    def create_context(self, options: OptionValues) -> Context:
+        """See `Device.create_context`."""
+        return XlaContext(self._driver(options), self._device)
+
+    @property
+    def has_memory(self) -> bool:
+        """See `Device.has_memory`."""
+        return True
+
+    def allocate(self, nbytes: int) -> Memory:
+        """See `Device.allocate`: XLA has what lies there, and nothing until something is copied in."""
+        return XlaMemory(self._device, nbytes)
+
+    @property
+    def has_streams(self) -> bool:
+        """See `Device.has_streams`."""
+        return True
+
+    def create_stream(self) -> Stream:
+        """See `Device.create_stream`."""
+        return XlaStream()
+
+    def create_event(self) -> Event:
+        """See `Device.create_event`."""
+        return XlaEvent()
+
+    def memory_statistics(self) -> MemoryStatistics | None:
+        """See `Device.memory_statistics`: as XLA counts; it does not on processors."""
+        said = self._device.memory_stats()
+        if not said:
+            return None
+        return MemoryStatistics(
+            total_bytes=said["bytes_limit"],
+            used_bytes=said["bytes_in_use"],
+            peak_bytes=said["peak_bytes_in_use"],
+            allocations=said.get("num_allocs"),
+        )
+
+
+def _rows(kind: str) -> Iterator[DeviceInfo]:
+    row = DeviceInfo(name=f"xla:{kind}", vendor="XLA", type=KINDS[kind])
+    found: Sequence[Any] = ()
+    if has_extra(EXTRA):
+        try:
+            found = present(kind)
+        except DeviceUnavailableError as error:
+            yield replace(row, available=False, reason=str(error))
+            return
+        why = _missing(kind, len(found))
+    else:
+        why = str(missing(row.name))
+    if not found:
+        yield replace(row, available=False, reason=why, possible=_NEEDS[kind].met_by(Machine()))
+    for number, device in enumerate(found):
+        name = row.name if number == 0 else f"{row.name}.{number}"
+        yield replace(row, name=name, sub_type=str(device.device_kind), version=version())
+
+
+def _missing(kind: str, count: int) -> str:
+    return f"JAX finds {count or 'no'} {kind} on this machine; {_HOW_TO_GET[kind]}"

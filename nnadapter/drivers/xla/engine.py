@@ -1,0 +1,107 @@
+"""The border to the package `jax`: imported on use, with 64-bit types for us alone, its errors translated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from nnadapter.drivers.foreign_errors import one_line, translated_as
+from nnadapter.errors import (
+    DeviceLostError,
+    DeviceUnavailableError,
+    MissingDeviceExtraError,
+    MissingExtraError,
+    NNAdapterError,
+)
+from nnadapter.process.cache import remembered
+from nnadapter.process.extras import has_extra, missing_extra
+from nnadapter.process.forking import Parting, part_at_fork
+
+EXTRA = "xla"
+
+
+def missing(device: str) -> MissingExtraError:
+    """The error that `device` cannot be used without the package."""
+    return missing_extra(EXTRA, f"device {device!r}", MissingDeviceExtraError)
+
+
+@remembered(1)
+def module() -> Any:
+    """The package.
+
+    Raises:
+        MissingDeviceExtraError: it is not installed.
+        DeviceUnavailableError: it does not load.
+    """
+    if not has_extra(EXTRA):
+        raise missing("xla")
+    try:
+        import jax
+        import jax.export
+    except Exception as error:  # a jaxlib of another version raises RuntimeError, a broken one whatever it likes
+        raise DeviceUnavailableError(f"the package jax does not load ({brief(error)}); install it again") from error
+    return jax
+
+
+def version() -> str:
+    """Versions of JAX and of the library that holds the compiler."""
+    import jaxlib
+
+    return f"{module().__version__} ({jaxlib.__version__})"
+
+
+class _Threads(Parting):
+    """XLA's threads, which a process that is forked does not have."""
+
+    def __init__(self) -> None:
+        self.are_gone = False
+        part_at_fork(self)
+
+    def part(self) -> None:
+        """See `Parting.part`."""
+        self.are_gone = True
+
+
+@remembered(1)
+def _threads() -> _Threads:
+    return _Threads()
+
+
+def wide_types() -> AbstractContextManager[Any]:
+    """Within it JAX has 64-bit types, in this thread alone: what the process has set stays as it is.
+
+    Raises:
+        DeviceLostError: the process was forked from one that had used the device.
+    """
+    if _threads().are_gone:
+        raise DeviceLostError(
+            "XLA does not work in a process that was forked from one that used it: its threads are not there; "
+            "start processes by spawn, or fork before the device is opened"
+        )
+    context: AbstractContextManager[Any] = module().enable_x64(True)
+    return context
+
+
+def present(kind: str) -> Sequence[Any]:
+    """JAX's devices of a kind on this machine, `cpu`, `gpu` or `tpu`; none where it has none."""
+    try:
+        return tuple(module().local_devices(backend=kind))
+    except RuntimeError:  # that is how it says that there is no such backend
+        return ()
+
+
+def default_kind() -> str:
+    """The kind of device that JAX computes on where nobody says which."""
+    with translated("JAX has no backend", "see JAX_PLATFORMS", DeviceUnavailableError):
+        return str(module().default_backend())
+
+
+def translated(what: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
+    """Turn whatever the package raises into a `kind`: `what` failed, its own words, `advice`."""
+    return translated_as(what, advice, kind, brief)
+
+
+def brief(error: BaseException) -> str:
+    """The package's message on one line."""
+    return one_line(str(error), error)

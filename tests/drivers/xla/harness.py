@@ -1,0 +1,47 @@
+"""What tests of the device share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers.registry import open_device
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+
+jax = pytest.importorskip("jax", reason="jax is not installed")
+
+DEVICE = "xla:cpu"
+
+
+def context(**options):
+    """A context of the device."""
+    device = open_device(DEVICE)
+    defaults = {option.name: option.default for option in device.capability.options}
+    return device.create_context({**defaults, **options})
+
+
+def model_of(type_, inputs, attributes=None, constants=()):
+    """A model of one operation: inputs by types and shapes, then constants."""
+    builder = ModelBuilder()
+    operands = [
+        builder.add_input(f"x{position}", OperandType(DataType(dtype), shape))
+        for position, (dtype, shape) in enumerate(inputs)
+    ]
+    operands += [builder.add_constant(f"c{position}", value) for position, value in enumerate(constants)]
+    return builder.finish(builder.add_operation(type_, tuple(operands), attributes or {}))
+
+
+def computed(model, *inputs, **options):
+    """What the device computes."""
+    program = context(**options).compile(model)
+    return list(program.create_execution().compute(list(inputs)))
+
+
+def relu(size=4):
+    """The least model."""
+    return model_of("RELU", [("float32", (size,))])
+
+
+def numbers(*shape):
+    """Seeded numbers around 0."""
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)

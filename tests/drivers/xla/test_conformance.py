@@ -1,0 +1,21 @@
+"""The conformance kit: a few cases of each kind, and all of them in the long form."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.testing import Settings, run_conformance
+from tests.drivers.xla.harness import DEVICE
+
+
+@pytest.mark.parametrize("pattern", ["[!p]*/*", "programs/[!l]*"])
+def test_a_few_of_each_kind(pattern):
+    """Without the search for leaks: in its short form the heap that XLA compiles in has not settled yet."""
+    card = run_conformance(Settings(device=DEVICE, short=True), pattern=pattern, limit=12)
+    assert card.full_marks, str(card)
+
+
+@pytest.mark.sweep
+def test_full_marks():
+    card = run_conformance(Settings(device=DEVICE))
+    assert card.full_marks, str(card)

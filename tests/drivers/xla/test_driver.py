@@ -1,0 +1,180 @@
+"""The driver as a host sees it: rows, options, verdicts, programs, executions."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.capability import ModelForm, OpenSizes, Threading
+from nnadapter.drivers.interface import Compatibility
+from nnadapter.drivers.registry import open_device
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, IncompatibleProgramError, InvalidOptionError
+from partition.verdict import Reason
+from tests.drivers.xla.harness import DEVICE, computed, context, jax, model_of, numbers, relu
+from tests.models import HEAD, parse
+
+SMALL = (
+    f"{HEAD} g (float[2,3] x) => (float[2,3] y, int64[2] z) {{ y = Relu(x)  z = ArgMax<axis = 1, keepdims = 0>(y) }}"
+)
+
+
+def rows():
+    return {row.name: row for row in nna.devices() if row.name.startswith("xla")}
+
+
+def test_each_kind_is_a_row():
+    found = rows()
+    assert found["xla:cpu"].available and found["xla:cpu"].version
+    for kind in ("gpu", "tpu"):
+        assert found[f"xla:{kind}"].available or f"JAX finds no {kind}" in found[f"xla:{kind}"].reason
+
+
+def test_a_missing_package_is_a_row_that_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)  # as if it were not there
+    expected = {name: f"device {name!r} needs the package jax" for name in ("xla:cpu", "xla:gpu", "xla:tpu")}
+    found = rows()
+    assert found.keys() == expected.keys()
+    for name, text in expected.items():
+        assert text in found[name].reason and "pip install 'nnadapter[xla]'" in found[name].reason
+
+
+@pytest.mark.parametrize(("name", "kind"), [("xla:npu", DeviceNotFoundError), ("xla:cpu.7", DeviceUnavailableError)])
+def test_devices_that_there_are_not(name, kind):
+    with pytest.raises(kind):
+        open_device(name)
+
+
+def test_the_plain_name_is_the_default_of_jax():
+    assert open_device("xla")._device.platform == jax.default_backend()
+
+
+def test_the_capability():
+    capability = open_device(DEVICE).capability
+    assert (capability.form, capability.threading) == (ModelForm.IR, Threading.REENTRANT)
+    assert capability.open_sizes is OpenSizes.NONE
+    assert {"precision"} == {option.name for option in capability.options}
+
+
+def test_an_option_of_another_name_is_refused():
+    with pytest.raises(InvalidOptionError, match="precision"):
+        nna.InferenceSession(parse(SMALL), devices=(DEVICE, {"precison": "float32"}))
+
+
+def test_a_session_runs_on_it_whole():
+    x = numbers(2, 3)
+    with nna.InferenceSession(parse(SMALL), devices=DEVICE, options=nna.Options(fallback="forbid")) as session:
+        y, z = session.run(None, {"x": x})
+        assert session.report().coverage.nodes == 1
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+    np.testing.assert_array_equal(z, np.argmax(y, 1))
+    assert z.dtype == np.int64
+
+
+def test_types_of_64_bits_are_there_and_jax_is_left_as_it_was():
+    large = np.array([2**40, -3])
+    (made,) = computed(model_of("ADD", [("int64", (2,)), ("int64", (2,))]), large, large)
+    assert made.dtype == np.int64 and made.tolist() == [2**41, -6]
+    assert not jax.config.jax_enable_x64
+    assert jax.numpy.arange(3).dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    ("type_", "dtype"), [("RELU", "float8_e5m2"), ("ADD", "int4"), ("SIN", "float8_e4m3fn"), ("MAX", "uint4")]
+)
+def test_narrow_types_are_refused_with_the_reason(type_, dtype):
+    count = 2 if type_ in ("ADD", "MAX") else 1
+    (verdict,) = context().supported(model_of(type_, [(dtype, (2,))] * count))
+    assert verdict.reason is Reason.UNSUPPORTED_DTYPE and dtype in verdict.detail
+
+
+def test_results_are_the_callers_and_share_no_memory():
+    execution = context().compile(model_of("ASSIGN", [("float32", (64,))])).create_execution()
+    x = numbers(64)
+    (first,) = execution.compute([x])
+    (second,) = execution.compute([x])
+    first += 1
+    np.testing.assert_array_equal(second, x)
+    assert not np.shares_memory(first, x)
+
+
+def test_results_outlive_the_program():
+    program = context().compile(relu(1 << 12))
+    x = numbers(1 << 12)
+    execution = program.create_execution()
+    (made,) = execution.compute([x])
+    execution.close()
+    program.close()
+    np.testing.assert_array_equal(made, np.maximum(x, 0))
+
+
+def test_a_result_of_4_bits_is_a_byte_each():
+    values = np.array([-8, 7, 3], np.int8).astype("int4")
+    (made,) = computed(model_of("ASSIGN", [("int4", (3,))]), values)
+    assert made.dtype == values.dtype and made.tolist() == values.tolist()
+
+
+def test_many_threads_share_an_execution():
+    execution = context().compile(model_of("SUM", [("float32", (256, 256))] * 2)).create_execution()
+    found = {}
+
+    def work(number):
+        x = np.full((256, 256), number, np.float32)
+        found[number] = [float(execution.compute([x, x])[0].max()) for _ in range(5)]
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {number: [2.0 * number] * 5 for number in range(4)}
+
+
+def test_a_program_comes_back_from_bytes():
+    weight = numbers(3, 5)
+    x = numbers(2, 5)
+    model = model_of("FULLY_CONNECTED", [("float32", (2, 5))], constants=[weight])
+    program = context().compile(model)
+    blob = program.serialize()
+    assert context().check_blob(memoryview(blob)) is Compatibility.SAME
+    again = context().deserialize_view(memoryview(blob))
+    np.testing.assert_array_equal(again.create_execution().compute([x])[0], computed(model, x)[0])
+    assert again.serialize() == blob
+    assert again.memory_bytes >= weight.nbytes and again.execution_bytes == 0
+
+
+def test_a_program_of_another_precision_is_compiled_again():
+    blob = context().compile(relu()).serialize()
+    other = context(precision="bfloat16")
+    assert other.check_blob(memoryview(blob)) is Compatibility.RECOMPILE
+    with pytest.raises(IncompatibleProgramError, match="precision 'float32', here is 'bfloat16'"):
+        other.deserialize(blob)
+
+
+def test_a_damaged_program_is_refused():
+    blob = bytearray(context().compile(relu()).serialize())
+    blob[-40] ^= 1
+    with pytest.raises(IncompatibleProgramError):
+        context().deserialize(bytes(blob))
+    assert context().check_blob(memoryview(b"something else")) is Compatibility.NO
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_is_told_that_the_threads_of_xla_are_gone():
+    program = context().compile(relu())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX warns of forks, and so does Python
+        child = os.fork()
+    if child == 0:
+        try:
+            program.create_execution().compute([numbers(4)])
+        except nna.errors.DeviceLostError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0

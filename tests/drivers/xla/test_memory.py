@@ -1,0 +1,91 @@
+"""Memory of the device, what is computed in it, and work that goes on by itself."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.registry import open_device
+from nnadapter.errors import DriverError
+from tests.drivers.xla.harness import DEVICE, context, numbers, relu
+from tests.models import HEAD, parse
+
+STEP = f"{HEAD} g (float[4] x, float[4] old) => (float[4] new) {{ new = Add(x, old) }}"
+
+
+def placed(array):
+    memory = open_device(DEVICE).allocate(array.nbytes)
+    memory.copy_in(array)
+    return DeviceTensor(memory, array.dtype, array.shape)
+
+
+def taken(tensor):
+    array = np.empty(tensor.shape, tensor.dtype)
+    tensor.memory.copy_out(array)
+    return array
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16", "int4"])
+def test_what_is_copied_in_comes_out(dtype):
+    array = np.array([0, 1, 1]).astype(dtype) if dtype != "bfloat16" else numbers(3).astype("bfloat16")
+    tensor = placed(array)
+    given = array.copy()
+    array[:] = 0
+    np.testing.assert_array_equal(taken(tensor), given)
+
+
+def test_bytes_may_be_seen_as_another_type_and_as_nothing_yet():
+    memory = open_device(DEVICE).allocate(8)
+    assert taken(DeviceTensor(memory, np.dtype(np.int32), (2,))).tolist() == [0, 0]
+    memory.copy_in(np.array([1, 2], np.int32))
+    assert taken(DeviceTensor(memory, np.dtype(np.int64), (1,))).tolist() == [1 + (2 << 32)]
+
+
+def test_memory_that_was_freed_is_not_read():
+    tensor = placed(numbers(4))
+    tensor.memory.free()
+    tensor.memory.free()
+    with pytest.raises(DriverError, match="freed"):
+        taken(tensor)
+
+
+def test_a_program_computes_in_memory():
+    x = numbers(4)
+    (made,) = context().compile(relu()).create_execution().compute_on_device([placed(x)])
+    np.testing.assert_array_equal(taken(made), np.maximum(x, 0))
+
+
+def test_work_of_a_stream_goes_on_and_is_waited_for():
+    device, x = open_device(DEVICE), numbers(1 << 16)
+    stream, event = device.create_stream(), device.create_event()
+    execution = context().compile(relu(1 << 16)).create_execution()
+    assert event.is_done
+    values = [placed(x)]
+    for _ in range(3):
+        values = execution.enqueue(values, stream)
+    stream.record(event)
+    other = device.create_stream()
+    other.wait(event)
+    event.synchronize()
+    assert event.is_done
+    stream.synchronize()
+    np.testing.assert_array_equal(taken(values[0]), np.maximum(x, 0))
+    stream.close()
+    with pytest.raises(DriverError, match="closed"):
+        stream.record(event)
+
+
+def test_a_state_stays_on_the_device_between_runs():
+    x = numbers(4)
+    with nna.InferenceSession(parse(STEP), devices=DEVICE, options=nna.Options(fallback="forbid")) as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.bind_cpu_input("old", np.zeros(4, np.float32))
+        for _ in range(3):
+            binding.bind_output("new", DEVICE)
+            session.run_with_iobinding(binding)
+            (value,) = binding.get_outputs()
+            binding.bind_ortvalue_input("old", value)
+        np.testing.assert_allclose(value.numpy(), 3 * x, 1e-6)
