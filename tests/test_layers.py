@@ -47,7 +47,14 @@ RANKS = [
     ("nnadapter.compiled_models",),
     ("nnadapter.kept_plans",),
     ("nnadapter.whatif", "nnadapter.inference"),
-    ("nnadapter.ort", "nnadapter.backend", "nnadapter.new_driver", "nnadapter.torch", "nnadapter.testing"),
+    (
+        "nnadapter.ort",
+        "nnadapter.backend",
+        "nnadapter.new_driver",
+        "nnadapter.torch",
+        "nnadapter.ray",
+        "nnadapter.testing",
+    ),
     ("nnadapter.cli",),
     ("nnadapter.__main__",),
 ]
@@ -72,6 +79,7 @@ ONNXRUNTIME = (
     "nnadapter.onnx.preparation.folding",
     "nnadapter.drivers.onnxruntime",
     "nnadapter.drivers.execution_providers",
+    "nnadapter.ray.sessions",
     "nnadapter.running.host",
     "nnadapter.ort",
     "nnadapter.inference.session",
@@ -130,11 +138,19 @@ def test_imports_go_one_way(name):
 
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
 TORCH = ("nnadapter.torch",)
+RAY = ("nnadapter.ray",)
 
 
 @pytest.mark.parametrize(
     ("package", "allowed"),
-    [("onnx", ONNX), ("onnxruntime", ONNXRUNTIME), ("openvino", OPENVINO), ("torch", TORCH), ("onnxscript", TORCH)],
+    [
+        ("onnx", ONNX),
+        ("onnxruntime", ONNXRUNTIME),
+        ("openvino", OPENVINO),
+        ("torch", TORCH),
+        ("onnxscript", TORCH),
+        ("ray", RAY),
+    ],
 )
 def test_foreign_packages_stay_at_their_border(package, allowed):
     names = (package, f"nnadapter.process.real_{package}")

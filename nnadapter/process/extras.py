@@ -14,6 +14,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "latency": ("scipy", "scipy"),
         "openvino": ("openvino", "openvino"),
         "qnn": ("onnxruntime-qnn", "onnxruntime_qnn"),
+        "ray": ("ray", "ray"),
     }
 )
 """Extra -> the package that code of ours needs from it, and the module that this installs."""
