@@ -124,7 +124,7 @@ def map_batches(
         batch_size=batch_size,
         batch_format="numpy",
         compute=_pool(ActorPoolStrategy, concurrency),
-        fn_constructor_args=(job, contents, request, mapped),
+        fn_constructor_args=(job, request, mapped),
         udf_modifying_row_count=False,
         **{**placed, **ray_remote_args},
     )

@@ -19,6 +19,8 @@ from nnadapter.ray.kinds import Kind, kind_here
 from nnadapter.ray.request import Request
 from nnadapter.ray.sessions import session_options
 
+_SHOWN = 16
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
@@ -33,12 +35,11 @@ class Opened:
     record: SessionRecord
 
 
-def open_here(job: Any, contents: Any, request: Request) -> Opened:
+def open_here(job: Any, request: Request) -> Opened:
     """Make the session of an actor.
 
     Args:
         job: the handle of the job's actor.
-        contents: a list with the reference to the model's bytes.
         request: what was asked for.
 
     Raises:
@@ -46,11 +47,52 @@ def open_here(job: Any, contents: Any, request: Request) -> Opened:
     """
     import ray
 
-    context = ray.get_runtime_context()
-    node = context.get_node_id()
+    kind, node = kind_of(request)
+    reference, path = called(job.compiled.remote(kind, node))
+    opened = open_file(path or file_here(ray.get(reference), kind, request), kind, request)
+    ray.get(job.began.remote(opened.record))
+    return opened
+
+
+def kind_of(request: Request) -> tuple[Kind, str]:
+    """The kind of this machine, and Ray's name of it.
+
+    Raises:
+        DeviceUnavailableError: a device is not here, and the CPU is not allowed.
+    """
+    import ray
+
     kind = kind_here(request.wanted, allows_cpu=request.allows_cpu, threads=request.threads)
-    path = _file_of(job, contents, request, kind, node)
-    started = perf_counter()
+    return kind, ray.get_runtime_context().get_node_id()
+
+
+def file_here(contents: Any, kind: Kind, request: Request) -> str:
+    """Return the path of a compiled file on this machine, which is written by the first who needs it.
+
+    Raises:
+        CompiledModelError: it cannot be written.
+    """
+    name = request.digest[:_SHOWN] if request.is_compiled else file_name(kind, request)
+    try:
+        return str(written(np.asarray(contents), name, _session_folder()))
+    except OSError as error:
+        raise CompiledModelError(
+            f"the compiled file cannot be written on this machine: {error.strerror or error}; give a folder that all "
+            "machines see, by folder=",
+            file=name,
+        ) from error
+
+
+def open_file(path: str, kind: Kind, request: Request) -> Opened:
+    """Make a session of a compiled file.
+
+    Raises:
+        NNAdapterError: as `InferenceSession` does.
+    """
+    import ray
+
+    context, started = ray.get_runtime_context(), perf_counter()
+    node = context.get_node_id()
     fixed = sizes_in(CompiledFile(path), [value.name for value in request.signature.inputs])
     session = InferenceSession(path, sess_options=session_options(request.threads), options=request.for_running)
     record = SessionRecord(
@@ -61,27 +103,7 @@ def open_here(job: Any, contents: Any, request: Request) -> Opened:
         devices=session.devices,
         seconds=perf_counter() - started,
     )
-    ray.get(job.began.remote(record))
     return Opened(session=session, kind=kind, fixed=fixed, machine=node, record=record)
-
-
-def _file_of(job: Any, contents: Any, request: Request, kind: Kind, node: str) -> Path:
-    """The compiled file for this machine, on this machine."""
-    import ray
-
-    reference, path = (contents[0], "") if request.is_compiled else called(job.compiled.remote(kind, node))
-    if path:
-        return Path(path)
-    array = np.asarray(ray.get(reference))
-    name = request.digest[:16] if request.is_compiled else file_name(kind, request)
-    try:
-        return written(array, name, _session_folder())
-    except OSError as error:
-        raise CompiledModelError(
-            f"the compiled file cannot be written on this machine: {error.strerror or error}; give a folder that all "
-            "machines see, by folder=",
-            file=name,
-        ) from error
 
 
 def called(reference: Any) -> Any:

@@ -25,7 +25,7 @@ def require_ray(what: str) -> None:
 def start_if_needed(**settings: Any) -> bool:
     """Start Ray on this machine alone, unless this process has one; whether it was started.
 
-    It binds to this machine, has no dashboard, and reports nothing to anybody: who wants another one starts it before.
+    It has no dashboard and reports nothing to anybody; who wants another one starts it before.
 
     Args:
         **settings: what else `ray.init` is told.
@@ -38,7 +38,6 @@ def start_if_needed(**settings: Any) -> bool:
     ray.init(
         **{
             "include_dashboard": False,
-            "_node_ip_address": "127.0.0.1",
             "logging_level": "warning",
             **settings,
         }

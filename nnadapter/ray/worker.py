@@ -31,13 +31,13 @@ class Mapped:
 class Worker:
     """One session, fed with batches. Usable from many threads at once."""
 
-    def __init__(self, job: Any, contents: Any, request: Request, mapped: Mapped) -> None:
+    def __init__(self, job: Any, request: Request, mapped: Mapped) -> None:
         self._job, self._mapped = job, mapped
         self._signature = request.signature
         self._attempts = Attempts()
         self._opened: Opened | NNAdapterError
         try:
-            self._opened = open_here(job, contents, request)
+            self._opened = open_here(job, request)
         except NNAdapterError as error:  # an actor that dies says only that it died; the first batch says why
             self._opened = error
 
