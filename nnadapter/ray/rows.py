@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.errors import InvalidInputError
+from nnadapter.ir.operand import array_type_of
 from nnadapter.onnx.signature import Signature
 from nnadapter.ray.columns import check_dtype, check_row
 
@@ -143,13 +144,26 @@ def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping
 
 
 def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], count: int, run: Run) -> dict[str, Array]:
-    """Run rows, as many at once as go, and return what comes of them by output, in the order of the rows."""
+    """Run rows, one at least and as many at once as go; what comes of them by output, in the order of the rows."""
     chunks = list(_chunks(axis, arrays, count))
     made = [_given(axis, outputs, run(_feed(axis, arrays, rows), len(rows)), len(rows)) for rows in chunks]
     if len(chunks) == 1 and len(chunks[0]) == count:
         return {name: made[0][name] for name in outputs}
     order: Any = np.argsort(np.concatenate([np.asarray(rows) for rows in chunks]), kind="stable") if chunks else []
     return {name: _joined([each[name] for each in made], order) for name in outputs}
+
+
+def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
+    """What comes of no rows: nothing is run."""
+    values = {value.name: value for value in signature.outputs}
+    shapes = {name: values[name].shape or () for name in outputs}
+    return {
+        name: np.empty(
+            (0, *(size if isinstance(size, int) else 0 for size in shapes[name][1:])),
+            array_type_of(values[name].dtype or "float32"),
+        )
+        for name in outputs
+    }
 
 
 def _chunks(axis: Axis, arrays: Mapping[str, Array], count: int) -> Iterator[Sequence[int]]:

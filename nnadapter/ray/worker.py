@@ -13,7 +13,7 @@ from nnadapter.ray.attempts import Attempts, BatchKey
 from nnadapter.ray.columns import check_names
 from nnadapter.ray.opened import Opened, open_here
 from nnadapter.ray.request import Request
-from nnadapter.ray.rows import Array, axis_of, batches_of, checked_columns, run_rows
+from nnadapter.ray.rows import Array, axis_of, batches_of, checked_columns, no_rows, run_rows
 from nnadapter.ray.totals import BatchRecord
 
 
@@ -52,6 +52,8 @@ class Worker:
         check_names(mapped.columns, mapped.kept, batch)
         arrays = checked_columns(self._signature, mapped.columns, batch)
         count = len(next(iter(arrays.values()))) if arrays else 0
+        if not count:
+            return {**{name: batch[name] for name in mapped.kept}, **no_rows(self._signature, mapped.outputs)}
         is_batch = batches_of(self._signature, mapped.columns, arrays)
         axis = axis_of(self._signature, mapped.outputs, is_batch, opened.fixed)
         sums = Sums()

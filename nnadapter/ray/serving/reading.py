@@ -162,11 +162,13 @@ def _can_hold(array: Array, dtype: np.dtype[Any]) -> bool:
     """Whether what JSON said are values of a data type."""
     if dtype.kind == "b" or array.dtype.kind == "b":
         return dtype.kind == array.dtype.kind
-    if dtype.kind in "iu":
-        bounds = np.iinfo(dtype)
-        is_whole = array.dtype.kind in "iu"
-        return bool(is_whole and bounds.min <= int(array.min()) and int(array.max()) <= bounds.max)
-    return array.dtype.kind in "iuf"
+    if dtype.kind not in "iu":
+        return array.dtype.kind in "iuf"
+    if array.dtype.kind not in "iu":
+        return False
+    bounds = np.iinfo(dtype)
+    least, most = int(array.min()), int(array.max())
+    return bounds.min <= least and most <= bounds.max
 
 
 def _outputs(
