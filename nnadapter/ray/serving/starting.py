@@ -35,7 +35,7 @@ def served(model: Any, *, host: str, port: int, **settings: Any) -> Iterator[str
     """
     _prepare()
     require_ray("nnadapter serve")
-    chosen = _port(host, port)
+    chosen = free_port(host, port)
     application = deployment(model, **settings)
     name = settings.get("name") or application._bound_deployment.name
     folder = tempfile.mkdtemp(prefix="nna-")  # sockets lie in it, whose paths must be short
@@ -83,7 +83,7 @@ def _stop() -> None:
         ray.shutdown()
 
 
-def _port(host: str, port: int) -> int:
+def free_port(host: str, port: int) -> int:
     """The port, if nobody has it; a free one for 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

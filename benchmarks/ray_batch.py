@@ -1,0 +1,203 @@
+"""A job on three nodes of Ray's on this machine: what it costs beside the same sessions by hand, and what a dead node does.
+
+    python benchmarks/ray_batch.py [--rows 10000] [--rounds 3]
+
+It needs the extra ray. Nodes are processes here, and so is the loss of one: its processes are killed in the middle.
+1. 10,000 rows, a node killed, a driver that fails one run in twenty: every row once, all right, the summary adds up.
+2. The same rows through as many processes without Ray, each with a session of the same compiled file.
+3. What a batch costs beside its run, by a model that does next to nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from onnx import parser
+from timing import table
+
+import nnadapter as nna
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+from tests.ray.cluster import cluster
+
+FAULTS = '[[fault]]\nkind = "fail"\nphase = "run"\nprobability = 0.05\n'
+SLOW = '[[fault]]\nkind = "slow"\nphase = "run"\nseconds = 0.05\n'
+DEVICE = "faulty:fake_npu"
+WIDTH, BATCH, ACTORS = 1024, 64, 2
+EMPTY = parser.parse_model(
+    '<ir_version: 10, opset_import: ["" : 17]> g (float[N, 16] x) => (float[N, 16] y) { y = Relu(x) }'
+)
+
+
+def heavy() -> Any:
+    """A model of some milliseconds per batch: four products."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    rng = np.random.default_rng(0)
+    weights = [rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 32 for _ in range(4)]
+    names = ["x", "a", "b", "c", "y"]
+    nodes = [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(4)]
+    graph = helper.make_graph(
+        nodes, "heavy",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", WIDTH])],
+        [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def main() -> None:
+    """Print what each part shows."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--rows", type=int, default=10_000)
+    arguments.add_argument("--rounds", type=int, default=3)
+    chosen = arguments.parse_args()
+    resource = {f"nnadapter:{DEVICE}": 1}
+    with cluster(3, cpus=2, resources=({}, resource, resource)) as (made, others):
+        print_throughput(chosen.rows, chosen.rounds)
+        print_overhead(chosen.rows)
+        print_killed(chosen.rows, made, others)
+
+
+def rows_of(width: int, rows: int) -> Any:
+    """A dataset of rows with their numbers, which lie in Ray's object store."""
+    import ray.data
+
+    def make(batch: Any) -> Any:
+        return {
+            "id": batch["id"],
+            "x": np.sin(batch["id"][:, None] + np.arange(width, dtype=np.float32)).astype(np.float32),
+        }
+
+    return ray.data.range(rows, override_num_blocks=20).map_batches(make, batch_format="numpy").materialize()
+
+
+def consumed(dataset: Any) -> float:
+    """Seconds from the first to the last block of a result, those of the start of actors left out."""
+    moments = [time.perf_counter() for _ in dataset.iter_batches(batch_size=None)]
+    return moments[-1] - moments[0]
+
+
+def print_killed(rows: int, made: Any, others: Any) -> None:
+    """Kill a node in the middle."""
+    data = rows_of(16, rows)
+    result = nna.ray.map_batches(
+        data, EMPTY, devices=(DEVICE, {"script": FAULTS + SLOW}), options={"fallback": "allow"}, keep=["id"],
+        batch_size=BATCH, concurrency=ACTORS,
+    )  # fmt: skip
+    counted = []
+
+    def kill() -> None:
+        while (so_far := nna.ray.report(result).rows) < rows // 3:
+            time.sleep(0.05)
+        made.remove_node(others[-1], allow_graceful=False)
+        counted.append(so_far)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    found = result.take_all()
+    killer.join()
+    ids = sorted(row["id"] for row in found)
+    right = all(
+        np.allclose(row["y"], np.maximum(np.sin(row["id"] + np.arange(16, dtype=np.float32)), 0), atol=1e-5)
+        for row in found
+    )
+    report = nna.ray.report(result)
+    print(f"\na node killed behind {counted[0]} rows, one run in twenty failing:")
+    sums = (sum(report.rows_by_device.values()), sum(each.rows for each in report.machines))
+    lines = [
+        ("rows that came, each once", f"{len(found)}, {ids == list(range(rows))}"),
+        ("all right", right),
+        ("rows in the summary, by device, by machine", (report.rows, *sums)),
+        ("rows that fell back", report.rows_fallen_back),
+        ("batches that ran again", f"{report.repeated_batches} of {report.repeated_rows} rows"),
+        ("kinds of machines, compiles", f"{len(report.kinds)}, {report.compiles}"),
+    ]
+    print(table(["what", "seen"], lines))
+    report.save(Path(tempfile.gettempdir(), "ray_batch.html"))
+
+
+def by_hand(path: str, start: Any, ready: Any, batches: list[Any], queue: Any) -> None:
+    """A process with a session: what an actor is, without Ray."""
+    from nnadapter.ray.sessions import session_options
+
+    session = nna.InferenceSession(path, sess_options=session_options(1))
+    session.run(None, {"x": batches[0]})
+    ready.release()
+    start.wait()
+    began = time.perf_counter()
+    for batch in batches:
+        session.run(None, {"x": batch})
+    queue.put((began, time.perf_counter()))
+
+
+def hand_seconds(path: str, rows: int) -> float:
+    """Seconds of as many processes as there are actors."""
+    context = multiprocessing.get_context("spawn")
+    start, ready, queue = context.Event(), context.Semaphore(0), context.Queue()
+    all_rows = np.sin(np.arange(rows)[:, None] + np.arange(WIDTH, dtype=np.float32)).astype(np.float32)
+    batches = [all_rows[first : first + BATCH] for first in range(0, rows, BATCH)]
+    processes = [
+        context.Process(target=by_hand, args=(path, start, ready, batches[place::ACTORS], queue))
+        for place in range(ACTORS)
+    ]
+    for process in processes:
+        process.start()
+    for _ in processes:
+        ready.acquire()
+    start.set()
+    spans = [queue.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return max(end for _, end in spans) - min(began for began, _ in spans)
+
+
+def print_throughput(rows: int, rounds: int) -> None:
+    """Rows per second by Ray and by hand, in turn."""
+    model = heavy()
+    data = rows_of(WIDTH, rows)
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder, "heavy.compiled"))
+        nna.compile(model, path, devices="cpu", input_shapes={"x": (BATCH, WIDTH)}, open_sizes=True)
+        taken: dict[str, list[float]] = {"by Ray": [], "by hand": []}
+        for _ in range(rounds):
+            result = nna.ray.map_batches(
+                data, model, devices="cpu", outputs=["y"], batch_size=BATCH, concurrency=ACTORS
+            )
+            seconds = consumed(result)
+            report = nna.ray.report(result)
+            first = rows // 20  # the block that the clock began with
+            taken["by Ray"].append((rows - first) / seconds)
+            taken["by hand"].append(rows / hand_seconds(path, rows))
+            print(f"  runs alone, per actor: {report.rows / report.seconds:.0f} rows per second")
+    print(f"\n{rows} rows, {ACTORS} actors of one thread, batches of {BATCH}, {rounds} rounds in turn, median:")
+    ray_rate, hand_rate = median(taken["by Ray"]), median(taken["by hand"])
+    lines = [(name, f"{median(rates):.0f}", f"{median(rates) / hand_rate:.3f}") for name, rates in taken.items()]
+    print(table(["who", "rows per second", "of by hand"], lines))
+    print(f"by Ray {1 - ray_rate / hand_rate:.1%} below by hand; compiles {report.compiles}")
+
+
+def print_overhead(rows: int) -> None:
+    """What a row costs beside its run, by a model that does nothing."""
+    data = rows_of(16, rows * 4)
+    result = nna.ray.map_batches(data, EMPTY, devices="cpu", batch_size=BATCH, concurrency=1)
+    seconds, report = consumed(result), nna.ray.report(result)
+    counted = report.rows * 19 / 20
+    beside = seconds / counted - report.seconds / report.rows
+    print(f"\n{report.rows} rows of next to nothing, batches of {BATCH}, one actor:")
+    print(
+        f"{seconds / counted * 1e6:.1f} us per row, of which runs {report.seconds / report.rows * 1e6:.1f} us; beside {beside * 1e6:.1f} us"
+    )
+
+
+if __name__ == "__main__":
+    main()
