@@ -49,11 +49,12 @@ def cluster(nodes: int = 1, cpus: int = 3, resources: Any = ({},)) -> Iterator[A
         head = {**each, "resources": dict(resources[0])}
         made = Cluster(initialize_head=True, head_node_args=head)
         try:
+            # The driver belongs to the first node, as long as there is no other.
+            ray.init(address=made.address, log_to_driver=False, logging_level="error")
             others = [
                 made.add_node(num_cpus=cpus, object_store_memory=_STORE_BYTES, resources=dict(resources[place]))
                 for place in range(1, nodes)
             ]
-            ray.init(address=made.address, log_to_driver=False, logging_level="error")
             _quiet()
             yield made, others
         finally:
