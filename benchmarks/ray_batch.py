@@ -32,20 +32,20 @@ from tests.ray.cluster import cluster
 FAULTS = '[[fault]]\nkind = "fail"\nphase = "run"\nprobability = 0.05\n'
 SLOW = '[[fault]]\nkind = "slow"\nphase = "run"\nseconds = 0.05\n'
 DEVICE = "faulty:fake_npu"
-WIDTH, BATCH, ACTORS = 1024, 64, 2
+WIDTH, LAYERS, BATCH, ACTORS = 256, 64, 64, 2
 EMPTY = parser.parse_model(
     '<ir_version: 10, opset_import: ["" : 17]> g (float[N, 16] x) => (float[N, 16] y) { y = Relu(x) }'
 )
 
 
 def heavy() -> Any:
-    """A model of some milliseconds per batch: four products."""
+    """A model of some milliseconds per batch: products, one after the other."""
     from onnx import TensorProto, helper, numpy_helper
 
     rng = np.random.default_rng(0)
-    weights = [rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 32 for _ in range(4)]
-    names = ["x", "a", "b", "c", "y"]
-    nodes = [helper.make_node("MatMul", [names[i], f"w{i}"], [names[i + 1]]) for i in range(4)]
+    weights = [rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 16 for _ in range(LAYERS)]
+    names = ["x", *(f"v{layer}" for layer in range(1, LAYERS)), "y"]
+    nodes = [helper.make_node("MatMul", [names[each], f"w{each}"], [names[each + 1]]) for each in range(LAYERS)]
     graph = helper.make_graph(
         nodes, "heavy",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", WIDTH])],
@@ -63,7 +63,7 @@ def main() -> None:
     chosen = arguments.parse_args()
     resource = {f"nnadapter:{DEVICE}": 1}
     with cluster(3, cpus=2, resources=({}, resource, resource)) as (made, others):
-        print_throughput(chosen.rows, chosen.rounds)
+        print_throughput(chosen.rows * 5, chosen.rounds)
         print_overhead(chosen.rows)
         print_killed(chosen.rows, made, others)
 
@@ -86,10 +86,24 @@ def numbers(ids: Any, width: int) -> Any:
     return np.sin(np.asarray(ids)[:, None] + np.arange(width, dtype=np.float32)).astype(np.float32)
 
 
-def consumed(dataset: Any) -> float:
-    """Seconds from the first to the last block of a result, those of the start of actors left out."""
-    moments = [time.perf_counter() for _ in dataset.iter_batches(batch_size=None)]
-    return moments[-1] - moments[0]
+def rate_of(dataset: Any, rows: int) -> float:
+    """Rows per second of a result, from a fifth of the rows to nine tenths: the start of actors is left out."""
+    seen: list[tuple[float, int]] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.wait(0.05):
+            seen.append((time.perf_counter(), nna.ray.report(dataset).rows))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    for _ in dataset.iter_batches(batch_size=None):
+        pass
+    done.set()
+    watcher.join()
+    within = [each for each in seen if rows * 0.2 <= each[1] <= rows * 0.9]
+    (began, first), (ended, last) = within[0], within[-1]
+    return (last - first) / (ended - began)
 
 
 def print_killed(rows: int, made: Any, others: Any) -> None:
@@ -173,15 +187,10 @@ def print_throughput(rows: int, rounds: int) -> None:
         nna.compile(model, path, devices="cpu", input_shapes={"x": (BATCH, WIDTH)}, open_sizes=True)
         taken: dict[str, list[float]] = {"by Ray": [], "by hand": []}
         for _ in range(rounds):
-            result = nna.ray.map_batches(
-                data, model, devices="cpu", outputs=["y"], batch_size=BATCH, concurrency=ACTORS
-            )
-            seconds = consumed(result)
+            result = nna.ray.map_batches(data, model, devices="cpu", batch_size=BATCH, concurrency=ACTORS)
+            taken["by Ray"].append(rate_of(result, rows))
             report = nna.ray.report(result)
-            first = rows // 20  # the block that the clock began with
-            taken["by Ray"].append((rows - first) / seconds)
             taken["by hand"].append(rows / hand_seconds(path, rows))
-            print(f"  runs alone, per actor: {report.rows / report.seconds:.0f} rows per second")
     print(f"\n{rows} rows, {ACTORS} actors of one thread, batches of {BATCH}, {rounds} rounds in turn, median:")
     ray_rate, hand_rate = median(taken["by Ray"]), median(taken["by hand"])
     lines = [(name, f"{median(rates):.0f}", f"{median(rates) / hand_rate:.3f}") for name, rates in taken.items()]
@@ -191,15 +200,12 @@ def print_throughput(rows: int, rounds: int) -> None:
 
 def print_overhead(rows: int) -> None:
     """What a row costs beside its run, by a model that does nothing."""
-    data = rows_of(16, rows * 4)
-    result = nna.ray.map_batches(data, EMPTY, devices="cpu", batch_size=BATCH, concurrency=1)
-    seconds, report = consumed(result), nna.ray.report(result)
-    counted = report.rows * 19 / 20
-    beside = seconds / counted - report.seconds / report.rows
+    rows *= 20
+    result = nna.ray.map_batches(rows_of(16, rows), EMPTY, devices="cpu", batch_size=BATCH, concurrency=1)
+    seconds, report = 1 / rate_of(result, rows), nna.ray.report(result)
+    runs = report.seconds / report.rows
     print(f"\n{report.rows} rows of next to nothing, batches of {BATCH}, one actor:")
-    print(
-        f"{seconds / counted * 1e6:.1f} us per row, of which runs {report.seconds / report.rows * 1e6:.1f} us; beside {beside * 1e6:.1f} us"
-    )
+    print(f"{seconds * 1e6:.1f} us per row, of which runs {runs * 1e6:.1f} us; beside {(seconds - runs) * 1e6:.1f} us")
 
 
 if __name__ == "__main__":

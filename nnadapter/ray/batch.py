@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -12,7 +13,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from nnadapter.errors import InvalidOptionError
-from nnadapter.onnx.signature import read_shapes
+from nnadapter.ir.operand import array_type_of
+from nnadapter.onnx.signature import Signature, read_shapes
 from nnadapter.ray.columns import ColumnType, check_names, check_outputs, check_types, columns_by_input, types_of
 from nnadapter.ray.facts import job_facts
 from nnadapter.ray.job import Job
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from nnadapter.drivers.selection import DeviceRequest
     from nnadapter.options import Options
 
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 512, 16 << 20
+_USUAL_SIZE = 256
+"""Of a dimension that the model leaves open."""
 _jobs: WeakKeyDictionary[Any, tuple[Any, Request]] = WeakKeyDictionary()
 """The jobs of datasets that live, with what they were asked for."""
 
@@ -99,6 +104,7 @@ def map_batches(
         columns=columns_by_input(source.signature, columns),
         outputs=check_outputs(source.signature, outputs, kept),
         kept=kept,
+        batch_size=batch_size,
     )
     start_if_needed()
     known = _known_types(dataset, mapped, source.signature)
@@ -121,7 +127,7 @@ def map_batches(
     job = _job_actor(contents, request)
     made = dataset.map_batches(
         Worker,
-        batch_size=batch_size,
+        batch_size=_at_once(source.signature, mapped),
         batch_format="numpy",
         compute=_pool(ActorPoolStrategy, concurrency),
         fn_constructor_args=(job, request, mapped),
@@ -162,7 +168,7 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _known_types(dataset: Any, mapped: Mapped, signature: Any) -> dict[str, ColumnType]:
+def _known_types(dataset: Any, mapped: Mapped, signature: Signature) -> dict[str, ColumnType]:
     """What is known of columns without computing any; refuses what does not fit."""
     schema = dataset.schema(fetch_if_missing=False)
     if schema is None:
@@ -174,7 +180,7 @@ def _known_types(dataset: Any, mapped: Mapped, signature: Any) -> dict[str, Colu
 
 
 def _shapes(
-    signature: Any, columns: Mapping[str, str], known: Mapping[str, Any], batch_size: int, said: Any
+    signature: Signature, columns: Mapping[str, str], known: Mapping[str, Any], batch_size: int, said: Any
 ) -> tuple[Mapping[str, tuple[int, ...]], ...]:
     """The shapes that are compiled for; none where the sizes of some input are not known."""
     if said is not None:
@@ -194,6 +200,18 @@ def _shapes(
             return ()
         shapes[name] = tuple(whole)
     return (shapes,) if shapes else ()
+
+
+def _at_once(signature: Signature, mapped: Mapped) -> int:
+    """Rows that Ray hands to an actor at once: runs of small rows are many, and what it costs to count them is shared."""
+    values = [signature.by_name[name] for name in mapped.columns]
+    nbytes = sum(
+        prod(size if isinstance(size, int) else _USUAL_SIZE for size in (value.shape or ())[1:])
+        * array_type_of(value.dtype or "float32").itemsize
+        for value in values
+    )
+    fitting = min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(nbytes, 1))
+    return mapped.batch_size * max(1, fitting // mapped.batch_size)
 
 
 def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cpus: float) -> None:

@@ -81,6 +81,7 @@ class JobFacts:
     rows: int
     """Each once, also where Ray ran a batch again."""
     batches: int
+    """That Ray handed to actors; one is several runs where rows are small."""
     runs: int
     seconds: float
     """Of runs, of all actors together."""

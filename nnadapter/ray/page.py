@@ -50,7 +50,7 @@ _SHAPES = (
 def _figures(report: JobFacts) -> list[tuple[str, str, str]]:
     fallen = report.rows_fallen_back
     return [
-        ("Rows", str(report.rows), f"in {count(report.batches, 'batch', 'batches')}, each counted once"),
+        ("Rows", str(report.rows), f"in {count(report.runs, 'run')}, each counted once"),
         ("Fell back", str(fallen), f"{fallen / max(report.rows, 1):.1%} of rows"),
         ("Compiled", str(report.compiles), f"for {count(len(report.kinds), 'kind')} of machines"),
         ("Time of runs", duration(report.seconds), f"of {count(len(report.machines), 'machine')} together"),

@@ -38,7 +38,13 @@ class Axis:
     """Outputs whose first axis is that of rows."""
 
 
-def axis_of(signature: Signature, outputs: Sequence[str], is_batch: Mapping[str, bool], fixed: int | None) -> Axis:
+def axis_of(
+    signature: Signature,
+    outputs: Sequence[str],
+    is_batch: Mapping[str, bool],
+    fixed: int | None,
+    most: int | None = None,
+) -> Axis:
     """Return how rows lie in a feed of a model.
 
     Args:
@@ -46,6 +52,7 @@ def axis_of(signature: Signature, outputs: Sequence[str], is_batch: Mapping[str,
         outputs: that are fetched.
         is_batch: for each input that is fed, what `check_row` says of its rows.
         fixed: rows that what was compiled takes, where that is one number and the model's own signature leaves it open.
+        most: rows of a run where neither says a number.
 
     Raises:
         InvalidInputError: some inputs would take many rows and others one.
@@ -67,8 +74,8 @@ def axis_of(signature: Signature, outputs: Sequence[str], is_batch: Mapping[str,
     }
     if len(along) < len(declared):
         return Axis(has_axis=True, most=1, is_fixed=True, stripped=frozenset(along))
-    most = fixed if size is None else size
-    return Axis(has_axis=True, most=most, is_fixed=most is not None, stripped=frozenset(along))
+    held = fixed if size is None else size
+    return Axis(has_axis=True, most=held or most, is_fixed=held is not None, stripped=frozenset(along))
 
 
 _NO_AXIS = object()

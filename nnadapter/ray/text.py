@@ -18,7 +18,7 @@ def to_text(report: JobFacts) -> str:
 def summary_of(report: JobFacts) -> str:
     """The first line."""
     rate = f", {report.rows / report.seconds:.0f} rows per second of runs" if report.seconds else ""
-    return f"{count(report.rows, 'row')} in {count(report.batches, 'batch', 'batches')}{rate}"
+    return f"{count(report.rows, 'row')} in {count(report.runs, 'run')}{rate}"
 
 
 def told_of_kind(kind: KindFacts) -> str:

@@ -26,6 +26,8 @@ class Mapped:
     outputs: tuple[str, ...]
     kept: tuple[str, ...]
     """Columns that come out as they went in."""
+    batch_size: int
+    """Rows of a run, where the model leaves it open."""
 
 
 class Worker:
@@ -55,7 +57,7 @@ class Worker:
         if not count:
             return {**{name: batch[name] for name in mapped.kept}, **no_rows(self._signature, mapped.outputs)}
         is_batch = batches_of(self._signature, mapped.columns, arrays)
-        axis = axis_of(self._signature, mapped.outputs, is_batch, opened.fixed)
+        axis = axis_of(self._signature, mapped.outputs, is_batch, opened.fixed, mapped.batch_size)
         sums = Sums()
         given = run_rows(axis, arrays, mapped.outputs, count, lambda feed, rows: self._run(opened, feed, rows, sums))
         told = self._job.add.remote(sums.record(key, opened, count))

@@ -17,7 +17,16 @@ pytestmark = [
     pytest.mark.skipif(not has_ray(), reason="the extra ray is not installed"),
     pytest.mark.filterwarnings("ignore"),
 ]
-FAULTS = '[[fault]]\nkind = "fail"\nphase = "run"\nprobability = 0.05\n[[fault]]\nkind = "slow"\nphase = "run"\nseconds = 0.1\n'
+FAULTS = """
+[[fault]]
+kind = "fail"
+phase = "run"
+probability = 0.05
+[[fault]]
+kind = "slow"
+phase = "run"
+seconds = 0.1
+"""
 DEVICE = "nnadapter:faulty:fake_npu"
 ROWS = np.random.default_rng(0).normal(size=(10_000, 8)).astype(np.float32)
 
@@ -33,7 +42,6 @@ def test_every_row_counts_once_where_a_node_is_killed(nodes):
     import ray.data
 
     made, others = nodes
-    data = ray.data.from_numpy(ROWS).add_column("id", lambda batch: np.arange(len(batch)), batch_format="numpy")
     data = ray.data.range(len(ROWS)).map_batches(lambda batch: {"id": batch["id"], "data": ROWS[batch["id"]]})
     result = nna.ray.map_batches(
         data.repartition(40), MODEL, devices=("faulty:fake_npu", {"script": FAULTS}), options={"fallback": "allow"},

@@ -68,7 +68,7 @@ def test_the_report_says_it_as_data_text_and_page(tmp_path):
     assert data["kinds"][0]["segments"] == {"fake_npu": 1, "cpu": 1} and data["schema_version"] == 1
     text = str(made)
     for said in (
-        "154 rows in 4 batches",
+        "154 rows in 4 runs",
         "ran on   fake_npu: 90 rows",
         "2 batches of 84 rows",
         "compiled 1 time, 2.00 s",
