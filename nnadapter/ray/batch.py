@@ -203,7 +203,7 @@ def _shapes(
 
 
 def _at_once(signature: Signature, mapped: Mapped) -> int:
-    """Rows that Ray hands to an actor at once: runs of small rows are many, and what it costs to count them is shared."""
+    """Rows that Ray hands to an actor at once: many where they are small, since they are counted together."""
     values = [signature.by_name[name] for name in mapped.columns]
     nbytes = sum(
         prod(size if isinstance(size, int) else _USUAL_SIZE for size in (value.shape or ())[1:])
