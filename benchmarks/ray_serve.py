@@ -28,7 +28,7 @@ from timing import table
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the package partition, before the program of that name
 
-import nnadapter as nna  # noqa: E402
+import nnadapter as nna
 
 MODEL = """<ir_version: 10, opset_import: ["" : 17]>
 g (float[N, 64] x, int64[N] i) => (float[N, 64] y, int64[N] k) {

@@ -263,6 +263,6 @@ def _job_actor(contents: Any, request: Request) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=True)
+    here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
     made = ray.remote(Job).options(num_cpus=0, max_concurrency=1000, max_task_retries=-1, scheduling_strategy=here)
     return made.remote(contents, request)
