@@ -57,12 +57,13 @@ class Job:
         self._executions: dict[str, Totals] = {}
         self._ended = 0
 
-    async def compiled(self, kind: Kind, node: str) -> tuple[Any, str]:
+    async def compiled(self, kind: Kind, node: str, shapes: Any = None) -> tuple[Any, str]:
         """Return what is compiled for a kind, as a reference to its bytes or a path; the first who asks has it made.
 
         Args:
             kind: of the machine of the caller.
             node: of the caller, where it is compiled.
+            shapes: of the rows that the caller has, for a request that says none.
         """
         self._kinds.setdefault(kind.name, kind)
         if self._request.is_compiled:
@@ -70,7 +71,7 @@ class Job:
         for left in reversed(range(_MOST_TRIES)):
             task = self._tasks.get(kind.name)
             if task is None:
-                task = self._tasks[kind.name] = asyncio.ensure_future(self._compile(kind, node))
+                task = self._tasks[kind.name] = asyncio.ensure_future(self._compile(kind, node, shapes))
             try:
                 reference, made = await asyncio.shield(task)
             except NNAdapterError:
@@ -84,13 +85,14 @@ class Job:
                 return reference, made.path
         raise AssertionError("the last try returns or raises")
 
-    async def _compile(self, kind: Kind, node: str) -> tuple[Any, Made]:
+    async def _compile(self, kind: Kind, node: str, shapes: Any) -> tuple[Any, Made]:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         run = ray.remote(compile_here).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-        made: Made = await run.remote(self._contents, kind, self._request)
+        request = self._request if shapes is None else replace(self._request, shapes=(shapes,))
+        made: Made = await run.remote(self._contents, kind, request)
         # The bytes belong to this actor from here on, so that they stay when the machine goes that compiled.
         reference = None if made.contents is None else ray.put(made.contents)
         self._compiles[kind.name] = self._compiles.get(kind.name, 0) + (not made.was_there)

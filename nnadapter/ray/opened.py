@@ -35,12 +35,13 @@ class Opened:
     record: SessionRecord
 
 
-def open_here(job: Any, request: Request) -> Opened:
+def open_here(job: Any, request: Request, shapes: Any = None) -> Opened:
     """Make the session of an actor.
 
     Args:
         job: the handle of the job's actor.
         request: what was asked for.
+        shapes: that are compiled for, where the request says none.
 
     Raises:
         NNAdapterError: as `nnadapter.compile` and `InferenceSession` do.
@@ -48,7 +49,7 @@ def open_here(job: Any, request: Request) -> Opened:
     import ray
 
     kind, node = kind_of(request)
-    reference, path = called(job.compiled.remote(kind, node))
+    reference, path = called(job.compiled.remote(kind, node, shapes))
     opened = open_file(path or file_here(ray.get(reference), kind, request), kind, request)
     ray.get(job.began.remote(opened.record))
     return opened

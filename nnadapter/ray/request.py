@@ -40,6 +40,13 @@ class Request:
     """That all machines see, for compiled files; empty where these travel."""
 
     @property
+    def needs_shapes(self) -> bool:
+        """Whether nothing says which sizes are compiled for: those of the first rows do."""
+        shapes = [value.shape for value in self.signature.inputs]
+        is_open = any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
+        return is_open and not self.shapes and not self.is_compiled
+
+    @property
     def accelerators(self) -> tuple[str, ...]:
         """Devices beside the CPU."""
         return tuple(name for name in self.wanted if name not in HOSTS)

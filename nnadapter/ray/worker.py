@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from time import perf_counter
 from typing import Any
 
 from nnadapter.errors import NNAdapterError
+from nnadapter.process.forking import new_lock
 from nnadapter.ray.attempts import Attempts, BatchKey
 from nnadapter.ray.columns import check_names
 from nnadapter.ray.opened import Opened, open_here
 from nnadapter.ray.request import Request
-from nnadapter.ray.rows import Array, axis_of, batches_of, checked_columns, no_rows, run_rows
+from nnadapter.ray.rows import Array, axis_of, batches_of, checked_columns, no_rows, row_shapes, run_rows
 from nnadapter.ray.totals import BatchRecord
 
 
@@ -36,20 +38,16 @@ class Worker:
     def __init__(self, job: Any, request: Request, mapped: Mapped) -> None:
         self._job, self._mapped = job, mapped
         self._signature = request.signature
-        self._attempts = Attempts()
-        self._opened: Opened | NNAdapterError
-        try:
-            self._opened = open_here(job, request)
-        except NNAdapterError as error:  # an actor that dies says only that it died; the first batch says why
-            self._opened = error
+        self._attempts, self._request = Attempts(), request
+        self._opening = new_lock()
+        self._opened: Opened | NNAdapterError | None = None if request.needs_shapes else self._open(None)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Array]:
         """Run a batch; its rows come back in their order."""
         import ray
 
-        opened = self._opened
-        if isinstance(opened, NNAdapterError):
-            raise opened
+        if isinstance(self._opened, NNAdapterError):
+            raise self._opened
         key, mapped = self._attempts.next(), self._mapped
         check_names(mapped.columns, mapped.kept, batch)
         arrays = checked_columns(self._signature, mapped.columns, batch)
@@ -57,6 +55,7 @@ class Worker:
         if not count:
             return {**{name: batch[name] for name in mapped.kept}, **no_rows(self._signature, mapped.outputs)}
         is_batch = batches_of(self._signature, mapped.columns, arrays)
+        opened = self._open_for(arrays, is_batch)
         axis = axis_of(self._signature, mapped.outputs, is_batch, opened.fixed, mapped.batch_size)
         sums = Sums()
         given = run_rows(axis, arrays, mapped.outputs, count, lambda feed, rows: self._run(opened, feed, rows, sums))
@@ -65,6 +64,26 @@ class Worker:
         # Before the rows are handed on: else a machine that goes now would have given rows that nobody counted.
         ray.get(told)
         return result
+
+    def _open(self, shapes: Any) -> Opened | NNAdapterError:
+        """The session, or why there is none: an actor that dies says only that it died; the first batch says why."""
+        try:
+            return open_here(self._job, self._request, shapes)
+        except NNAdapterError as error:
+            return error
+
+    def _open_for(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool]) -> Opened:
+        """The session, compiled for the first rows where nothing else says what it is compiled for."""
+        with self._opening:
+            if self._opened is None:
+                largest = {name: max(row_shapes(array), key=prod) for name, array in arrays.items()}
+                rows = self._mapped.batch_size
+                self._opened = self._open(
+                    {name: (rows, *shape) if is_batch[name] else shape for name, shape in largest.items()}
+                )
+        if isinstance(self._opened, NNAdapterError):
+            raise self._opened
+        return self._opened
 
     def _run(self, opened: Opened, feed: Mapping[str, Array], rows: int, sums: Sums) -> Sequence[Array]:
         session, started = opened.session, perf_counter()
