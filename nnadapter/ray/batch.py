@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nnadapter.options import Options
 
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 512, 16 << 20
+_TASKS_AT_ONCE = 2
 _USUAL_SIZE = 256
 """Of a dimension that the model leaves open."""
 _jobs: WeakKeyDictionary[Any, tuple[Any, Request]] = WeakKeyDictionary()
@@ -252,10 +253,11 @@ def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _pool(strategy: Any, concurrency: int | tuple[int, int]) -> Any:
-    """Sessions take many callers, so nothing holds a batch back while another one runs; one at a time unless told."""
-    if isinstance(concurrency, tuple):
-        return strategy(min_size=concurrency[0], max_size=concurrency[1], enable_true_multi_threading=True)
-    return strategy(size=concurrency, enable_true_multi_threading=True)
+    """Actors that have two tasks at once: one computes while the other one waits for rows, or to be counted."""
+    fewest, most = concurrency if isinstance(concurrency, tuple) else (concurrency, concurrency)
+    return strategy(
+        min_size=fewest, max_size=most, max_concurrent_calls_per_actor=_TASKS_AT_ONCE, enable_true_multi_threading=True
+    )
 
 
 def _job_actor(contents: Any, request: Request) -> Any:

@@ -39,7 +39,7 @@ class Worker:
         self._job, self._mapped = job, mapped
         self._signature = request.signature
         self._attempts, self._request = Attempts(), request
-        self._opening = new_lock()
+        self._opening, self._turn = new_lock(), new_lock()
         self._opened: Opened | NNAdapterError | None = None if request.needs_shapes else self._open(None)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Array]:
@@ -86,9 +86,12 @@ class Worker:
         return self._opened
 
     def _run(self, opened: Opened, feed: Mapping[str, Array], rows: int, sums: Sums) -> Sequence[Array]:
-        session, started = opened.session, perf_counter()
-        results = session.run(self._mapped.outputs, feed)
-        sums.add(session.provenance, feed, rows, perf_counter() - started)
+        session = opened.session
+        with self._turn:  # one computes, while another thread has its rows counted or comes by new ones
+            started = perf_counter()
+            results = session.run(self._mapped.outputs, feed)
+            seconds = perf_counter() - started
+        sums.add(session.provenance, feed, rows, seconds)
         return results
 
 

@@ -167,8 +167,7 @@ def _can_hold(array: Array, dtype: np.dtype[Any]) -> bool:
     if array.dtype.kind not in "iu":
         return False
     bounds = np.iinfo(dtype)
-    least, most = int(array.min()), int(array.max())
-    return bounds.min <= least and most <= bounds.max
+    return bool(bounds.min <= int(array.min()) and int(array.max()) <= bounds.max)
 
 
 def _outputs(
