@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import StoredFileError
 from nnadapter.files.replacing import replace_file
 from nnadapter.inference.compiling import compile as compile_model
 from nnadapter.ray.kinds import Kind
 from nnadapter.ray.request import Request
+from nnadapter.reports.report import PartitionReport
 
 _FOLDER = "nnadapter"
 _ENDING = ".compiled"
@@ -63,9 +65,21 @@ def compile_here(contents: np.ndarray[Any, Any], kind: Kind, request: Request) -
             open_sizes=True if request.shapes and _leaves_open(request) else None,
         )
         given = None if target is not None else np.frombuffer(path.read_bytes(), np.uint8)
-        notes = tuple(dict.fromkeys(str(each.message) for each in caught))
+        told = (*(str(each.message) for each in caught), *_of_sizes(path, request, report))
+        notes = tuple(dict.fromkeys(told))
         hits = sum(segment.cache is not None and segment.cache.hit for segment in report.segments)
         return _made(path, given, started, notes, report.to_json(), was_there=False, cached=hits)
+
+
+def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
+    """What is to be known where the model takes sizes that the file has no plan for: the CPU does."""
+    shapes = [value.shape or () for value in request.signature.inputs]
+    varies = any(not isinstance(size, int) for shape in shapes for size in shape[1:])
+    is_open = any(plan.HasField("open") for plan in CompiledFile(path).message.plans)
+    if varies and not is_open:
+        sizes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
+        why = "" if report.plans is None else f": {report.plans.sizes}"
+        yield f"rows of other sizes than {sizes} run on the CPU{why}; say which come by input_shapes="
 
 
 def _made(

@@ -161,9 +161,9 @@ def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dty
 def _can_hold(array: Array, dtype: np.dtype[Any]) -> bool:
     """Whether what JSON said are values of a data type."""
     if dtype.kind == "b" or array.dtype.kind == "b":
-        return dtype.kind == array.dtype.kind
+        return bool(dtype.kind == array.dtype.kind)
     if dtype.kind not in "iu":
-        return array.dtype.kind in "iuf"
+        return str(array.dtype.kind) in "iuf"
     if array.dtype.kind not in "iu":
         return False
     bounds = np.iinfo(dtype)
