@@ -33,7 +33,7 @@ import nnadapter as nna
 MODEL = """<ir_version: 10, opset_import: ["" : 17]>
 g (float[N, 64] x, int64[N] i) => (float[N, 64] y, int64[N] k) {
   a = Relu(x) y = Add(a, a) k = Add(i, i) }"""
-SLOW = '[[fault]]\nkind = "slow"\nphase = "run"\nnth = 3\nseconds = 2\n'
+SLOW = '[[fault]]\nkind = "slow"\nphase = "run"\nnth = 3\nseconds = 0.7\n'
 SIZES = (1, 2, 3, 5, 8)
 
 
@@ -218,7 +218,7 @@ def print_wrong(address: str) -> None:
 
 
 def print_deadline(address: str) -> None:
-    """The third run takes two seconds: it is over its time, and the next one is not."""
+    """The third run takes 0.7 s and cannot be stopped: its request is over its time, and the next one is not."""
     host, path = place_of(address)
     request = json.loads(body_of(1, 1)[0])
     rows = []

@@ -69,7 +69,7 @@ def read_all(pictures: list[str], device: str, out: Path) -> list[dict[str, Any]
     import ray.data
 
     settings: dict[str, Any] = {"devices": device, "options": {"fallback": "allow"}, "columns": {"x": "input"}}
-    paths = ray.data.from_items([{"path": path} for path in pictures]).repartition(len(pictures))
+    paths = ray.data.from_items([{"path": path} for path in pictures]).repartition(2)
     found = nna.ray.map_batches(
         paths.map(for_detection), model("det"), batch_size=1, keep=["path", "picture"], **settings
     )

@@ -91,7 +91,7 @@ class Job:
 
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
         run = ray.remote(compile_here).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
-        request = self._request if shapes is None else replace(self._request, shapes=(shapes,))
+        request = self._request if shapes is None else replace(self._request, shapes=_each_once(shapes))
         made: Made = await run.remote(self._contents, kind, request)
         # The bytes belong to this actor from here on, so that they stay when the machine goes that compiled.
         reference = None if made.contents is None else ray.put(made.contents)
@@ -120,3 +120,8 @@ class Job:
             newest, len(self._executions) + self._ended, self._kinds, self._made, self._compiles,
             tuple(self._sessions.values()),
         )  # fmt: skip
+
+
+def _each_once(shapes: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
+    """Sets of shapes, without repetitions."""
+    return tuple(each for place, each in enumerate(shapes) if each not in shapes[:place])

@@ -76,14 +76,16 @@ class Worker:
         """The session, compiled for the first rows where nothing else says what it is compiled for."""
         with self._opening:
             if self._opened is None:
-                largest = {name: max(row_shapes(array), key=prod) for name, array in arrays.items()}
-                rows = self._mapped.batch_size
-                self._opened = self._open(
-                    {name: (rows, *shape) if is_batch[name] else shape for name, shape in largest.items()}
-                )
+                self._opened = self._open([self._shapes(arrays, is_batch, choose) for choose in (min, max)])
         if isinstance(self._opened, NNAdapterError):
             raise self._opened
         return self._opened
+
+    def _shapes(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool], choose: Any) -> dict[str, Any]:
+        """The shapes of a feed of the smallest or the largest rows of a batch."""
+        chosen = {name: choose(row_shapes(array), key=prod) for name, array in arrays.items()}
+        rows = self._mapped.batch_size
+        return {name: (rows, *shape) if is_batch[name] else shape for name, shape in chosen.items()}
 
     def _run(self, opened: Opened, feed: Mapping[str, Array], rows: int, sums: Sums) -> Sequence[Array]:
         session = opened.session
