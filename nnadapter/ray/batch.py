@@ -186,21 +186,29 @@ def _shapes(
     """The shapes that are compiled for; none where the sizes of some input are not known."""
     if said is not None:
         return tuple(read_shapes(said))
+    sets = [_shapes_of(signature, columns, known, rows) for rows in (1, batch_size)]  # a last batch may be as short
+    return tuple(each for place, each in enumerate(sets) if each and each not in sets[:place])
+
+
+def _shapes_of(
+    signature: Signature, columns: Mapping[str, str], known: Mapping[str, Any], rows: int
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of a feed of so many rows; empty where they are not known."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, column in columns.items():
         declared = signature.by_name[name].shape
         row = known[column].shape if column in known else None
         if declared is None or not declared:
-            return ()
-        first = declared[0] if isinstance(declared[0], int) else batch_size
+            return {}
+        first = declared[0] if isinstance(declared[0], int) else rows
         if row is not None:
             whole = (first, *row) if len(row) < len(declared) else row
         elif all(isinstance(size, int) for size in declared[1:]):
             whole = (first, *declared[1:])
         else:
-            return ()
+            return {}
         shapes[name] = tuple(whole)
-    return (shapes,) if shapes else ()
+    return shapes
 
 
 def _at_once(signature: Signature, mapped: Mapped) -> int:

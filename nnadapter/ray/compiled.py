@@ -131,9 +131,9 @@ def written(contents: np.ndarray[Any, Any], name: str, folder: str | os.PathLike
 
 
 def sizes_in(file: Any, inputs: Sequence[str]) -> int | None:
-    """The one number of rows that a compiled file serves; None where a plan of it leaves sizes open."""
+    """The largest number of rows that a compiled file serves; None where a plan of it leaves sizes open."""
     plans = list(file.message.plans)
     if any(plan.HasField("open") for plan in plans):
         return None
     firsts = {file.shapes(plan)[name][0] for plan in plans for name in inputs if file.shapes(plan)[name]}
-    return firsts.pop() if len(firsts) == 1 else None
+    return max(firsts, default=None)

@@ -84,7 +84,7 @@ class Worker:
     def _shapes(self, arrays: Mapping[str, Array], is_batch: Mapping[str, bool], choose: Any) -> dict[str, Any]:
         """The shapes of a feed of the smallest or the largest rows of a batch."""
         chosen = {name: choose(row_shapes(array), key=prod) for name, array in arrays.items()}
-        rows = self._mapped.batch_size
+        rows = 1 if choose is min else self._mapped.batch_size  # a last batch may be as short
         return {name: (rows, *shape) if is_batch[name] else shape for name, shape in chosen.items()}
 
     def _run(self, opened: Opened, feed: Mapping[str, Array], rows: int, sums: Sums) -> Sequence[Array]:
