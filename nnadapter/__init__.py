@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nnadapter.process.lazily import lazily
 
 if TYPE_CHECKING:
-    from nnadapter import backend, errors, ort, paddle, torch
+    from nnadapter import backend, errors, ort, paddle, ray, torch
     from nnadapter.drivers.capability import DeviceInfo
     from nnadapter.drivers.kernel import Kernel, KernelType
     from nnadapter.eager.fallback import set_eager_fallback
@@ -67,6 +67,7 @@ _HOMES = {
     "ort": "",
     "paddle": "",
     "partition_report": "nnadapter.inference.reporting",
+    "ray": "",
     "register_kernel": "nnadapter.kernels.registry",
     "set_device": "nnadapter.inference.defaults",
     "set_eager_fallback": "nnadapter.eager.fallback",
@@ -109,6 +110,7 @@ __all__ = [
     "ort",
     "paddle",
     "partition_report",
+    "ray",
     "register_kernel",
     "set_device",
     "set_eager_fallback",

@@ -53,6 +53,7 @@ RANKS = [
         "nnadapter.new_driver",
         "nnadapter.paddle",
         "nnadapter.torch",
+        "nnadapter.ray",
         "nnadapter.testing",
     ),
     ("nnadapter.cli",),
@@ -79,6 +80,7 @@ ONNXRUNTIME = (
     "nnadapter.onnx.preparation.folding",
     "nnadapter.drivers.onnxruntime",
     "nnadapter.drivers.execution_providers",
+    "nnadapter.ray.sessions",
     "nnadapter.running.host",
     "nnadapter.ort",
     "nnadapter.inference.session",
@@ -141,6 +143,7 @@ OPENVINO = ("nnadapter.drivers.openvino.engine",)
 TORCH = ("nnadapter.torch",)
 PADDLE = ("nnadapter.paddle_models.checking", "nnadapter.paddle_models.worker")
 XLA = ("nnadapter.drivers.xla",)
+RAY = ("nnadapter.ray",)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +158,7 @@ XLA = ("nnadapter.drivers.xla",)
         ("paddle2onnx", PADDLE),
         ("jax", XLA),
         ("jaxlib", XLA),
+        ("ray", RAY),
     ],
 )
 def test_foreign_packages_stay_at_their_border(package, allowed):

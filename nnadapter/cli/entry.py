@@ -14,6 +14,7 @@ _COMMANDS = {
     "ops": "List what a device takes, or say what an operation means.",
     "report": "Say what of a model would run where, and why.",
     "run": "Run a model, and say where it ran and how long.",
+    "serve": "Answer requests for a model over HTTP.",
     "compile": "Compile a model ahead of time into one file.",
     "export": "Write a model of the adapter IR as ONNX.",
     "cache": "List, verify and remove what drivers compiled and a cache keeps.",

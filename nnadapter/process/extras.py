@@ -15,6 +15,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "openvino": ("openvino", "openvino"),
         "qnn": ("onnxruntime-qnn", "onnxruntime_qnn"),
         "xla": ("jax", "jax"),
+        "ray": ("ray", "ray"),
     }
 )
 """Extra -> the package that code of ours needs from it, and the module that this installs."""

@@ -34,8 +34,8 @@ def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None)
         title: what the page is about, such as the model's file name.
         difference: what changed since an older report; the page shows both.
     """
-    style, script = _style(), _script()
-    allowed = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}"
+    style, script = page_style(), _script()
+    allowed = f"default-src 'none'; style-src {policy_hash(style)}; script-src {policy_hash(script)}"
     parts = {
         "title": html.escape(title or "model"),
         "policy": html.escape(f"{allowed}; base-uri 'none'; form-action 'none'"),
@@ -43,10 +43,10 @@ def to_html(report: ReportFacts, title: str, difference: DifferenceFacts | None)
         "script": script,
         "data": _data(report, title, difference),
     }
-    return _filled(_file("page.html"), parts)
+    return filled(_file("page.html"), parts)
 
 
-def _filled(template: str, parts: Mapping[str, str]) -> str:
+def filled(template: str, parts: Mapping[str, str]) -> str:
     """Each `{{name}}` gives way to its part; what a part holds is not looked at again."""
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
@@ -59,12 +59,14 @@ def _data(report: ReportFacts, title: str, difference: DifferenceFacts | None) -
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _hash(text: str) -> str:
+def policy_hash(text: str) -> str:
+    """How a page's policy names the one style or script that it allows."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 @remembered(1)
-def _style() -> str:
+def page_style() -> str:
+    """The style of all pages."""
     return _file("page.css")
 
 

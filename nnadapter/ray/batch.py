@@ -1,0 +1,278 @@
+"""`map_batches`: a model over the rows of a Ray Dataset; `report`: what came of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from nnadapter.errors import InvalidOptionError
+from nnadapter.ir.operand import array_type_of
+from nnadapter.onnx.signature import Signature, read_shapes
+from nnadapter.ray.columns import ColumnType, check_names, check_outputs, check_types, columns_by_input, types_of
+from nnadapter.ray.facts import job_facts
+from nnadapter.ray.job import Job
+from nnadapter.ray.job_report import JobReport
+from nnadapter.ray.places import check_declared, declared, needed
+from nnadapter.ray.request import Request, read_devices, read_options, read_threads, read_without
+from nnadapter.ray.source import read_source
+from nnadapter.ray.starting import require_ray, start_if_needed
+from nnadapter.ray.worker import Mapped, Worker
+
+if TYPE_CHECKING:
+    import os
+
+    import onnx
+    import ray.data
+
+    from nnadapter.drivers.selection import DeviceRequest
+    from nnadapter.options import Options
+
+_ROWS_AT_ONCE, _BYTES_AT_ONCE = 512, 16 << 20
+_TASKS_AT_ONCE = 2
+_USUAL_SIZE = 256
+"""Of a dimension that the model leaves open."""
+_jobs: WeakKeyDictionary[Any, tuple[Any, Request]] = WeakKeyDictionary()
+"""The jobs of datasets that live, with what they were asked for."""
+
+
+def map_batches(
+    dataset: ray.data.Dataset,
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    devices: DeviceRequest | Sequence[DeviceRequest] | None = None,
+    options: Options | Mapping[str, Any] | None = None,
+    columns: Mapping[str, str] | None = None,
+    outputs: Sequence[str] | None = None,
+    keep: Sequence[str] = (),
+    batch_size: int = 64,
+    concurrency: int | tuple[int, int] = 1,
+    input_shapes: Mapping[str, Sequence[int]] | Sequence[Mapping[str, Sequence[int]]] | None = None,
+    without_device: str = "error",
+    device_share: float = 0.01,
+    num_cpus: float = 1,
+    threads: int | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    **ray_remote_args: Any,
+) -> ray.data.Dataset:
+    """Run a model over a dataset, on as many machines as Ray has; `report` says of the result where rows ran.
+
+    Args:
+        dataset: any of Ray's. Nothing of it is computed before the result is consumed.
+        model: path of an ONNX file, its contents, a message, or a compiled file. It is compiled once for each kind of
+            machine, when the first actor of a kind starts.
+        devices: as `InferenceSession` takes them.
+        options: as `InferenceSession` takes them.
+        columns: the column of each input; the column of its name unless it is said.
+        outputs: that become columns, of their names; all unless it is said.
+        keep: columns that stay beside them.
+        batch_size: rows of a run, where the inputs have an axis for them.
+        concurrency: actors, each with one session, or the fewest and the most of them.
+        input_shapes: that are compiled for, instead of what is known of the rows; see `nnadapter.compile`.
+        without_device: what a machine does that lacks a device: `error`, or `cpu`, where it runs the model on its CPU.
+        device_share: how much of its device an actor takes, as Ray counts; 1 gives it one of its own. Ray is asked for
+            devices where machines say what they have (`resources`).
+        num_cpus: processors that Ray counts for an actor.
+        threads: of a session, for the CPU and for devices that ask how many; as many as processors unless it is said,
+            0 where they decide.
+        folder: that all machines see, for compiled files, which stay there. Without it they travel by Ray's object
+            store. Programs in it are run: it is to be trusted as code is.
+        **ray_remote_args: what else actors are told, as `dataset.map_batches` takes it.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+        InvalidModelError, ModelFileError: the model cannot be read.
+        InvalidInputError, InputTypeError, MissingInputError: columns do not fit the model, as far as it is known before
+            a row is read. The others come when the result is consumed, and so do all errors of compiling and running.
+        InvalidOptionError: an option does not fit.
+        DeviceUnavailableError: no machine has a device, and machines say what they have.
+    """
+    require_ray("nnadapter.ray.map_batches")
+    import ray
+    from ray.data import ActorPoolStrategy
+
+    _check_counts(batch_size, concurrency, device_share)
+    source, chosen = read_source(model), read_options(options)
+    wanted = read_devices(devices, is_compiled=source.is_compiled)
+    kept = (keep,) if isinstance(keep, str) else tuple(keep)
+    mapped = Mapped(
+        columns=columns_by_input(source.signature, columns),
+        outputs=check_outputs(source.signature, outputs, kept),
+        kept=kept,
+        batch_size=batch_size,
+    )
+    start_if_needed()
+    known = _known_types(dataset, mapped, source.signature)
+    request = Request(
+        name=source.name,
+        digest=source.digest,
+        signature=source.signature,
+        is_compiled=source.is_compiled,
+        path=source.path,
+        wanted=wanted,
+        options=chosen,
+        shapes=_shapes(source.signature, mapped.columns, known, batch_size, input_shapes),
+        allows_cpu=read_without(without_device),
+        threads=read_threads(threads, num_cpus),
+        folder="" if folder is None else str(Path(folder).absolute()),
+    )
+    _warn_of_processors(dataset, concurrency, num_cpus)
+    placed = _placing(request, num_cpus, device_share)
+    contents = [ray.put(np.frombuffer(source.contents, np.uint8))]
+    job = _job_actor(contents, request)
+    made = dataset.map_batches(
+        Worker,
+        batch_size=_at_once(source.signature, mapped),
+        batch_format="numpy",
+        compute=_pool(ActorPoolStrategy, concurrency),
+        fn_constructor_args=(job, request, mapped),
+        udf_modifying_row_count=False,
+        **{**placed, **ray_remote_args},
+    )
+    made.context.raise_original_map_exception = True  # so that what is raised is ours
+    _jobs[made] = job, request
+    return made
+
+
+def report(dataset: ray.data.Dataset) -> JobReport:
+    """Return what became of the rows of a dataset that `map_batches` gave, so far.
+
+    Raises:
+        InvalidOptionError: it is another one, such as what was made of it.
+    """
+    found = _jobs.get(dataset)
+    if found is None:
+        raise InvalidOptionError("report takes the dataset that nnadapter.ray.map_batches gave, itself")
+    import ray
+
+    job, request = found
+    return JobReport(**job_facts(request, ray.get(job.tell.remote())))
+
+
+def _check_counts(batch_size: object, concurrency: object, share: object) -> None:
+    if not _is_count(batch_size):
+        raise InvalidOptionError(f"batch_size is a whole number of at least 1, got {batch_size!r}")
+    both = concurrency if isinstance(concurrency, tuple) else (concurrency, concurrency)
+    if len(both) != 2 or not all(map(_is_count, both)) or both[0] > both[1]:
+        raise InvalidOptionError(f"concurrency is how many actors, or the fewest and the most, got {concurrency!r}")
+    if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 < share <= 1:
+        raise InvalidOptionError(f"device_share is above 0 and at most 1, got {share!r}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _known_types(dataset: Any, mapped: Mapped, signature: Signature) -> dict[str, ColumnType]:
+    """What is known of columns without computing any; refuses what does not fit."""
+    schema = dataset.schema(fetch_if_missing=False)
+    if schema is None:
+        return {}
+    check_names(mapped.columns, mapped.kept, schema.names)
+    known = types_of(schema)
+    check_types(signature, mapped.columns, known)
+    return known
+
+
+def _shapes(
+    signature: Signature, columns: Mapping[str, str], known: Mapping[str, Any], batch_size: int, said: Any
+) -> tuple[Mapping[str, tuple[int, ...]], ...]:
+    """The shapes that are compiled for; none where the sizes of some input are not known."""
+    if said is not None:
+        return tuple(read_shapes(said))
+    sets = [_shapes_of(signature, columns, known, rows) for rows in (1, batch_size)]  # a last batch may be as short
+    return tuple(each for place, each in enumerate(sets) if each and each not in sets[:place])
+
+
+def _shapes_of(
+    signature: Signature, columns: Mapping[str, str], known: Mapping[str, Any], rows: int
+) -> dict[str, tuple[int, ...]]:
+    """Shapes of a feed of so many rows; empty where they are not known."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, column in columns.items():
+        declared = signature.by_name[name].shape
+        row = known[column].shape if column in known else None
+        if declared is None or not declared:
+            return {}
+        first = declared[0] if isinstance(declared[0], int) else rows
+        if row is not None:
+            whole = (first, *row) if len(row) < len(declared) else row
+        elif all(isinstance(size, int) for size in declared[1:]):
+            whole = (first, *declared[1:])
+        else:
+            return {}
+        shapes[name] = tuple(whole)
+    return shapes
+
+
+def _at_once(signature: Signature, mapped: Mapped) -> int:
+    """Rows that Ray hands to an actor at once: many where they are small, since they are counted together."""
+    values = [signature.by_name[name] for name in mapped.columns]
+    nbytes = sum(
+        prod(size if isinstance(size, int) else _USUAL_SIZE for size in (value.shape or ())[1:])
+        * array_type_of(value.dtype or "float32").itemsize
+        for value in values
+    )
+    fitting = min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(nbytes, 1))
+    return mapped.batch_size * max(1, fitting // mapped.batch_size)
+
+
+def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cpus: float) -> None:
+    """Say so where actors take every processor: what reads the data would wait for them, and they for the data."""
+    import ray
+    from ray.data.dataset import MaterializedDataset
+
+    fewest = concurrency if isinstance(concurrency, int) else concurrency[0]
+    taken, there = fewest * num_cpus, ray.cluster_resources().get("CPU", 0.0)
+    if taken > there or (taken == there and not isinstance(dataset, MaterializedDataset)):
+        warnings.warn(
+            f"{fewest} actors of {num_cpus} CPU take all {there:g} that Ray has, so that nothing can read the data and "
+            "the job waits until machines are added; ask for fewer actors, or for less by num_cpus=",
+            stacklevel=3,
+        )
+
+
+def _placing(request: Request, num_cpus: float, share: float) -> dict[str, Any]:
+    """What Ray is told of actors: processors, and devices where machines say what they have."""
+    import ray
+
+    needs, cluster = needed(request.accelerators, share), ray.cluster_resources()
+    has_devices = bool(declared(cluster))
+    if not needs or not has_devices:
+        return {"num_cpus": num_cpus}
+    if not request.allows_cpu:
+        check_declared(needs, cluster)
+        return {"num_cpus": num_cpus, "resources": needs}
+    return {"num_cpus": num_cpus, "ray_remote_args_fn": partial(_where_there_is_room, needs)}
+
+
+def _where_there_is_room(needs: Mapping[str, float]) -> dict[str, Any]:
+    """Asked by Ray for each actor: a machine with the device while one has room, else any."""
+    import ray
+
+    free = ray.available_resources()
+    return {"resources": dict(needs)} if all(free.get(name, 0.0) >= share for name, share in needs.items()) else {}
+
+
+def _pool(strategy: Any, concurrency: int | tuple[int, int]) -> Any:
+    """Actors that have two tasks at once: one computes while the other one waits for rows, or to be counted."""
+    fewest, most = concurrency if isinstance(concurrency, tuple) else (concurrency, concurrency)
+    return strategy(
+        min_size=fewest, max_size=most, max_concurrent_calls_per_actor=_TASKS_AT_ONCE, enable_true_multi_threading=True
+    )
+
+
+def _job_actor(contents: Any, request: Request) -> Any:
+    """The job's own actor, on the machine that started it: it is gone when that is."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
+    made = ray.remote(Job).options(num_cpus=0, max_concurrency=1000, max_task_retries=-1, scheduling_strategy=here)
+    return made.remote(contents, request)

@@ -1,0 +1,65 @@
+"""Kinds of machines: those on which what is compiled is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from nnadapter.caching.fingerprints import surroundings
+from nnadapter.drivers.registry import device_info
+from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest
+from nnadapter.errors import DeviceUnavailableError
+from nnadapter.ray.places import missing_here
+
+_SHOWN = 12
+_THREADS = "threads"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What decides on a machine what a model becomes there."""
+
+    name: str
+    """Digits that are the same where all of it is."""
+    devices: tuple[DeviceRequest, ...]
+    """That are there, of those that were asked for; the CPU at least."""
+    missing: Mapping[str, str]
+    """The others, with the reason of each."""
+    words: Mapping[str, str]
+    """For people: processor, versions."""
+
+
+def kind_here(wanted: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
+    """Return the kind of this machine.
+
+    Args:
+        wanted: devices with their options, in order of preference.
+        allows_cpu: a machine that lacks a device does without.
+        threads: for devices that have an option of this name, unless theirs was given.
+
+    Raises:
+        DeviceUnavailableError: a device is not here, and the CPU is not allowed.
+    """
+    missing = missing_here(wanted)
+    for name, why in () if allows_cpu else missing.items():
+        raise DeviceUnavailableError(
+            f"device {name!r} is not on this machine: {why}; start machines that have it with its resource "
+            "(nnadapter.ray.resources()), or allow the CPU by without_device='cpu'"
+        )
+    here = {name: options for name, options in wanted.items() if name not in missing} or {CPU: {}}
+    parts = {name: surroundings(name, takes_onnx=True) for name in (*here, CPU)}
+    devices = tuple((name, _with_threads(name, options, threads)) for name, options in here.items())
+    told = [(name, part, told.digest) for name, each in parts.items() for part, told in sorted(each.items())]
+    name = sha256(repr((told, devices)).encode()).hexdigest()[:_SHOWN]
+    machine = parts[CPU]["machine"].words
+    versions = {each: parts[each]["driver"].words.get("version", "") for each in here if each not in HOSTS}
+    return Kind(name=name, devices=devices, missing=missing, words={**machine, **versions})
+
+
+def _with_threads(name: str, options: Mapping[str, Any], threads: int) -> dict[str, Any]:
+    """The options of a device; as many threads as the actor has processors, where it asks how many."""
+    capability = device_info(name).capability
+    asks = capability is not None and any(option.name == _THREADS for option in capability.options)
+    return {_THREADS: threads, **options} if asks and threads else dict(options)

@@ -1,0 +1,128 @@
+"""What a job or a server is asked for, as it travels to its machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nnadapter.drivers.selection import CPU, HOSTS, named_requests
+from nnadapter.errors import InvalidOptionError, near_names
+from nnadapter.onnx.signature import Signature
+from nnadapter.options import Options, default_devices, options_from
+
+WITHOUT = ("error", "cpu")
+"""What a machine does that lacks a device."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A model, where it is to run, and how."""
+
+    name: str
+    """Of the model."""
+    digest: str
+    """Of its contents."""
+    signature: Signature
+    is_compiled: bool
+    path: str
+    """Of a model that does not travel; else empty."""
+    wanted: Mapping[str, Mapping[str, Any]]
+    """Devices with their options; empty for those of a compiled file."""
+    options: Options
+    shapes: tuple[Mapping[str, tuple[int, ...]], ...]
+    """That are compiled for; empty for usual ones."""
+    allows_cpu: bool
+    """A machine without a device runs the model on its CPU."""
+    threads: int
+    """Of the CPU, and of devices that ask how many; 0 where they decide."""
+    folder: str
+    """That all machines see, for compiled files; empty where these travel."""
+
+    @property
+    def needs_shapes(self) -> bool:
+        """Whether nothing says which sizes are compiled for: those of the first rows do."""
+        shapes = [value.shape for value in self.signature.inputs]
+        is_open = any(shape is None or not all(isinstance(size, int) for size in shape) for shape in shapes)
+        return is_open and not self.shapes and not self.is_compiled
+
+    @property
+    def accelerators(self) -> tuple[str, ...]:
+        """Devices beside the CPU."""
+        return tuple(name for name in self.wanted if name not in HOSTS)
+
+    @property
+    def for_running(self) -> Options:
+        """What sessions of a compiled file are told: the rest was decided when it was compiled."""
+        options = self.options
+        return Options(
+            fallback=_lacking(options.fallback) if self.allows_cpu else options.fallback,
+            max_plans=options.max_plans,
+            max_plan_bytes=options.max_plan_bytes,
+            deadline_s=options.deadline_s,
+            isolate=options.isolate,
+        )
+
+    @property
+    def for_compiling(self) -> Options:
+        """What compiling is told."""
+        return replace(self.options, deadline_s=None)
+
+
+def _lacking(fallback: Any) -> Any:
+    """A compiled file whose devices are not there goes to the CPU."""
+    if isinstance(fallback, str):
+        return fallback if fallback == "allow" else {"load": "allow", "compile": fallback, "run": fallback}
+    return {**fallback, "load": "allow"}
+
+
+def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, Any]]:
+    """Return the devices that are asked for, with their options.
+
+    Raises:
+        InvalidOptionError: they are no devices.
+    """
+    if devices is None and is_compiled:
+        return {}
+    wanted = named_requests(default_devices() if devices is None else devices)
+    return {name: dict(options) for name, options in wanted.items()} or {CPU: {}}
+
+
+def read_options(options: Any) -> Options:
+    """Return options that sessions on many machines can have.
+
+    Raises:
+        InvalidOptionError: one does not fit, or is for a single session.
+    """
+    chosen = options_from(options)
+    for name in ("trace", "shadow"):
+        if getattr(chosen, name) is not None:
+            raise InvalidOptionError(f"option {name!r} is for one session in one process; leave it out here")
+    return chosen
+
+
+def read_without(without_device: str) -> bool:
+    """Whether a machine that lacks a device runs the model on its CPU.
+
+    Raises:
+        InvalidOptionError: it is none of the words.
+    """
+    if without_device not in WITHOUT:
+        raise InvalidOptionError(
+            f"without_device is one of {', '.join(WITHOUT)}, got {without_device!r}"
+            f"{near_names(without_device, WITHOUT, '; ')}"
+        )
+    return without_device == "cpu"
+
+
+def read_threads(threads: int | None, processors: float) -> int:
+    """Return how many threads a session has: as many as its actor has processors, unless somebody says.
+
+    Raises:
+        InvalidOptionError: it is no number of threads.
+    """
+    if threads is None:
+        return max(1, int(processors))
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 0:
+        raise InvalidOptionError(f"threads is a whole number, 0 where devices are to decide, got {threads!r}")
+    return threads

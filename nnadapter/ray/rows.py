@@ -1,0 +1,228 @@
+"""Rows of a batch as feeds of runs, and what the runs give as rows again.
+
+1. Rows of one shape lie along the first axis of the inputs, as many as the model takes at once.
+2. A model whose first axis has a fixed size takes so many rows; a last feed that is short is filled up with its last
+   row, and what comes of that is cut off.
+3. Where a row is all of an input, or an output has no axis of rows, the model runs row by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nnadapter.errors import InvalidInputError
+from nnadapter.ir.operand import array_type_of
+from nnadapter.onnx.signature import Signature
+from nnadapter.ray.columns import check_dtype, check_row
+
+Array = np.ndarray[Any, Any]
+Run = Callable[[Mapping[str, Array], int], Sequence[Array]]
+"""Runs a feed that holds so many rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """How rows lie in a feed."""
+
+    has_axis: bool
+    """Along the first axis of every input; else a row is all of it."""
+    most: int | None
+    """Rows of a run; None for any number."""
+    is_fixed: bool
+    """No fewer either."""
+    stripped: frozenset[str]
+    """Outputs whose first axis is that of rows."""
+
+
+def axis_of(
+    signature: Signature,
+    outputs: Sequence[str],
+    is_batch: Mapping[str, bool],
+    fixed: int | None,
+    most: int | None = None,
+) -> Axis:
+    """Return how rows lie in a feed of a model.
+
+    Args:
+        signature: of the model.
+        outputs: that are fetched.
+        is_batch: for each input that is fed, what `check_row` says of its rows.
+        fixed: rows that what was compiled takes, where that is one number and the model's own signature leaves it open.
+        most: rows of a run where neither says a number.
+
+    Raises:
+        InvalidInputError: some inputs would take many rows and others one.
+    """
+    if len(set(is_batch.values())) > 1:
+        many = [name for name, batch in is_batch.items() if batch]
+        one = [name for name, batch in is_batch.items() if not batch]
+        raise InvalidInputError(f"inputs {many} take many rows at once, and a row is all of {one}; reshape the columns")
+    if not any(is_batch.values()):
+        return Axis(has_axis=False, most=1, is_fixed=True, stripped=frozenset())
+    firsts = {_first(signature.by_name[name].shape) for name in is_batch}
+    sizes = {size for size in firsts if isinstance(size, int)}
+    if len(sizes) > 1:
+        raise InvalidInputError(f"the first axes of inputs {list(is_batch)} have different sizes, {sorted(sizes)}")
+    size = next(iter(sizes), None)
+    declared = {value.name: _first(value.shape) for value in signature.outputs if value.name in outputs}
+    along = {
+        name for name, first in declared.items() if first == size or (first is not _NO_AXIS and type(first) is not int)
+    }
+    if len(along) < len(declared):
+        return Axis(has_axis=True, most=1, is_fixed=True, stripped=frozenset(along))
+    held = fixed if size is None else size
+    return Axis(has_axis=True, most=held or most, is_fixed=held is not None, stripped=frozenset(along))
+
+
+_NO_AXIS = object()
+
+
+def _first(shape: Sequence[int | str | None] | None) -> object:
+    """The first size; None where nothing is known of it."""
+    if shape is None:
+        return None
+    return shape[0] if len(shape) else _NO_AXIS
+
+
+def checked_columns(signature: Signature, columns: Mapping[str, str], batch: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the columns of a batch by input, of the model's data types.
+
+    Raises:
+        InvalidInputError: one holds something else.
+    """
+    return {name: _checked(signature, name, column, batch[column]) for name, column in columns.items()}
+
+
+def _checked(signature: Signature, name: str, column: str, values: Any) -> Array:
+    array, value = np.asarray(values), signature.by_name[name]
+    is_each = array.dtype.kind == "O" and value.dtype != "string"
+    rows = [np.asarray(row) for row in array] if is_each else [array]
+    for row in rows:
+        check_dtype(value, column, "string" if row.dtype.kind in "OUST" else row.dtype.name)
+    if value.dtype == "string":
+        return array.astype(object)
+    return _in_one(rows) if is_each else array
+
+
+def _in_one(rows: Sequence[Array]) -> Array:
+    """Rows as one array, or as an array of arrays where their shapes differ."""
+    if len({row.shape for row in rows}) == 1:
+        return np.stack(rows)
+    apart = np.empty(len(rows), object)
+    for position, row in enumerate(rows):  # all at once would be one array where sizes happen to fit
+        apart[position] = row
+    return apart
+
+
+def row_shapes(array: Array) -> set[tuple[int, ...]]:
+    """The shapes of the rows of a column."""
+    if _is_apart(array):
+        return {row.shape for row in array}
+    return {array.shape[1:]}
+
+
+def _is_apart(array: Array) -> bool:
+    """Whether a column holds an array per row."""
+    return array.dtype.kind == "O" and len(array) > 0 and isinstance(array[0], np.ndarray)
+
+
+def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping[str, Array]) -> dict[str, bool]:
+    """For each input, whether its rows lie along its first axis.
+
+    Raises:
+        InvalidInputError: rows have a shape that does not fit, or some lie so and others do not.
+    """
+    found: dict[str, bool] = {}
+    for name, array in arrays.items():
+        value = signature.by_name[name]
+        for shape in row_shapes(array) if value.shape is not None else ():
+            is_batch = check_row(value, columns[name], shape)
+            if found.setdefault(name, is_batch) != is_batch:
+                raise InvalidInputError(
+                    f"rows of column {columns[name]!r} differ in rank, so that some are all of input {name!r}",
+                    name=name,
+                )
+        found.setdefault(name, True)
+    return found
+
+
+def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], count: int, run: Run) -> dict[str, Array]:
+    """Run rows, one at least and as many at once as go; what comes of them by output, in the order of the rows."""
+    chunks = list(_chunks(axis, arrays, count))
+    made = [_given(axis, outputs, run(_feed(axis, arrays, rows), len(rows)), len(rows)) for rows in chunks]
+    if len(chunks) == 1 and len(chunks[0]) == count:
+        return {name: made[0][name] for name in outputs}
+    order: Any = np.argsort(np.concatenate([np.asarray(rows) for rows in chunks]), kind="stable") if chunks else []
+    return {name: _joined([each[name] for each in made], order) for name in outputs}
+
+
+def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
+    """What comes of no rows: nothing is run."""
+    values = {value.name: value for value in signature.outputs}
+    shapes = {name: values[name].shape or () for name in outputs}
+    return {
+        name: np.empty(
+            (0, *(size if isinstance(size, int) else 0 for size in shapes[name][1:])),
+            array_type_of(values[name].dtype or "float32"),
+        )
+        for name in outputs
+    }
+
+
+def _chunks(axis: Axis, arrays: Mapping[str, Array], count: int) -> Iterator[Sequence[int]]:
+    """Rows that go into one feed: of one shape, and no more than the model takes."""
+    groups: dict[object, list[int]] = {}
+    apart = [array for array in arrays.values() if _is_apart(array)]
+    if apart:
+        for row in range(count):
+            groups.setdefault(tuple(array[row].shape for array in apart), []).append(row)
+    for rows in groups.values() if apart else (range(count),):
+        most = axis.most or len(rows)
+        yield from (rows[start : start + most] for start in range(0, len(rows), most))
+
+
+def _feed(axis: Axis, arrays: Mapping[str, Array], rows: Sequence[int]) -> dict[str, Array]:
+    if not axis.has_axis:
+        return {name: np.asarray(array[rows[0]]) for name, array in arrays.items()}
+    missing = (axis.most or 0) - len(rows) if axis.is_fixed else 0
+    return {name: _filled(_taken(array, rows), missing) for name, array in arrays.items()}
+
+
+def _taken(array: Array, rows: Sequence[int]) -> Array:
+    if _is_apart(array):
+        return np.stack([array[row] for row in rows])
+    return array[rows.start : rows.stop] if isinstance(rows, range) else array[list(rows)]
+
+
+def _filled(array: Array, missing: int) -> Array:
+    return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing > 0 else array
+
+
+def _given(axis: Axis, outputs: Sequence[str], results: Sequence[Array], count: int) -> dict[str, Array]:
+    """What a run gave, with an axis of its rows."""
+    given = {}
+    for name, result in zip(outputs, results, strict=True):
+        if name not in axis.stripped:
+            given[name] = np.asarray(result)[None]
+        elif np.ndim(result) == 0 or len(result) < count or (not axis.is_fixed and len(result) != count):
+            raise InvalidInputError(
+                f"output {name!r} has shape {list(np.shape(result))} for {count} rows: it has no axis of rows; leave "
+                "it out by outputs=[...], or say batch_size=1",
+                name=name,
+            )
+        else:
+            given[name] = np.asarray(result)[:count]
+    return given
+
+
+def _joined(parts: Sequence[Array], order: Any) -> Array:
+    """Rows of several runs in the order of the batch; an array of arrays where their shapes differ."""
+    if len({(part.shape[1:], part.dtype) for part in parts}) == 1:
+        whole: Array = np.concatenate(parts)[order]
+        return whole
+    rows = [row for part in parts for row in part]
+    return _in_one([rows[position] for position in order])

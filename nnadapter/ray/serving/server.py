@@ -1,0 +1,207 @@
+"""What Ray Serve has as a replica: a session, and what it answers to each request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ray import serve
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from nnadapter.errors import DeadlineExceededError, DriverError, InvalidInputError, NNAdapterError
+from nnadapter.process.own_version import own_version
+from nnadapter.ray.opened import file_here, kind_of, open_file
+from nnadapter.ray.request import Request as Wanted
+from nnadapter.ray.serving import limits
+from nnadapter.ray.serving.batching import Batcher, Given, Waiting
+from nnadapter.ray.serving.faults import HttpError, http_error
+from nnadapter.ray.serving.health import Health
+from nnadapter.ray.serving.reading import Asked, read_request
+from nnadapter.ray.serving.routes import Route, route_of
+from nnadapter.ray.serving.writing import HEADER_LENGTH, model_metadata, written
+from nnadapter.ray.sessions import run_options
+
+_EXTENSIONS = ("binary_tensor_data", "report")
+_log = logging.getLogger("ray.serve")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a replica serves."""
+
+    name: str
+    """Of the model, in addresses."""
+    max_batch_size: int
+    batch_wait_s: float
+    deadline_s: float | None
+    max_waiting: int
+    max_request_bytes: int
+
+
+class Server:
+    """See the module."""
+
+    async def __init__(  # type: ignore[misc]  # Ray Serve waits for it
+        self, compiler: Any, request: Wanted, settings: Settings
+    ) -> None:
+        import ray
+
+        self._settings, self._signature = settings, request.signature
+        self._health, self._waiting, self._bytes = Health(), 0, 0
+        kind, node = await asyncio.to_thread(kind_of, request)
+        reference, path = await compiler.compiled.remote(kind, node)
+        if not path:
+            path = await asyncio.to_thread(lambda: file_here(ray.get(reference), kind, request))
+        opened = await asyncio.to_thread(open_file, path, kind, request)
+        self._session = opened.session
+        self._batcher = Batcher(self._signature, settings.max_batch_size, opened.fixed)
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="nnadapter")
+        self._infer.set_max_batch_size(settings.max_batch_size)
+        self._infer.set_batch_wait_timeout_s(settings.batch_wait_s)
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer a request; every answer is one of ours."""
+        try:
+            route = route_of(request.method, request.url.path, self._settings.name)
+            response = await self._answer(route, request)
+        except Exception as failure:  # noqa: BLE001  whatever it is, the caller gets an answer
+            error = http_error(failure)
+            response = _said({"error": error.message}, error.status)
+            if error.retry_after:
+                response.headers["Retry-After"] = str(error.retry_after)
+            if error.status == 500:
+                _log.error("a request failed", exc_info=failure)
+        self._health.answered(response.status_code)
+        return response
+
+    def check_health(self) -> None:
+        """Asked by Ray Serve, which puts another replica in the place of one that fails.
+
+        Raises:
+            DriverError: the device fails, and nobody does its work.
+        """
+        if self._health.state == "fails":
+            raise DriverError(f"the last runs of model {self._settings.name!r} failed")
+
+    async def _answer(self, route: Route, request: Request) -> Response:
+        name, signature = self._settings.name, self._signature
+        if route is Route.INFER:
+            return await self._inferred(request)
+        if route is Route.READY and self._health.state == "fails":
+            return _said({"name": name, "ready": False, **self._health.to_dict()}, 503)
+        if route is Route.REPORT_PAGE:
+            page = await asyncio.to_thread(lambda: self._session.report().to_html(name))
+            return Response(page, media_type="text/html")
+        answers: Mapping[Route, Any] = {
+            Route.SERVER: {
+                "name": "nnadapter",
+                "version": own_version(),
+                "extensions": ["binary_tensor_data", "report"],
+            },
+            Route.LIVE: {"live": True},
+            Route.READY: {"name": name, "ready": True, "health": self._health.state},
+            Route.MODEL: model_metadata(name, signature),
+        }
+        if route is Route.REPORT:
+            report = await asyncio.to_thread(lambda: self._session.report().to_json())
+            return _said({"server": self._health.to_dict(), "session": json.loads(report)})
+        return _said(answers[route])
+
+    async def _inferred(self, request: Request) -> Response:
+        settings, length = self._settings, _length(request, self._settings.max_request_bytes)
+        if self._waiting >= settings.max_waiting or (self._waiting and self._bytes + length > limits.WAITING_BYTES):
+            raise HttpError(503, f"{self._waiting} requests wait already; try again", retry_after=1)
+        self._waiting, self._bytes = self._waiting + 1, self._bytes + length
+        try:
+            body = await _body(request, length)
+            asked = await asyncio.to_thread(read_request, body, request.headers.get(HEADER_LENGTH), self._signature)
+            self._signature.check_feed(asked.feed)
+            given = await self._done(asked)
+        finally:
+            self._waiting, self._bytes = self._waiting - 1, self._bytes - length
+        if given.error is not None:
+            raise given.error
+        text, headers = written(settings.name, asked.id, given.results, asked.binary, given.devices)
+        return Response(text, headers=dict(headers))
+
+    async def _done(self, asked: Asked) -> Given:
+        """Wait for a request's results, no longer than it may take."""
+        seconds = asked.timeout if asked.timeout is not None else self._settings.deadline_s
+        until = None if seconds is None else time.monotonic() + seconds
+        try:
+            given: Given = await asyncio.wait_for(self._infer(Waiting(asked, until)), seconds)
+        except TimeoutError as error:
+            raise DeadlineExceededError(f"the request was not done within {seconds:g} s") from error
+        return given
+
+    @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
+    async def _infer(self, waiting: list[Waiting]) -> list[Given]:
+        """Run what came together."""
+        given: list[Given] = [Given({})] * len(waiting)
+        loop = asyncio.get_running_loop()
+        for group in self._batcher.groups(waiting):
+            made = await loop.run_in_executor(
+                self._worker, partial(self._batcher.run, [waiting[position] for position in group], self._run)
+            )
+            for position, each in zip(group, made, strict=True):
+                given[position] = each
+            self._health.joined += len(group) if len(group) > 1 else 0
+        return given
+
+    def _run(
+        self, outputs: Sequence[str], feed: Mapping[str, Any], rows: int, seconds: float | None
+    ) -> tuple[Any, str]:
+        started = time.perf_counter()
+        try:
+            results = self._session.run(outputs, feed, run_options(seconds))
+        except (InvalidInputError, DeadlineExceededError):
+            raise
+        except NNAdapterError:
+            self._health.failed()
+            raise
+        return results, self._health.ran(self._session.provenance, feed, rows, time.perf_counter() - started)
+
+
+def _length(request: Request, most: int) -> int:
+    """Bytes that a request takes: as many as it says, or as it may have where it does not say.
+
+    Raises:
+        HttpError: more than it may have, or it is compressed.
+    """
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise HttpError(415, "the body is compressed; send it as it is")
+    said = request.headers.get("content-length", str(most))
+    if not said.isdecimal() or len(said) > 18 or int(said) > most:
+        raise HttpError(413, f"the request has {said[:40]} bytes, and may have {most}")
+    return int(said)
+
+
+async def _body(request: Request, most: int) -> bytes:
+    """The body of a request, read no further than it may be long.
+
+    Raises:
+        HttpError: it is longer, or its client went.
+    """
+    parts: list[bytes] = []
+    length = 0
+    try:
+        async for part in request.stream():
+            length += len(part)
+            if length > most:
+                raise HttpError(413, f"the request has more than {most} bytes")
+            parts.append(part)
+    except ClientDisconnect as error:
+        raise HttpError(400, "the client went before its request was whole") from error
+    return b"".join(parts)
+
+
+def _said(value: Any, status: int = 200) -> Response:
+    return Response(json.dumps(value, allow_nan=False), status, media_type="application/json")

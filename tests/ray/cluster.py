@@ -1,0 +1,80 @@
+"""Ray on this machine alone, for tests and for what is run by hand: some nodes in one, with nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "disabled",  # else a token is written into the home folder
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # addresses of this machine alone
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_worker_niceness": "0",  # else workers give way to whatever else runs here, by 15
+}
+"""Looked at when Ray is imported, and by the processes that it starts."""
+_STORE_BYTES = 80 << 20
+
+
+def has_ray() -> bool:
+    """Whether all of the extra is there; nothing of it is imported, which is to be done in an environment of ours."""
+    return all(map(find_spec, ("ray", "pandas", "pyarrow", "starlette")))
+
+
+@contextmanager
+def cluster(nodes: int = 1, cpus: int = 3, resources: Any = ({},)) -> Iterator[Any]:
+    """Some nodes, the first one with the driver; each with so many processors to Ray's mind, and its resources."""
+    folder = tempfile.mkdtemp(prefix="nna", dir="/tmp")  # paths of sockets must be short
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        # Ray starts some ten processes that import the same: they compile it once, and beside the packages nothing.
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(Path(folder, "pyc")))
+        root = str(Path(__file__).parents[2])
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", "")))))
+        import ray
+        from ray.cluster_utils import Cluster
+
+        each = {"num_cpus": cpus, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
+        head = {**each, "resources": dict(resources[0])}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            # The driver belongs to the first node, as long as there is no other.
+            ray.init(address=made.address, log_to_driver=False, logging_level="error")
+            others = [
+                made.add_node(num_cpus=cpus, object_store_memory=_STORE_BYTES, resources=dict(resources[place]))
+                for place in range(1, nodes)
+            ]
+            _quiet()
+            yield made, others
+        finally:
+            _end(made)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _quiet() -> None:
+    import logging
+
+    from ray.data import DataContext
+
+    for name in ("ray", "ray.data", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    DataContext.get_current().enable_progress_bars = False
+
+
+def _end(made: Any) -> None:
+    import ray
+
+    ray.shutdown()
+    made.shutdown()

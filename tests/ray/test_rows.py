@@ -1,0 +1,142 @@
+"""Rows as feeds and back, held against the model run row by row in numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.onnx.signature import ModelMetadata, Signature
+from nnadapter.ray.columns import ColumnType, check_names, check_outputs, check_types, columns_by_input
+from nnadapter.ray.rows import axis_of, batches_of, checked_columns, no_rows, run_rows
+from partition.graph import Value
+
+
+def signature(inputs, outputs):
+    def values(rows):
+        return tuple(Value(name=name, dtype=dtype, shape=shape) for name, (dtype, shape) in rows.items())
+
+    return Signature(values(inputs), (), values(outputs), ModelMetadata("", "", "", "", "", 0, {}))
+
+
+OPEN = signature({"x": ("float32", ("N", 3))}, {"y": ("float32", ("N", 3)), "s": ("float32", ("N",))})
+FIXED = signature({"x": ("float32", (4, 3))}, {"y": ("float32", (4, 3)), "s": ("float32", (4,))})
+ONE = signature({"x": ("float32", (1, 3))}, {"y": ("float32", (1, 3)), "s": ("float32", (1,))})
+WHOLE = signature({"x": ("float32", (3,))}, {"y": ("float32", (3,)), "s": ("float32", ())})
+SIZES = signature({"x": ("float32", ("N", "L"))}, {"y": ("float32", ("N", "L")), "s": ("float32", ("N",))})
+NO_AXIS = signature({"x": ("float32", ("N", 3))}, {"y": ("float32", ("N", 3)), "s": ("float32", ())})
+
+
+def mapped(model, column, fixed=None):
+    """The rows of a column through y = 2x, s = sum of x along the last axis; and the shapes that were run."""
+    shapes = []
+
+    def run(feed, rows):
+        shapes.append((feed["x"].shape, rows))
+        sums = feed["x"].sum(-1)
+        return [feed["x"] * 2, sums.sum() if model is NO_AXIS else sums]
+
+    columns = {"x": "c"}
+    arrays = checked_columns(model, columns, {"c": column})
+    axis = axis_of(model, ("y", "s"), batches_of(model, columns, arrays), fixed)
+    return run_rows(axis, arrays, ("y", "s"), len(column), run), shapes
+
+
+ROWS = np.arange(30, dtype=np.float32).reshape(10, 3)
+
+
+@pytest.mark.parametrize(
+    ("model", "fixed", "shapes"),
+    [
+        (OPEN, None, [((10, 3), 10)]),
+        (OPEN, 4, [((4, 3), 4), ((4, 3), 4), ((4, 3), 2)]),
+        (FIXED, None, [((4, 3), 4), ((4, 3), 4), ((4, 3), 2)]),
+        (ONE, None, [((1, 3), 1)] * 10),
+        (WHOLE, None, [((3,), 1)] * 10),
+        (NO_AXIS, None, [((1, 3), 1)] * 10),
+    ],
+    ids=["any number", "compiled for four", "four", "one", "a row is all", "an output has no axis"],
+)
+def test_rows_come_back_in_their_order(model, fixed, shapes):
+    made, ran = mapped(model, ROWS, fixed)
+    assert ran == shapes
+    np.testing.assert_array_equal(made["y"], ROWS * 2)
+    np.testing.assert_array_equal(made["s"], ROWS.sum(-1))
+
+
+@pytest.mark.parametrize("lengths", [(2, 3, 2, 1, 3), (2, 2, 2)], ids=["several", "one"])
+def test_rows_of_several_shapes_run_with_those_of_theirs(lengths):
+    column = np.empty(len(lengths), object)
+    for row, length in enumerate(lengths):
+        column[row] = np.arange(length, dtype=np.float32) + row
+    made, ran = mapped(SIZES, column)
+    assert len(ran) == len(set(lengths))
+    for row, length in enumerate(lengths):
+        np.testing.assert_array_equal(made["y"][row], (np.arange(length, dtype=np.float32) + row) * 2)
+        assert made["s"][row] == column[row].sum()
+
+
+def test_no_rows_are_no_run():
+    made = no_rows(SIZES, ("s", "y"))
+    assert [(name, array.shape, array.dtype.name) for name, array in made.items()] == [
+        ("s", (0,), "float32"),
+        ("y", (0, 0), "float32"),
+    ]
+
+
+def test_lists_of_one_length_are_a_tensor():
+    column = np.empty(2, object)
+    column[0], column[1] = np.ones(3, np.float32), np.zeros(3, np.float32)
+    made, ran = mapped(OPEN, column)
+    assert ran == [((2, 3), 2)] and made["y"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("column", "error", "text"),
+    [
+        (ROWS.astype(np.float64), "InputTypeError", r"'c' holds float64, and input 'x' takes float32.*astype"),
+        (np.array(["a", "b"]), "InputTypeError", "'c' holds string"),
+        (ROWS[:, :2], "InvalidInputError", r"'c' have shape \[2\], and input 'x' takes \['N', 3\]: rows of \[3\]"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(column, error, text):
+    with pytest.raises(getattr(nna.errors, error), match=text) as caught:
+        mapped(OPEN, column)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_output_that_turns_out_to_have_no_axis_of_rows():
+    arrays = {"x": ROWS}
+    axis = axis_of(OPEN, ("y",), {"x": True}, None)
+    with pytest.raises(nna.errors.InvalidInputError, match=r"'y' has shape \[1, 3\] for 10 rows"):
+        run_rows(axis, arrays, ("y",), 10, lambda feed, rows: [feed["x"][:1]])
+
+
+def test_inputs_that_differ_in_how_rows_lie():
+    two = signature({"x": ("float32", (2, 3)), "z": ("float32", (4, 3))}, {"y": ("float32", (2, 3))})
+    with pytest.raises(nna.errors.InvalidInputError, match=r"\['x'\] take many rows at once.*\['z'\]"):
+        axis_of(two, ("y",), {"x": True, "z": False}, None)
+    with pytest.raises(nna.errors.InvalidInputError, match=r"different sizes, \[2, 4\]"):
+        axis_of(two, ("y",), {"x": True, "z": True}, None)
+
+
+def test_columns_are_held_against_the_model_before_a_row_is_read():
+    assert columns_by_input(OPEN, None) == {"x": "x"}
+    for columns, kind, text in (
+        ({"z": "c"}, "InvalidInputError", "input 'z', which the model has not"),
+        ({}, "MissingInputError", r"input 'x' has no column; say columns=\{'x': COLUMN\}"),
+        ({"x": 3}, "InvalidInputError", "the column of input 'x' is a name, got 3"),
+        (["x"], "InvalidInputError", "columns are a dictionary"),
+    ):
+        with pytest.raises(getattr(nna.errors, kind), match=text):
+            columns_by_input(OPEN, columns)
+    with pytest.raises(nna.errors.InvalidInputError, match="column 'pictur' for input 'x'.*did you mean 'picture'"):
+        check_names({"x": "pictur"}, (), ["picture", "label"])
+    with pytest.raises(nna.errors.InvalidInputError, match="column 'k' that is to be kept"):
+        check_names({}, ("k",), ["c"])
+    with pytest.raises(nna.errors.InvalidInputError, match="output 'y' would take the place"):
+        check_outputs(OPEN, None, ("y",))
+    with pytest.raises(nna.errors.InputTypeError, match="'c' holds int64"):
+        check_types(OPEN, {"x": "c"}, {"c": ColumnType("int64", None)})
+    with pytest.raises(nna.errors.InvalidInputError, match=r"shape \[5\]"):
+        check_types(OPEN, {"x": "c"}, {"c": ColumnType("float32", (5,))})

@@ -1,0 +1,96 @@
+"""Sums of what batches did: each batch once, whatever is repeated; and the report of it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from nnadapter.ray.attempts import BatchKey
+from nnadapter.ray.compiled import Made
+from nnadapter.ray.facts import job_facts
+from nnadapter.ray.job import SessionRecord, Told
+from nnadapter.ray.job_report import JobReport
+from nnadapter.ray.kinds import Kind, kind_here
+from nnadapter.ray.request import Request
+from nnadapter.ray.totals import BatchRecord, Totals
+
+
+def record(task, ordinal, rows=64, where="fake_npu", fallen=0):
+    incidents = (("fake_npu: ExecutionError", 1),) if fallen else ()
+    shapes = ((f"x[{rows}, 3]", 1, rows, 0.5, 0.5),)
+    return BatchRecord(
+        BatchKey("once", task, ordinal), "node-1", "kind-1", rows, 1, 0.5, ((where, rows),), fallen, incidents, shapes
+    )
+
+
+def totals():
+    sums = Totals()
+    for each in (record("0", 0), record("0", 1, 20), record("1", 0, where="cpu", fallen=64)):
+        sums.add(each)
+    for each in (record("0", 0), record("0", 1, 20), record("0", 2, 6)):  # the machine died behind the second batch
+        sums.add(each)
+    return sums
+
+
+def test_a_task_that_is_repeated_counts_once():
+    sums = totals()
+    assert (sums.rows, sums.batches, sums.repeated_batches, sums.repeated_rows) == (154, 4, 2, 84)
+    assert sums.where == {"fake_npu": 90, "cpu": 64} and sums.fallen == 64
+    assert sum(sums.where.values()) == sum(sums.machines.values()) == sum(sums.kinds.values()) == sums.rows
+
+
+def test_shapes_and_incidents_are_bounded():
+    sums = Totals()
+    for number in range(1000):
+        sums.add(record("0", number, number + 1))
+    assert len(sums.shapes) <= 257 and sum(row[0] for row in sums.shapes.values()) == 1000
+
+
+def report():
+    kind = Kind(name="kind-1", devices=(("fake_npu", {}),), missing={"qnn": "no <b>SDK</b>"}, words={"system": "Linux"})
+    plan = json.dumps({"segments": [{"device": "fake_npu"}, {"device": "cpu"}]})
+    made = Made(
+        contents=None, path="", seconds=2.0, nbytes=1 << 20, was_there=False, notes=("a <note>",), cached=1, report=plan
+    )
+    session = SessionRecord("a1", "node-1", "host", "kind-1", ("fake_npu", "cpu"), 0.25)
+    told = Told(totals(), 2, {"kind-1": kind}, {"kind-1": made}, {"kind-1": 1}, (session,))
+    request = Request(
+        name="<model>.onnx", digest="", signature=None, is_compiled=False, path="", wanted={"fake_npu": {}, "qnn": {}},
+        options=None, shapes=(), allows_cpu=True, threads=1, folder="",
+    )  # fmt: skip
+    return JobReport(**job_facts(request, told))
+
+
+def test_the_report_says_it_as_data_text_and_page(tmp_path):
+    made = report()
+    data = json.loads(made.to_json())
+    assert (data["rows"], data["compiles"], data["rows_fallen_back"]) == (154, 1, 64)
+    assert data["kinds"][0]["segments"] == {"fake_npu": 1, "cpu": 1} and data["schema_version"] == 1
+    text = str(made)
+    for said in (
+        "154 rows in 4 runs",
+        "ran on   fake_npu: 90 rows",
+        "2 batches of 84 rows",
+        "compiled 1 time, 2.00 s",
+    ):
+        assert said in text
+    page = made.to_html()
+    assert (
+        "<model>" not in page and "&lt;model&gt;.onnx" in page and "no &lt;b&gt;SDK" in page and "<script" not in page
+    )
+    assert re.search(r"default-src &#x27;none&#x27;; style-src &#x27;sha256-", page)
+    for ending, start in ((".html", "<!doctype html>"), (".json", "{"), (".txt", "model")):
+        made.save(tmp_path / f"report{ending}")
+        assert (tmp_path / f"report{ending}").read_text().startswith(start)
+
+
+def test_kinds_differ_where_what_is_compiled_does():
+    def kind(wanted, threads=1):
+        return kind_here(wanted, allows_cpu=True, threads=threads)
+
+    same = kind({"fake_npu": {}})
+    assert same.name == kind({"fake_npu": {}}).name and same.devices == (("fake_npu", {"threads": 1}),)
+    others = [kind({"cpu": {}}), kind({"fake_npu": {"precision": "float16"}}), kind({"fake_npu": {}}, threads=2)]
+    assert len({same.name, *(each.name for each in others)}) == 4
+    without = kind({"openvino:NPU": {}})
+    assert without.devices == (("cpu", {}),) and "openvino:NPU" in without.missing
