@@ -34,13 +34,16 @@ def _converted(folder: Path) -> bytes:
     import paddle2onnx
     from paddle2onnx.utils import get_all_supported_operators_pir
 
-    from nnadapter.paddle_models.checking import difference
+    from nnadapter.paddle_models.checking import compared
     from nnadapter.paddle_models.mending import mended, without_rounding
+    from nnadapter.paddle_models.parameters import check_whole
     from nnadapter.paddle_models.quantized import mark
     from nnadapter.paddle_models.rewriting import rewrite
-    from nnadapter.paddle_models.structures import operations_of, unsupported_in
+    from nnadapter.paddle_models.structures import draws_numbers, operations_of, unsupported_in
 
     structure, parameters = folder / "model.json", folder / "model.pdiparams"
+    if parameters.exists():
+        check_whole(parameters)
     outputs: list[str] = []
     if not structure.exists():
         structure, parameters, outputs = _translated(folder)
@@ -57,11 +60,15 @@ def _converted(folder: Path) -> bytes:
     if not written:
         raise ValueError("it gave no model")
     contents = mended(written, outputs, quantizing)
-    compared = without_rounding(contents) if quantizing else contents
     original = folder / ("model.pdmodel" if outputs else "model.json")
-    wrong = difference(compared, original, folder / "model.pdiparams", operations)
-    if wrong:
-        _tell(folder, wrong=wrong)
+    comparison = compared(
+        without_rounding(contents) if quantizing else contents,
+        original,
+        folder / "model.pdiparams",
+        draws=draws_numbers(program["program"]),
+    )
+    _tell(folder, wrong=comparison.wrong, doubt=comparison.doubt)
+    if comparison.wrong:
         sys.exit(1)
     return contents
 
