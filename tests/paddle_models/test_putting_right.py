@@ -124,7 +124,7 @@ def test_another_form_of_quantizing_nodes_is_refused(change, match):
 
 def test_outputs_get_their_names_and_what_nobody_reads_goes():
     text = """<ir_version: 9, opset_import: ["" : 17]>
-    g (float x, bool b) => (float a) <float w = {1.0}, float dead = {2.0}> {
+    g (float x, bool b) => (float[1] a) <float w = {1.0}, float dead = {2.0}> {
         unread = Neg(dead)
         a = If (b) <
             then_branch = t () => (float c) { c = Add(x, w) }, else_branch = e () => (float d) { d = Neg(x) }
@@ -134,6 +134,19 @@ def test_outputs_get_their_names_and_what_nobody_reads_goes():
     assert [each.name for each in model.graph.output] == ["fc.tmp_0"]
     assert [node.op_type for node in model.graph.node] == ["If"]
     assert [each.name for each in model.graph.initializer] == ["w"]
+
+
+def test_an_output_without_dimensions_has_none():
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[N] x) => (float y, float[N] z) <int64[1] one = {-1}> {
+        sum = ReduceSum<keepdims = 0>(x)
+        y = Reshape(sum, one)
+        z = Add(x, y)
+    }"""
+    contents = mended(parse(text).SerializeToString(), [])
+    session = onnxruntime.InferenceSession(contents, providers=["CPUExecutionProvider"])
+    y, z = session.run(None, {"x": np.array([1, 2], np.float32)})
+    assert (y.shape, float(y), z.tolist()) == ((), 3.0, [4.0, 5.0])
 
 
 HALF = np.array([1.0, 2.0], np.float16)
