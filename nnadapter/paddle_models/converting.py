@@ -21,6 +21,7 @@ from typing import Any
 from nnadapter import limits
 from nnadapter.errors import ConversionWarning, InvalidModelError, ModelFileError
 from nnadapter.paddle_models.finding import PaddleFiles
+from nnadapter.paddle_models.worker import NO_ROOM
 
 _BEGIN = "import sys; sys.path[:] = sys.argv[2:]; from nnadapter.paddle_models.worker import main; main(sys.argv[1])"
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
@@ -60,6 +61,11 @@ def convert(files: PaddleFiles) -> bytes:
             code, said = _run(folder, what)
             told = _told(folder)
             made = folder / "model.onnx"
+            if code == NO_ROOM:
+                raise ModelFileError(
+                    f"{what} cannot be converted: no space left in {str(folder.parent)!r}; make room there, or name "
+                    "another folder as TMPDIR"
+                )
             if code or not made.exists() or _NO_MODEL in said:
                 raise InvalidModelError(f"{what} cannot be converted to ONNX: {_why(code, said, told)}")
             contents = made.read_bytes()

@@ -7,6 +7,7 @@ gone, it removes the folder and ends.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,17 +18,22 @@ from pathlib import Path
 OPSET = 17
 """Asked for; the converter takes a higher one where an operation needs it."""
 
+NO_ROOM = 74
+"""The exit code where the folder's disk is full: then nothing can be told in a file."""
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+
 
 def main(name: str) -> None:
     """Convert what lies in the folder of that name."""
     folder = Path(name)
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     try:
-        contents = _converted(folder)
+        (folder / "model.onnx").write_bytes(_converted(folder))
     except Exception as error:  # noqa: BLE001  whatever they raise is said by the process that waits
+        if isinstance(error, OSError) and error.errno in _FULL:
+            sys.exit(NO_ROOM)
         _tell(folder, error=" ".join(f"{type(error).__name__}: {error}".split()))
         sys.exit(1)
-    (folder / "model.onnx").write_bytes(contents)
 
 
 def _converted(folder: Path) -> bytes:

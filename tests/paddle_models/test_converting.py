@@ -66,6 +66,12 @@ def test_what_goes_wrong_is_one_sentence(model, program, code, match):
     assert "\n" not in str(caught.value) and "inference.json' cannot be converted" in str(caught.value)
 
 
+def test_a_full_disk_is_said(model, program):
+    program("os._exit(74)")
+    with pytest.raises(ModelFileError, match="no space left in '.*temporary'; make room there"):
+        converting.convert(files_of(model))
+
+
 def test_what_may_be_wrong_is_said(model, program):
     program(f"json.dump({{'doubt': 'it draws'}}, open(f'{{sys.argv[1]}}/told.json', 'w')); {MADE}")
     with pytest.warns(ConversionWarning, match="inference.json' was converted, and may be wrong: it draws;"):
