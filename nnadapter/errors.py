@@ -33,11 +33,12 @@
     │   └── DeadlineExceededError  the run was not done in time
     └── ClosedError              the caller: the session was closed before
 
-and three warnings:
+and four warnings:
 
     FallbackWarning              something that a device should have done went to the CPU
     DriverWarning                a driver did something wrong that cost nothing
     CacheWarning                 something is wrong with a cache, so that work is done again
+    ConversionWarning            a model was converted, and may be another than it was
 
 Every message says what failed, which, what was got and expected, and what to do next. What a program may want
 to know is in fields, not in the text: errors about a device name it, the `phase` in which it failed (one of `PHASES`),
@@ -282,6 +283,10 @@ class DriverWarning(UserWarning):
 
 class CacheWarning(UserWarning):
     """Something is wrong with a cache: an entry is damaged, say, or nothing can be written. Work is done again."""
+
+
+class ConversionWarning(UserWarning):
+    """A model was converted, and may compute something else than what it was converted from, as far as is known."""
 
 
 FAILURES = (Exception, SystemExit, GeneratorExit)

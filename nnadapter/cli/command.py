@@ -12,6 +12,7 @@ import click
 import nnadapter
 from nnadapter.errors import (
     CacheWarning,
+    ConversionWarning,
     DriverError,
     DriverWarning,
     FallbackWarning,
@@ -96,7 +97,7 @@ def _exit_code(error: NNAdapterError) -> int:
     return NO if refused or broke else BAD_INPUT
 
 
-_NOTED = (FallbackWarning, DriverWarning, CacheWarning)
+_NOTED = (FallbackWarning, DriverWarning, CacheWarning, ConversionWarning)
 
 
 @contextmanager

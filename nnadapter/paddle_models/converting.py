@@ -13,13 +13,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from nnadapter import limits
-from nnadapter.errors import InvalidModelError, ModelFileError
+from nnadapter.errors import ConversionWarning, InvalidModelError, ModelFileError
 from nnadapter.paddle_models.finding import PaddleFiles
+from nnadapter.paddle_models.worker import NO_ROOM
 
 _BEGIN = "import sys; sys.path[:] = sys.argv[2:]; from nnadapter.paddle_models.worker import main; main(sys.argv[1])"
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
@@ -34,6 +36,7 @@ _NO_MODEL = "The exported ONNX model is invalid"
 """It says so and gives the model all the same."""
 _ABORTED = "Due to the unsupported operators"
 _QUOTED = 300
+_NEXT = "save the model again, or convert it elsewhere and give the ONNX model"
 _SAID_BYTES = 1 << 16
 _INSTALLING = {"POLYGRAPHY_AUTOINSTALL_DEPS": "0"}
 _QUIET = {"GLOG_minloglevel": "2", "PYTHONWARNINGS": "ignore", "PADDLE_DISABLE_PROGRESS_BAR": "1"}
@@ -42,7 +45,7 @@ _LEFT_OUT = ("CUSTOM_DEVICE_ROOT", "PYTHONSTARTUP")
 
 
 def convert(files: PaddleFiles) -> bytes:
-    """Return the ONNX model of a Paddle model.
+    """Return the ONNX model of a Paddle model, with a warning where it may be wrong.
 
     Raises:
         InvalidModelError: it cannot be converted; the message says why, with the operations that are at fault.
@@ -58,11 +61,23 @@ def convert(files: PaddleFiles) -> bytes:
             code, said = _run(folder, what)
             told = _told(folder)
             made = folder / "model.onnx"
+            if code == NO_ROOM:
+                raise ModelFileError(
+                    f"{what} cannot be converted: no space left in {str(folder.parent)!r}; make room there, or name "
+                    "another folder as TMPDIR"
+                )
             if code or not made.exists() or _NO_MODEL in said:
                 raise InvalidModelError(f"{what} cannot be converted to ONNX: {_why(code, said, told)}")
-            return made.read_bytes()
+            contents = made.read_bytes()
     except OSError as error:
         raise ModelFileError(f"{what} cannot be converted: {error.strerror or error}; make room for it") from error
+    if told.get("doubt"):
+        warnings.warn(
+            f"{what} was converted, and may be wrong: {_shortened(told['doubt'])}; compare its results with Paddle's",
+            ConversionWarning,
+            stacklevel=2,
+        )
+    return contents
 
 
 def _place(path: Path, target: Path) -> None:
@@ -124,13 +139,12 @@ def _why(code: int, said: str, told: Mapping[str, Any]) -> str:
     for pattern in _REASONS:
         found = next((match for line in lines if (match := pattern.search(line)) and match["reason"].strip()), None)
         if found is not None:
-            return _quoted(found["reason"])
+            return f"paddle2onnx says: {_shortened(found['reason'])}; {_NEXT}"
     if told.get("error"):
-        return _quoted(told["error"])
+        return f"{_shortened(told['error'])}; {_NEXT}"
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return f"the process that converts it {how}; save the model again, or convert it elsewhere and give the ONNX model"
+    return f"the process that converts it {how}; {_NEXT}"
 
 
-def _quoted(text: str) -> str:
-    text = " ".join(str(text).split()).rstrip(".")
-    return f"paddle2onnx says: {text[:_QUOTED]}"
+def _shortened(text: object) -> str:
+    return " ".join(str(text).split()).rstrip(".")[:_QUOTED]

@@ -11,13 +11,17 @@ from nnadapter.paddle_models.quantized import restore, unrounded
 if TYPE_CHECKING:
     import onnx
 
+_INT64 = 7
+"""Source: onnx.TensorProto.INT64."""
+
 
 def mended(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -> bytes:
     """Return a model as it is to be run.
 
     1. Outputs get the names that they have in Paddle, where the converter gave them others.
     2. Operations that quantize to integers do so again (`quantized`).
-    3. Nodes and weights that nothing reads are left out.
+    3. Outputs that have no dimensions, of which the converter makes one of a single element, have none.
+    4. Nodes and weights that nothing reads are left out.
 
     Args:
         contents: of the model.
@@ -39,6 +43,7 @@ def mended(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -> byte
         value.name = named.get(value.name, value.name)
     if quantizing:
         restore(model, quantizing)
+    _without_dimensions(model.graph)
     _drop_unread(model.graph)
     return _contents(model)
 
@@ -49,6 +54,23 @@ def without_rounding(contents: bytes) -> bytes:
     unrounded(model)
     _drop_unread(model.graph)
     return _contents(model)
+
+
+def _without_dimensions(graph: onnx.GraphProto) -> None:
+    """Have outputs that are declared to have no dimensions be so; whoever reads them goes on with one element."""
+    for value in graph.output:
+        made_at = next((at for at, node in enumerate(graph.node) if value.name in node.output), None)
+        kind = value.type.tensor_type
+        if made_at is None or not kind.HasField("shape") or kind.shape.dim:
+            continue
+        elements, shape = f"{value.name}.elements", f"{value.name}.shape"
+        for node in graph.node:
+            node.output[:] = [elements if name == value.name else name for name in node.output]
+            node.input[:] = [elements if name == value.name else name for name in node.input]
+        graph.initializer.add(name=shape, dims=[0], data_type=_INT64)
+        added = graph.node.add(op_type="Reshape", input=[elements, shape], output=[value.name])
+        graph.node.insert(made_at + 1, added)
+        del graph.node[-1]
 
 
 def _drop_unread(graph: onnx.GraphProto) -> None:

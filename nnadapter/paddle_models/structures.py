@@ -10,7 +10,8 @@ _DIALECT = "1."
 """In front of names of Paddle's own operations. Others are of its containers, control flow and parameters."""
 _NOT_CONVERTED = frozenset({"data", "feed", "fetch", "shadow_output", "if", "while", "has_elements", "select_input"})
 """Operations of Paddle's that stand for inputs, outputs and control flow, of which the converter keeps no list."""
-
+_DRAWING = frozenset({"bernoulli", "dropout", "gaussian", "multinomial", "poisson", "randint", "uniform"})
+"""Operations whose results nobody foretells."""
 _OLD_NAMES: Mapping[str, str] = MappingProxyType(
     {
         "add": "elementwise_add",
@@ -68,3 +69,13 @@ def walked(program: Any) -> Iterator[Any]:
             for operation in block["ops"]:
                 yield operation
                 regions += operation.get("regions", ())
+
+
+def draws_numbers(program: Any) -> bool:
+    """Return whether a program draws random numbers; dropout does so in training alone."""
+    drawing = (each for each in walked(program) if str(each["#"]).removeprefix(_DIALECT) in _DRAWING)
+    return not all(map(_is_test, drawing))
+
+
+def _is_test(operation: Any) -> bool:
+    return any(each["N"] == "is_test" and each["AT"]["D"] is True for each in operation["A"])

@@ -7,6 +7,7 @@ gone, it removes the folder and ends.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,30 +18,38 @@ from pathlib import Path
 OPSET = 17
 """Asked for; the converter takes a higher one where an operation needs it."""
 
+NO_ROOM = 74
+"""The exit code where the folder's disk is full: then nothing can be told in a file."""
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))
+
 
 def main(name: str) -> None:
     """Convert what lies in the folder of that name."""
     folder = Path(name)
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
     try:
-        contents = _converted(folder)
+        (folder / "model.onnx").write_bytes(_converted(folder))
     except Exception as error:  # noqa: BLE001  whatever they raise is said by the process that waits
+        if isinstance(error, OSError) and error.errno in _FULL:
+            sys.exit(NO_ROOM)
         _tell(folder, error=" ".join(f"{type(error).__name__}: {error}".split()))
         sys.exit(1)
-    (folder / "model.onnx").write_bytes(contents)
 
 
 def _converted(folder: Path) -> bytes:
     import paddle2onnx
     from paddle2onnx.utils import get_all_supported_operators_pir
 
-    from nnadapter.paddle_models.checking import difference
+    from nnadapter.paddle_models.checking import compared
     from nnadapter.paddle_models.mending import mended, without_rounding
+    from nnadapter.paddle_models.parameters import check_whole
     from nnadapter.paddle_models.quantized import mark
     from nnadapter.paddle_models.rewriting import rewrite
-    from nnadapter.paddle_models.structures import operations_of, unsupported_in
+    from nnadapter.paddle_models.structures import draws_numbers, operations_of, unsupported_in
 
     structure, parameters = folder / "model.json", folder / "model.pdiparams"
+    if parameters.exists():
+        check_whole(parameters)
     outputs: list[str] = []
     if not structure.exists():
         structure, parameters, outputs = _translated(folder)
@@ -57,11 +66,15 @@ def _converted(folder: Path) -> bytes:
     if not written:
         raise ValueError("it gave no model")
     contents = mended(written, outputs, quantizing)
-    compared = without_rounding(contents) if quantizing else contents
     original = folder / ("model.pdmodel" if outputs else "model.json")
-    wrong = difference(compared, original, folder / "model.pdiparams", operations)
-    if wrong:
-        _tell(folder, wrong=wrong)
+    comparison = compared(
+        without_rounding(contents) if quantizing else contents,
+        original,
+        folder / "model.pdiparams",
+        draws=draws_numbers(program["program"]),
+    )
+    _tell(folder, wrong=comparison.wrong, doubt=comparison.doubt)
+    if comparison.wrong:
         sys.exit(1)
     return contents
 

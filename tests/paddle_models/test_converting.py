@@ -10,7 +10,7 @@ import time
 import pytest
 
 from nnadapter import limits
-from nnadapter.errors import CacheWarning, InvalidModelError, MissingExtraError, ModelFileError
+from nnadapter.errors import CacheWarning, ConversionWarning, InvalidModelError, MissingExtraError, ModelFileError
 from nnadapter.options import Options
 from nnadapter.paddle_models import converting, keeping, requirements
 from nnadapter.paddle_models.finding import PaddleFiles, files_of
@@ -47,13 +47,15 @@ def program(monkeypatch):
         ("os._exit(3)", "ended with exit code 3"),
         ("print('x')", "ended with exit code 0"),
         ("print('\\033[0;31m[ERROR]\\tFailed to convert PaddlePaddle model: too new.\\033[0m'); os._exit(1)",
-         "paddle2onnx says: too new$"),
+         "paddle2onnx says: too new; save"),
         ("print('ValueError: no room'); os._exit(1)", "paddle2onnx says: ValueError: no room"),
-        (f"{MADE}; print('The exported ONNX model is invalid\\nModel checker error log: a circle')", "says: a circle$"),
+        (f"{MADE}; print('The exported ONNX model is invalid\\nModel checker error log: a circle')", "says: a circle;"),
         ("json.dump({'unsupported': ['svd']}, open(f'{sys.argv[1]}/told.json', 'w')); "
          "print('Due to the unsupported operators', flush=True); os.abort()", "no form of these operations: svd;"),
         ("json.dump({'wrong': 'output a is off'}, open(f'{sys.argv[1]}/told.json', 'w')); os._exit(1)",
          "not what Paddle computes: output a is off"),
+        ("json.dump({'error': 'ValueError: cut short'}, open(f'{sys.argv[1]}/told.json', 'w')); os._exit(1)",
+         "ONNX: ValueError: cut short; save the model again"),
         ("open(f'{sys.argv[1]}/told.json', 'w').write('[1]'); os._exit(1)", "exit code 1"),
     ],
 )  # fmt: skip
@@ -62,6 +64,18 @@ def test_what_goes_wrong_is_one_sentence(model, program, code, match):
     with pytest.raises(InvalidModelError, match=match) as caught:
         converting.convert(files_of(model))
     assert "\n" not in str(caught.value) and "inference.json' cannot be converted" in str(caught.value)
+
+
+def test_a_full_disk_is_said(model, program):
+    program("os._exit(74)")
+    with pytest.raises(ModelFileError, match="no space left in '.*temporary'; make room there"):
+        converting.convert(files_of(model))
+
+
+def test_what_may_be_wrong_is_said(model, program):
+    program(f"json.dump({{'doubt': 'it draws'}}, open(f'{{sys.argv[1]}}/told.json', 'w')); {MADE}")
+    with pytest.warns(ConversionWarning, match="inference.json' was converted, and may be wrong: it draws;"):
+        assert converting.convert(files_of(model)) == b'{"ba'
 
 
 def test_a_process_that_hangs_is_given_up(model, program, monkeypatch):

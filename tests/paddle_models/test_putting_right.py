@@ -13,7 +13,7 @@ from nnadapter.paddle_models.checking import _apart
 from nnadapter.paddle_models.mending import mended, without_rounding
 from nnadapter.paddle_models.quantized import mark
 from nnadapter.paddle_models.rewriting import rewrite
-from nnadapter.paddle_models.structures import operations_of, unsupported_in
+from nnadapter.paddle_models.structures import draws_numbers, operations_of, unsupported_in
 from tests.models import parse
 
 
@@ -41,6 +41,14 @@ def test_constants_go_in_front_of_the_loops_that_read_them():
     assert rewrite(made)
     assert [each["#"] for each in made["regions"][0]["blocks"][0]["ops"]] == ["1.data", "1.full_int_array", "1.while"]
     assert operations_of(made) == {"full_int_array", "sum"}
+
+
+@pytest.mark.parametrize(("name", "attributes", "draws"), [
+    ("1.dropout", [attribute("is_test", "0.a_bool", True)], False), ("1.relu", [], False),
+    ("1.dropout", [attribute("is_test", "0.a_bool", False)], True), ("1.gaussian", [], True),
+])  # fmt: skip
+def test_dropout_draws_in_training_alone(name, attributes, draws):
+    assert draws_numbers(program({"#": "p", "A": [0, "w"]}, {"#": name, "A": attributes})) is draws
 
 
 def test_operations_are_found_under_the_names_of_the_converter():
@@ -116,7 +124,7 @@ def test_another_form_of_quantizing_nodes_is_refused(change, match):
 
 def test_outputs_get_their_names_and_what_nobody_reads_goes():
     text = """<ir_version: 9, opset_import: ["" : 17]>
-    g (float x, bool b) => (float a) <float w = {1.0}, float dead = {2.0}> {
+    g (float x, bool b) => (float[1] a) <float w = {1.0}, float dead = {2.0}> {
         unread = Neg(dead)
         a = If (b) <
             then_branch = t () => (float c) { c = Add(x, w) }, else_branch = e () => (float d) { d = Neg(x) }
@@ -128,18 +136,39 @@ def test_outputs_get_their_names_and_what_nobody_reads_goes():
     assert [each.name for each in model.graph.initializer] == ["w"]
 
 
+def test_an_output_without_dimensions_has_none():
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[N] x) => (float y, float[N] z) <int64[1] one = {-1}> {
+        sum = ReduceSum<keepdims = 0>(x)
+        y = Reshape(sum, one)
+        z = Add(x, y)
+    }"""
+    contents = mended(parse(text).SerializeToString(), [])
+    session = onnxruntime.InferenceSession(contents, providers=["CPUExecutionProvider"])
+    y, z = session.run(None, {"x": np.array([1, 2], np.float32)})
+    assert (y.shape, float(y), z.tolist()) == ((), 3.0, [4.0, 5.0])
+
+
+HALF = np.array([1.0, 2.0], np.float16)
+
+
 @pytest.mark.parametrize(
-    ("found", "wanted", "said"),
+    ("found", "wanted", "wrong", "doubt"),
     [
-        (np.ones((1, 2)), np.ones((2, 2)), r"is float64[1, 2], and float64[2, 2] in Paddle"),
-        (np.ones(3, np.int64), np.ones(3, np.int32), "is int64[3]"),
-        (np.array([1.0, 2.0]), np.array([1.0, 2.01]), ""),
-        (np.array([1.0, 2.0]), np.array([1.0, 2.5]), "differs by 0.5"),
-        (np.array([np.nan]), np.array([1.0]), "is not finite"),
-        (np.array([1, 2]), np.array([1, 3]), "differs in 50%"),
-        (np.array([np.inf]), np.array([np.inf]), ""),
-        (np.ones(0), np.ones(0), ""),
+        (np.ones((1, 2)), np.ones((2, 2)), r"is float64[1, 2], and float64[2, 2] in Paddle", ""),
+        (np.ones(3, np.int64), np.ones(3, np.int32), "is int64[3]", ""),
+        (np.array([1.0, 2.0]), np.array([1.0, 2.0001]), "", ""),
+        (np.array([1.0, 2.0]), np.array([1.0, 2.001]), "", "differs by 0.001, of values up to 2"),
+        (np.array([1.0, 2.0]), np.array([1.0, 2.01]), "differs by 0.01", ""),
+        (HALF, HALF + np.float16(0.01), "", ""),
+        (np.array([np.nan]), np.array([1.0]), "is not finite", ""),
+        (np.array([1.0]), np.array([np.nan]), "is not finite", ""),
+        (np.array([np.inf]), np.array([-np.inf]), "is not finite", ""),
+        (np.array([1, 2]), np.array([1, 3]), "differs in 50%", ""),
+        (np.array([np.inf, np.nan]), np.array([np.inf, np.nan]), "", ""),
+        (np.ones(0), np.ones(0), "", ""),
     ],
 )
-def test_how_far_results_may_be_off(found, wanted, said):
-    assert (said in _apart(found, wanted)) if said else _apart(found, wanted) == ""
+def test_how_far_results_may_be_off(found, wanted, wrong, doubt):
+    compared = _apart(found, wanted)
+    assert compared.wrong.startswith(wrong) and compared.doubt == doubt and bool(compared.wrong) == bool(wrong)

@@ -1,0 +1,40 @@
+"""Files of parameters: what Paddle and its converter would read as if it were whole."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from nnadapter.paddle_models.parameters import check_whole
+
+
+def tensor(kind, *sizes, elements=b""):
+    """As Paddle writes one: versions, no offsets of sequences, a description, elements."""
+    description = bytes((8, kind)) + b"".join(bytes((16, size & 127 | 128, size >> 7)) for size in sizes)
+    return struct.pack("<IQIi", 0, 0, 0, len(description)) + description + elements
+
+
+WHOLE = tensor(5, 2, 3, elements=bytes(24)) + tensor(3, elements=bytes(8)) + tensor(0, 200, elements=bytes(200))
+
+
+@pytest.mark.parametrize("size", [len(WHOLE), len(WHOLE) - 200 - 25])
+def test_whole_tensors_are_taken(tmp_path, size):
+    (tmp_path / "p").write_bytes(WHOLE[:size])
+    check_whole(tmp_path / "p")
+
+
+@pytest.mark.parametrize(("contents", "match"), [
+    (WHOLE[:-1], f"end within a tensor: {len(WHOLE) - 1} bytes, expected {len(WHOLE)} or more"),
+    (WHOLE[:30], "end within a tensor"),
+    (WHOLE + b"x", f"no tensor of Paddle's at byte {len(WHOLE)} of"),
+    (WHOLE[:10], "no tensor of Paddle's at byte 0 of 10"),
+    (tensor(9, 2), "no tensor"),
+    (b"\xff" * 64, "no tensor"),
+    (struct.pack("<IQIi", 0, 0, 0, 1 << 30) + bytes(99), "no tensor"),
+    (struct.pack("<IQIi", 0, 0, 0, 12) + b"\x08\x05\x10" + b"\xff" * 8 + b"\x7f", "end within a tensor"),
+])  # fmt: skip
+def test_what_is_cut_short_or_none_is_an_error(tmp_path, contents, match):
+    (tmp_path / "p").write_bytes(contents)
+    with pytest.raises(ValueError, match=match):
+        check_whole(tmp_path / "p")
