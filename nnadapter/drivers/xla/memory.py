@@ -8,7 +8,7 @@ import numpy as np
 
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.xla.carrying import carried, carrier
-from nnadapter.drivers.xla.engine import module, translated, wide_types
+from nnadapter.drivers.xla.engine import module, own_settings, translated
 from nnadapter.errors import DriverError, OutOfMemoryError
 from nnadapter.ir.operand import Array, array_type_of
 
@@ -31,12 +31,13 @@ class XlaMemory(Memory):
         self._check()
         held = carried(array)
         copied = held.copy() if held is array and self._device.platform == "cpu" else held  # it would look at `array`
-        with translated("XLA has no room", "free some", OutOfMemoryError), wide_types():
+        with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
             self._value = module().device_put(copied, self._device).block_until_ready()
 
     def copy_out(self, array: Array) -> None:
         """See `Memory.copy_out`."""
-        array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
+        with own_settings():
+            array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
         """What lies there as JAX's array, seen as a tensor of this type."""
@@ -46,9 +47,9 @@ class XlaMemory(Memory):
             return held
         count = int(np.prod(shape)) * dtype.itemsize
         seen = np.zeros(self.nbytes, np.uint8)
-        if held is not None:
-            seen[: held.nbytes] = np.asarray(held).reshape(-1).view(np.uint8)
-        with wide_types():
+        with own_settings():
+            if held is not None:
+                seen[: held.nbytes] = np.asarray(held).reshape(-1).view(np.uint8)
             return module().device_put(seen[:count].view(dtype).reshape(shape), self._device)
 
     def free(self) -> None:
