@@ -1,4 +1,4 @@
-"""What is at the edge of a type or of a tensor: divisors of 0, large exponents, positions that are not there."""
+"""Edges of a type, a tensor or a picture: divisors of 0, large exponents, positions that are not there."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter.ir.definition import by_definition
-from tests.drivers.xla.harness import computed, model_of
+from tests.drivers.xla.harness import computed, model_of, numbers
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8"])
@@ -51,3 +51,21 @@ def test_nothing_is_written_where_there_is_none(type_):
     model = model_of(type_, [("float32", (5,)), ("int32", indices.shape), ("float32", (6,))], attributes)
     made = computed(model, np.zeros(5, np.float32), indices, np.arange(1, 7, dtype=np.float32))[0]
     assert made.tolist() == [5, 0, 0, 0, 6]
+
+
+@pytest.mark.parametrize("is_constant", [True, False])
+@pytest.mark.parametrize(
+    ("type_", "sizes", "kernel"),
+    [("CONV_2D", (9, 7), (3, 2)), ("CONV_3D", (5, 6, 4), (2, 1, 3)), ("CONV_2D", (8, 8), (8, 7))],
+)
+def test_a_filter_for_each_channel(type_, sizes, kernel, is_constant):
+    """Those of 3 x 2 and 2 x 1 x 3 are sums of moved pictures, the one of 8 x 7 is XLA's."""
+    x, weight, bias = numbers(2, 5, *sizes), numbers(5, 1, *kernel), numbers(5)
+    rank = len(sizes)
+    pads = tuple(range(1, rank + 1)) + (0,) * rank
+    attributes = {"strides": (2,) + (1,) * (rank - 1), "pads": pads, "dilations": (1,) * (rank - 1) + (2,), "group": 5}
+    attributes["dilations"] = (1,) * rank if kernel == (8, 7) else attributes["dilations"]
+    constants = [weight, bias] if is_constant else []
+    given = [x] if is_constant else [x, weight, bias]
+    model = model_of(type_, [("float32", each.shape) for each in given], attributes, constants)
+    np.testing.assert_allclose(computed(model, *given)[0], by_definition(model, given)[0], 1e-4, 1e-5)
