@@ -56,9 +56,32 @@ class XlaMemory(Memory):
         """See `Memory.free`: XLA frees the array when nothing that is under way needs it."""
         self._value, self._is_free = None, True
 
+    def dlpack_device(self) -> tuple[int, int] | None:
+        """See `Memory.dlpack_device`."""
+        return None if self._value is None else tuple(map(int, self._value.__dlpack_device__()))  # type: ignore[return-value]
+
+    def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
+        """See `Memory.dlpack`: a copy, since JAX cannot say that what it gives is not to be written to."""
+        with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
+            return self.value(dtype, shape).__dlpack__(copy=True, **asked)
+
     def _check(self) -> None:
         if self._is_free:
             raise DriverError("the device memory was freed; allocate it again")
+
+
+def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
+    """A copy of what another library gives over by DLPack; None where JAX does not take it."""
+    if not hasattr(tensor, "__dlpack__"):
+        return None
+    try:
+        with translated("JAX does not take it", "copy it to the host", DriverError), own_settings():
+            value = module().numpy.from_dlpack(tensor, device=device, copy=True).block_until_ready()
+    except DriverError:
+        return None
+    if not value.size or carrier(value.dtype) != value.dtype:
+        return None
+    return DeviceTensor(XlaMemory(device, value.nbytes, value), value.dtype, value.shape)
 
 
 def tensor_of(value: Any, name: str, device: Any) -> DeviceTensor:
