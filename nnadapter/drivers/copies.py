@@ -75,6 +75,10 @@ class Copies(FedTensor):
         """Whether a device has a copy in memory of its own."""
         return device in self._tensors
 
+    def tensor_on(self, device: str) -> DeviceTensor | None:
+        """The copy in a device's own memory, if there is one."""
+        return self._tensors.get(device)
+
     def host(self, name: str = "", made: list[Transfer] | None = None) -> Array:
         """The tensor in the host's memory, not to be written to.
 

@@ -29,6 +29,20 @@ class Memory(ABC):
     def free(self) -> None:
         """Free it; nothing happens the second time."""
 
+    def dlpack_device(self) -> tuple[int, int] | None:
+        """Where it is, as DLPack numbers devices; None where what lies there is given over in the host's memory."""
+        return None
+
+    def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
+        """A copy of the tensor that lies there as DLPack's capsule, asked for only where `dlpack_device` says where.
+
+        Args:
+            dtype: of its elements.
+            shape: its dimensions.
+            asked: `stream` and `dl_device` of `__dlpack__`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} gives nothing over by DLPack")
+
 
 @dataclass(frozen=True, eq=False, slots=True, weakref_slot=True)
 class DeviceTensor:

@@ -328,6 +328,13 @@ class Device(ABC):
         """
         raise DriverError(f"{type(self).__name__} has no memory to allocate")
 
+    def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
+        """Return a copy of another library's tensor in memory of the device, asked for only where it `has_memory`.
+
+        None, where it does not take the tensor as it is: it then gets what the host reads of it.
+        """
+        return None
+
     @property
     def has_raw_inputs(self) -> bool:
         """Whether code that numpy does not guard gets the addresses of inputs: a library in C, say.

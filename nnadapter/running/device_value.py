@@ -12,6 +12,8 @@ import numpy as np
 
 from nnadapter.drivers.border import has_of
 from nnadapter.drivers.copies import Copies
+from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.kept_memory import kept
 from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, canonical
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
@@ -19,6 +21,8 @@ from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import type_name
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE
 
+_HOST = (1, 0)
+"""As DLPack numbers it: kDLCPU, the first."""
 _READ_ONLY_SINCE = (1, 0)
 """The version of DLPack that can say that a tensor is not to be written to."""
 
@@ -66,10 +70,15 @@ class DeviceValue:
         """Return the contents of a tensor of another library (torch, numpy), copied: its owner may change it.
 
         Raises:
-            InvalidInputError: it has no DLPack form, or lies where the host cannot read it.
+            InvalidInputError: it has no DLPack form, or lies where neither the device nor the host can read it.
         """
         if isinstance(tensor, DeviceValue):
             return cls.from_numpy(tensor.numpy(), device)
+        name = canonical(device)
+        opened = open_device(name)
+        taken = opened.from_dlpack(tensor) if has_of(name, opened, "has_memory") else None
+        if taken is not None:
+            return cls(Copies(None, {name: kept(taken)}), name)
         try:
             shared = np.from_dlpack(tensor)
         except (AttributeError, TypeError, BufferError, RuntimeError) as error:
@@ -210,14 +219,18 @@ class DeviceValue:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """The contents in the host's memory: a copy, since some consumers write to what they are told not to.
+        """The contents, as a copy, since some consumers write to what they are told not to.
 
-        With `copy=False` they are shared, and said to be read-only.
+        Of a device that says so itself they are in its memory, of others in the host's. With `copy=False` they are
+        shared, and said to be read-only.
 
         Raises:
             BufferError: they cannot be shared: they lie on a device, or the consumer cannot be told.
         """
         told = max_version is not None and max_version >= _READ_ONLY_SINCE
+        tensor = self._exchanged()
+        if copy is not False and tensor is not None:
+            return tensor.memory.dlpack(tensor.dtype, tensor.shape, stream=stream, dl_device=dl_device)
         if copy is not False:
             return self.numpy().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
         if not told or (isinstance(self.contents, Copies) and self.contents.devices):
@@ -225,8 +238,9 @@ class DeviceValue:
         return np.asarray(self).__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """The host's memory: (kDLCPU, 0)."""
-        return (1, 0)
+        """The host's memory, (kDLCPU, 0), or the device's that gives its own."""
+        tensor = self._exchanged()
+        return _HOST if tensor is None else tensor.memory.dlpack_device() or _HOST
 
     def __repr__(self) -> str:
         """As in `DeviceValue(float32[2, 3] on fake_npu)`."""
@@ -244,6 +258,12 @@ class DeviceValue:
     @property
     def _session(self) -> None:
         """ONNX Runtime asks for the session that owns the memory: none of its own does."""
+
+    def _exchanged(self) -> DeviceTensor | None:
+        """The tensor on a device that gives it over by itself."""
+        held = self.contents
+        tensor = held.tensor_on(self._device) if isinstance(held, Copies) else None
+        return None if tensor is None or tensor.memory.dlpack_device() is None else tensor
 
     def _array(self) -> Array:
         held = self.contents

@@ -9,9 +9,9 @@ from typing import Any
 
 from nnadapter.drivers.tables.lowering import Computes
 from nnadapter.drivers.xla.carrying import carried, carrier
-from nnadapter.drivers.xla.engine import module, translated, wide_types
+from nnadapter.drivers.xla.engine import module, own_settings, translated
 from nnadapter.drivers.xla.heap import give_back
-from nnadapter.drivers.xla.lowerings.packing import Pack, packs_of
+from nnadapter.drivers.xla.packing import Pack, packs_of
 from nnadapter.errors import CompilationError
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, OperandType
@@ -59,7 +59,7 @@ def compiled(model: Model, closures: Sequence[Computes], device: Any, precision:
     """
     jax, keys = module(), _keys(model, closures)
     arrays = [_packed(model, key) for key in keys]
-    with _translated(), wide_types(), jax.default_matmul_precision(precision):
+    with _translated(), own_settings(), jax.default_matmul_precision(precision):
         jitted = jax.jit(_function_of(model, closures, keys))
         inputs = [_shape(model.operands[index].type, device) for index in model.inputs]
         constants = tuple(_shape(array, device) for array in arrays)
@@ -89,7 +89,7 @@ def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[s
         CompilationError: JAX or XLA fails.
     """
     jax = module()
-    with _translated(), wide_types():
+    with _translated(), own_settings():
         function = jax.export.deserialize(bytearray(exported))
         shapes = [_shape(each, device) for each in function.in_avals]
         inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nnadapter.drivers.capability import DeviceInfo, DeviceType, MemoryStatistics, OptionValues
-from nnadapter.drivers.device_tensors import Memory
+from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.hardware import HardwareNeeds, Machine
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.streams import Event, Stream
@@ -15,7 +15,7 @@ from nnadapter.drivers.tables.driver import TableDevice, TableDriver
 from nnadapter.drivers.tables.lowering import Lowering, rows_of
 from nnadapter.drivers.xla.context import XlaContext
 from nnadapter.drivers.xla.engine import EXTRA, default_kind, missing, present, version
-from nnadapter.drivers.xla.memory import XlaMemory
+from nnadapter.drivers.xla.memory import XlaMemory, taken_over
 from nnadapter.drivers.xla.options import OPTIONS
 from nnadapter.drivers.xla.streams import XlaEvent, XlaStream
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
@@ -94,6 +94,10 @@ class XlaDevice(TableDevice):
     def allocate(self, nbytes: int) -> Memory:
         """See `Device.allocate`: XLA has what lies there, and nothing until something is copied in."""
         return XlaMemory(self._device, nbytes)
+
+    def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
+        """See `Device.from_dlpack`: what JAX takes, on its own device or another one of JAX's."""
+        return taken_over(tensor, self._device)
 
     @property
     def has_streams(self) -> bool:

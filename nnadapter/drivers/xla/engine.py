@@ -1,9 +1,10 @@
-"""The border to the package `jax`: imported on use, with 64-bit types for us alone, its errors translated."""
+"""The border to the package `jax`: imported on use, with settings for us alone, its errors translated."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from types import MappingProxyType
 from typing import Any
 
 from nnadapter.drivers.foreign_errors import one_line, translated_as
@@ -19,6 +20,21 @@ from nnadapter.process.extras import has_extra, missing_extra
 from nnadapter.process.forking import Parting, part_at_fork
 
 EXTRA = "xla"
+
+_SETTINGS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
+    {
+        "enable_x64": (True,),
+        "debug_infs": (False,),
+        "debug_nans": (False,),
+        "disable_jit": (False,),
+        "numpy_dtype_promotion": ("standard",),
+        "numpy_rank_promotion": ("allow",),
+        "transfer_guard_device_to_device": ("allow", None),
+        "transfer_guard_device_to_host": ("allow", None),
+        "transfer_guard_host_to_device": ("allow", None),
+    }
+)
+"""Of JAX's settings, those that would change what a model gives or stop it, and what they may be."""
 
 
 def missing(device: str) -> MissingExtraError:
@@ -68,8 +84,8 @@ def _threads() -> _Threads:
     return _Threads()
 
 
-def wide_types() -> AbstractContextManager[Any]:
-    """Within it JAX has 64-bit types, in this thread alone: what the process has set stays as it is.
+def own_settings() -> AbstractContextManager[Any]:
+    """Within it JAX is set as we need it, in this thread alone: what the process has set stays as it is.
 
     Raises:
         DeviceLostError: the process was forked from one that had used the device.
@@ -79,15 +95,18 @@ def wide_types() -> AbstractContextManager[Any]:
             "XLA does not work in a process that was forked from one that used it: its threads are not there; "
             "start processes by spawn, or fork before the device is opened"
         )
-    context: AbstractContextManager[Any] = module().enable_x64(True)
-    return context
+    jax, stack = module(), ExitStack()
+    for name, values in _SETTINGS.items():
+        if getattr(jax.config, f"jax_{name}") not in values:  # to set one takes 20 times as long
+            stack.enter_context(getattr(jax, name)(values[0]))
+    return stack
 
 
 def present(kind: str) -> Sequence[Any]:
     """JAX's devices of a kind on this machine, `cpu`, `gpu` or `tpu`; none where it has none."""
     try:
         return tuple(module().local_devices(backend=kind))
-    except RuntimeError:  # that is how it says that there is no such backend
+    except (RuntimeError, AssertionError):  # that is how it says that there is no such backend, or none at all
         return ()
 
 

@@ -13,7 +13,7 @@ from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.streams import Stream
 from nnadapter.drivers.xla.carrying import carried
 from nnadapter.drivers.xla.compiling import Compiled
-from nnadapter.drivers.xla.engine import translated, wide_types
+from nnadapter.drivers.xla.engine import own_settings, translated
 from nnadapter.drivers.xla.memory import tensor_of, value_of
 from nnadapter.drivers.xla.streams import XlaStream, wait_for
 from nnadapter.errors import ExecutionError
@@ -34,7 +34,7 @@ class XlaExecution(Execution):
         """
         results = self._started(list(map(carried, inputs)))
         taken = array_over if self._compiled.device.platform == "cpu" else np.array
-        with translated("XLA failed", "see its message", ExecutionError):
+        with translated("XLA failed", "see its message", ExecutionError), own_settings():
             arrays = zip(self._compiled.results, map(taken, results), strict=True)
             return [array.astype(array_type_of(name), copy=False) for name, array in arrays]
 
@@ -64,7 +64,7 @@ class XlaExecution(Execution):
     def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """JAX's arrays of the results, which XLA may still be computing."""
         compiled = self._compiled
-        with translated("XLA failed", "see its message", ExecutionError), wide_types():
+        with translated("XLA failed", "see its message", ExecutionError), own_settings():
             results: Sequence[Any] = compiled.executable(list(inputs), compiled.constants)
             return results
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.xla.carrying import carried, carrier
-from nnadapter.drivers.xla.engine import module, translated, wide_types
+from nnadapter.drivers.xla.engine import module, own_settings, translated
 from nnadapter.errors import DriverError, OutOfMemoryError
 from nnadapter.ir.operand import Array, array_type_of
 
@@ -31,12 +31,13 @@ class XlaMemory(Memory):
         self._check()
         held = carried(array)
         copied = held.copy() if held is array and self._device.platform == "cpu" else held  # it would look at `array`
-        with translated("XLA has no room", "free some", OutOfMemoryError), wide_types():
+        with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
             self._value = module().device_put(copied, self._device).block_until_ready()
 
     def copy_out(self, array: Array) -> None:
         """See `Memory.copy_out`."""
-        array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
+        with own_settings():
+            array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
         """What lies there as JAX's array, seen as a tensor of this type."""
@@ -46,18 +47,41 @@ class XlaMemory(Memory):
             return held
         count = int(np.prod(shape)) * dtype.itemsize
         seen = np.zeros(self.nbytes, np.uint8)
-        if held is not None:
-            seen[: held.nbytes] = np.asarray(held).reshape(-1).view(np.uint8)
-        with wide_types():
+        with own_settings():
+            if held is not None:
+                seen[: held.nbytes] = np.asarray(held).reshape(-1).view(np.uint8)
             return module().device_put(seen[:count].view(dtype).reshape(shape), self._device)
 
     def free(self) -> None:
         """See `Memory.free`: XLA frees the array when nothing that is under way needs it."""
         self._value, self._is_free = None, True
 
+    def dlpack_device(self) -> tuple[int, int] | None:
+        """See `Memory.dlpack_device`."""
+        return None if self._value is None else tuple(map(int, self._value.__dlpack_device__()))  # type: ignore[return-value]
+
+    def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
+        """See `Memory.dlpack`: a copy, since JAX cannot say that what it gives is not to be written to."""
+        with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
+            return self.value(dtype, shape).__dlpack__(copy=True, **asked)
+
     def _check(self) -> None:
         if self._is_free:
             raise DriverError("the device memory was freed; allocate it again")
+
+
+def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
+    """A copy of what another library gives over by DLPack; None where JAX does not take it."""
+    if not hasattr(tensor, "__dlpack__"):
+        return None
+    try:
+        with translated("JAX does not take it", "copy it to the host", DriverError), own_settings():
+            value = module().numpy.from_dlpack(tensor, device=device, copy=True).block_until_ready()
+    except DriverError:
+        return None
+    if not value.size or carrier(value.dtype) != value.dtype:
+        return None
+    return DeviceTensor(XlaMemory(device, value.nbytes, value), value.dtype, value.shape)
 
 
 def tensor_of(value: Any, name: str, device: Any) -> DeviceTensor:

@@ -11,6 +11,7 @@ import numpy as np
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import Compatibility, Execution, Program
 from nnadapter.drivers.xla.compiling import Compiled, compiled_again
+from nnadapter.drivers.xla.engine import own_settings
 from nnadapter.drivers.xla.execution import XlaExecution
 from nnadapter.errors import CompilationError, IncompatibleProgramError
 from nnadapter.ir.operand import Array, array_type_of
@@ -47,7 +48,8 @@ class XlaProgram(Program):
 
     def serialize(self) -> bytes:
         """See `Program.serialize`: the function as XLA was given it, and not what it made of it."""
-        arrays = [np.asarray(value) for value in self._compiled.constants]
+        with own_settings():
+            arrays = [np.asarray(value) for value in self._compiled.constants]
         constants = [{"dtype": array.dtype.name, "shape": array.shape} for array in arrays]
         header = {
             "seal": dict(self._seal),

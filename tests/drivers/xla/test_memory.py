@@ -8,8 +8,8 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.registry import open_device
-from nnadapter.errors import DriverError
-from tests.drivers.xla.harness import DEVICE, context, numbers, relu
+from nnadapter.errors import DriverError, InvalidInputError
+from tests.drivers.xla.harness import DEVICE, context, jax, numbers, relu
 from tests.models import HEAD, parse
 
 STEP = f"{HEAD} g (float[4] x, float[4] old) => (float[4] new) {{ new = Add(x, old) }}"
@@ -89,3 +89,30 @@ def test_a_state_stays_on_the_device_between_runs():
             (value,) = binding.get_outputs()
             binding.bind_ortvalue_input("old", value)
         np.testing.assert_allclose(value.numpy(), 3 * x, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16"])
+def test_values_come_and_go_by_dlpack(dtype):
+    """64-bit types in a process that has not switched them on, and bfloat16, which numpy's DLPack does not have."""
+    torch = pytest.importorskip("torch")
+    given = torch.tensor([[1, 0], [0, 2], [3, 0]]).to(getattr(torch, dtype)).T
+    value = nna.DeviceValue.from_dlpack(given, DEVICE)
+    expected = given.tolist()
+    given[:] = 0
+    assert value.dtype.name == dtype and value.numpy().tolist() == expected
+    assert value.__dlpack_device__() == (1, 0)
+    taken_by_torch = torch.from_dlpack(value)
+    assert taken_by_torch.dtype == given.dtype and taken_by_torch.tolist() == expected
+    taken_by_torch[:] = 0
+    assert value.numpy().tolist() == jax.numpy.from_dlpack(value).tolist() == expected
+    value.close()
+
+
+def test_what_jax_does_not_take_comes_by_the_host_or_not_at_all():
+    empty = nna.DeviceValue.from_dlpack(np.zeros((0, 3), np.float32), DEVICE)
+    assert empty.shape() == [0, 3] and np.from_dlpack(empty).shape == (0, 3)
+    with pytest.raises(InvalidInputError, match="DLPack"):
+        nna.DeviceValue.from_dlpack("text", DEVICE)
+    value = nna.DeviceValue.from_dlpack(numbers(3), DEVICE)
+    with pytest.raises(BufferError, match="allow a copy"):
+        np.from_dlpack(value, copy=False)

@@ -12,7 +12,7 @@ from nnadapter.drivers.tables.lowering import Computes
 from nnadapter.drivers.xla.lowerings.activations import ACTIVATIONS
 from nnadapter.drivers.xla.lowerings.conversion import converted
 from nnadapter.drivers.xla.lowerings.integers import is_product, is_quantized, of_products, of_reals
-from nnadapter.drivers.xla.lowerings.packing import Pack, Packing
+from nnadapter.drivers.xla.packing import Pack, Packing
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import DataType, Layout
 

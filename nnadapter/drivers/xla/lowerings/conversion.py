@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
 
 def converted(x: Any, made: Any) -> Any:
@@ -19,7 +20,7 @@ def converted(x: Any, made: Any) -> Any:
         return x.astype(made)
     wide = jnp.int64 if made in (jnp.int64, jnp.uint32, jnp.uint64) else jnp.int32
     if made == jnp.uint64:
-        return jnp.where(x < 0, converted(x, jnp.int64).astype(made), x.astype(made))
+        return jnp.where(x < 0, converted(x, np.dtype(np.int64)).astype(made), x.astype(made))
     bound = 2.0 ** (8 * jnp.dtype(wide).itemsize - 1)
     reals = x if x.dtype.itemsize >= 4 else x.astype(jnp.float32)
     has = (reals >= -bound) & (reals < bound)

@@ -37,7 +37,16 @@ def _rounding(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _divide(x: Any, y: Any) -> Any:
-    return x / y if _is_float(x) else jax.lax.div(*jnp.broadcast_arrays(x, y))  # which rounds to zero
+    return x / y if _is_float(x) else _zero_by_zero(jax.lax.div(*jnp.broadcast_arrays(x, y)), y)  # it rounds to zero
+
+
+def _floor_divide(x: Any, y: Any) -> Any:
+    return jnp.floor_divide(x, y) if _is_float(x) else _zero_by_zero(jnp.floor_divide(x, y), y)
+
+
+def _zero_by_zero(quotient: Any, divisor: Any) -> Any:
+    """What integers give that are divided by 0, where XLA gives something else on each kind of device."""
+    return jnp.where(divisor == 0, 0, quotient)
 
 
 def _power(x: Any, exponent: Any) -> Any:
@@ -46,9 +55,19 @@ def _power(x: Any, exponent: Any) -> Any:
     reals = jnp.power(x.astype(jnp.float64), exponent.astype(jnp.float64))
     if _is_float(exponent):
         return reals
-    if jnp.issubdtype(exponent.dtype, jnp.unsignedinteger):
-        return jnp.power(x, exponent)
-    return jnp.where(exponent < 0, reals.astype(x.dtype), jnp.power(x, jnp.maximum(exponent, 0).astype(x.dtype)))
+    return jnp.where(exponent < 0, reals.astype(x.dtype), _whole_power(x, exponent))
+
+
+def _whole_power(x: Any, exponent: Any) -> Any:
+    """By squaring, as far as the exponent has bits: `jnp.power` looks at the lowest 6."""
+
+    def next_bit(_: Any, held: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        product, square, left = held
+        return jnp.where(left & 1 == 1, product * square, product), square * square, left >> 1
+
+    x, exponent = jnp.broadcast_arrays(x, exponent)
+    bits = 8 * exponent.dtype.itemsize
+    return jax.lax.fori_loop(0, bits, next_bit, (jnp.ones_like(x), x, exponent))[0]
 
 
 def _modulo(x: Any, y: Any, fmod: bool) -> Any:
@@ -126,7 +145,7 @@ FUNCTIONS_OF_NUMBERS: Mapping[str, Callable[..., Any]] = {
     "SUB": jnp.subtract,
     "MUL": jnp.multiply,
     "DIV": _divide,
-    "FLOOR_DIV": jnp.floor_divide,
+    "FLOOR_DIV": _floor_divide,
     "POW": _power,
     "MOD": _modulo,
     "MAX": jnp.maximum,

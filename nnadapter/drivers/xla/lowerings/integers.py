@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nnadapter.drivers.tables.lowering import Computes
-from nnadapter.drivers.xla.lowerings.packing import Pack, Packing
+from nnadapter.drivers.xla.packing import Pack, Packing
 from nnadapter.ir.named_operation import NamedOperation
 from nnadapter.ir.operand import Array, Operand, OperandType
 from nnadapter.ir.operations.quantization import PRODUCTS

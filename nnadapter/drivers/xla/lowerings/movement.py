@@ -27,14 +27,19 @@ def from_the_front(indices: Any, size: int) -> Any:
     return jnp.where(indices < 0, indices + size, indices)
 
 
+def within(indices: Any, size: int) -> Any:
+    """Indices counted from the front; what is outside is the nearest one."""
+    return jnp.clip(from_the_front(indices, size), 0, max(0, size - 1))  # JAX would count from the end once more
+
+
 def take(x: Any, indices: Any, axis: int) -> Any:
-    """Rows along an axis; what is outside reads the nearest one."""
-    return jnp.take(x, from_the_front(indices, x.shape[axis]), axis, mode="clip")
+    """Rows along an axis."""
+    return jnp.take(x, within(indices, x.shape[axis]), axis, mode="clip")
 
 
 def _gather_elements(x: Any, indices: Any, axis: int) -> Any:
     reached = tuple(slice(size) if other != axis else slice(None) for other, size in enumerate(indices.shape))
-    return jnp.take_along_axis(x[reached], from_the_front(indices, x.shape[axis]), axis, mode="clip")
+    return jnp.take_along_axis(x[reached], within(indices, x.shape[axis]), axis, mode="clip")
 
 
 FUNCTIONS: Mapping[str, Callable[..., Any]] = {

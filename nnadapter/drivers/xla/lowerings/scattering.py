@@ -10,7 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.tables.lowering import Computes, lowers
 from nnadapter.drivers.xla.lowerings.closing import ALL_NUMBERS, HELD, Function, computes, moves
-from nnadapter.drivers.xla.lowerings.movement import from_the_front
+from nnadapter.drivers.xla.lowerings.movement import from_the_front, within
 from nnadapter.ir.named_operation import NamedOperation
 
 _WRITES = {"none": "set", "add": "add", "mul": "multiply", "max": "max", "min": "min"}
@@ -26,6 +26,12 @@ def _written(x: Any, where: tuple[Any, ...], updates: Any, reduction: str) -> An
 _OF_BOOLEANS = {"add": "max", "max": "max", "mul": "min", "min": "min"}
 
 
+def _written_at(indices: Any, size: int) -> Any:
+    """Where updates go: those outside far behind the end, where nothing is written."""
+    places = from_the_front(indices, size)
+    return jnp.where(places < 0, jnp.iinfo(places.dtype).max, places)  # JAX would count from the end once more
+
+
 def _along(shape: Any, axis: int) -> Any:
     """0, 1, … along an axis, to be spread over a shape."""
     return jnp.arange(shape[axis]).reshape(-1, *[1] * (len(shape) - 1 - axis))
@@ -34,18 +40,18 @@ def _along(shape: Any, axis: int) -> Any:
 def _gather_nd(x: Any, indices: Any, batch_dims: int) -> Any:
     count = indices.shape[-1]
     batch = tuple(_along(indices.shape[:-1], axis) for axis in range(batch_dims))
-    places = tuple(from_the_front(indices[..., i], x.shape[batch_dims + i]) for i in range(count))
+    places = tuple(within(indices[..., i], x.shape[batch_dims + i]) for i in range(count))
     return x.at[(*batch, *places)].get(mode="clip")
 
 
 def _scatter_elements(x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
-    places = from_the_front(indices, x.shape[axis])
+    places = _written_at(indices, x.shape[axis])
     where = tuple(places if each == axis else _along(indices.shape, each) for each in range(x.ndim))
     return _written(x, where, updates, reduction)
 
 
 def _scatter_nd(x: Any, indices: Any, updates: Any, reduction: str) -> Any:
-    where = tuple(from_the_front(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
+    where = tuple(_written_at(indices[..., i], x.shape[i]) for i in range(indices.shape[-1]))
     return _written(x, where, updates, reduction) if where else _written_over(x, updates, reduction, indices.shape[:-1])
 
 

@@ -1,0 +1,63 @@
+"""JAX as others have set it, and where it is not there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import ExitStack
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers.registry import open_device
+from tests.drivers.xla.harness import DEVICE, computed, context, jax, model_of
+
+OTHERS = {
+    "debug_infs": True,
+    "debug_nans": True,
+    "disable_jit": True,
+    "numpy_dtype_promotion": "strict",
+    "numpy_rank_promotion": "raise",
+    "transfer_guard": "disallow",
+}
+"""What somebody may have set who looks for mistakes in a program of theirs."""
+
+
+def test_settings_of_others_change_nothing_and_stay():
+    model = model_of("DIV", [("float32", (2, 3)), ("float32", (3,))])
+    x, zeros = np.array([[0, 1, 2], [3, 4, 5]], np.float32), np.zeros(3, np.float32)
+    with ExitStack() as stack:
+        for name, value in OTHERS.items():
+            stack.enter_context(getattr(jax, name)(value))
+        (made,) = computed(model, x, zeros)
+        program = context().compile(model)
+        again = context().deserialize(program.serialize())
+        memory = open_device(DEVICE).allocate(x.nbytes)
+        memory.copy_in(x)
+        memory.copy_out(out := np.empty_like(x))
+        assert jax.config.jax_debug_nans and jax.config.jax_numpy_rank_promotion == "raise"
+        np.testing.assert_array_equal(again.create_execution().compute([x, zeros])[0], made)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(made, x / zeros)
+    np.testing.assert_array_equal(out, x)
+
+
+def in_a_process(preparing):
+    """What a process says of the devices that prepares itself by some lines."""
+    says = (
+        "from nnadapter.drivers.xla.driver import XlaDriver; print([(x.name, x.reason) for x in XlaDriver().devices()])"
+    )
+    run = subprocess.run([sys.executable, "-c", f"{preparing}; {says}"], capture_output=True, text=True, check=True)
+    return run.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"), [("jax", "needs the package jax, which is not"), ("jaxlib", "the package jax does not load")]
+)
+def test_a_process_without_the_package_has_rows_that_say_so(module, reason):
+    said = in_a_process(f"import sys; sys.modules[{module!r}] = None")
+    assert said.count(reason) == 3 and "'xla:cpu'" in said
+
+
+def test_platforms_of_which_there_is_none():
+    assert "JAX finds no cpu" in in_a_process("import os; os.environ['JAX_PLATFORMS'] = 'cuda'")
