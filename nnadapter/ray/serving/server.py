@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -121,7 +121,7 @@ class Server:
             raise HttpError(503, f"{self._waiting} requests wait already; try again", retry_after=1)
         self._waiting, self._bytes = self._waiting + 1, self._bytes + length
         try:
-            body = await _body(request, length)
+            body = await _came(_body(request, length), settings.deadline_s)
             asked = await asyncio.to_thread(read_request, body, request.headers.get(HEADER_LENGTH), self._signature)
             self._signature.check_feed(asked.feed)
             given = await self._done(asked)
@@ -182,6 +182,19 @@ def _length(request: Request, most: int) -> int:
     if not said.isdecimal() or len(said) > 18 or int(said) > most:
         raise HttpError(413, f"the request has {said[:40]} bytes, and may have {most}")
     return int(said)
+
+
+async def _came(body: Awaitable[bytes], deadline_s: float | None) -> bytes:
+    """Wait for a body, no longer than it may take to come.
+
+    Raises:
+        HttpError: it takes longer.
+    """
+    seconds = min(limits.BODY_SECONDS, deadline_s or limits.BODY_SECONDS)
+    try:
+        return await asyncio.wait_for(body, seconds)
+    except TimeoutError as error:
+        raise HttpError(408, f"the body did not come within {seconds:g} s") from error
 
 
 async def _body(request: Request, most: int) -> bytes:
