@@ -14,3 +14,7 @@ DIMENSIONS = 64
 """Of a tensor."""
 NAME_LENGTH = 1024
 """Of an id, which is given back."""
+ELEMENTS = 1 << 48
+"""That the sizes of a tensor may say, those of 0 left out: no array of numpy has more."""
+BODY_SECONDS = 60.0
+"""For a body to come, where no deadline is shorter: who sends slowly takes a place of those that may wait."""

@@ -23,6 +23,9 @@ from nnadapter.ray.serving.faults import HttpError
 
 Array = np.ndarray[Any, Any]
 _MICRO = 1e-6
+_TYPES = frozenset({bool, int, float})
+"""Of values of a tensor."""
+_LONGEST_US = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,28 +143,35 @@ def _shape(name: str, tensor: Mapping[str, Any]) -> tuple[int, ...]:
     is_shape = isinstance(shape, list) and len(shape) <= limits.DIMENSIONS
     if not is_shape or not all(type(size) is int and 0 <= size < 1 << 31 for size in shape or ()):
         raise HttpError(400, f"the shape of input {name!r} is a list of whole numbers, got {str(shape)[:100]}")
-    return tuple(shape or ())
+    sizes = tuple(shape or ())
+    if prod(size or 1 for size in sizes) > limits.ELEMENTS:  # numpy counts so, where one of them is 0 as well
+        raise HttpError(400, f"the shape of input {name!r} is too large, {str(shape)[:100]}")
+    return sizes
 
 
 def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     data = tensor.get("data")
     if not isinstance(data, list):
         raise HttpError(400, f"input {name!r} has no data: a list of numbers, or binary_data_size in its parameters")
-    try:
-        array = np.array(data)
-    except (ValueError, OverflowError, RecursionError, TypeError) as error:
-        raise HttpError(400, f"the data of input {name!r} is no tensor: its lists differ in length") from error
-    if array.size != prod(shape):
-        raise HttpError(400, f"input {name!r} of shape {list(shape)} has {prod(shape)} numbers, and {array.size} came")
-    if array.size and not _can_hold(array, dtype):
+    # As objects first: where numpy chooses a type, each of many texts has the length of the longest.
+    values = np.array(data, object).reshape(-1).tolist()
+    kinds = set(map(type, values))
+    if list in kinds:
+        raise HttpError(400, f"the data of input {name!r} is no tensor: its lists differ in length")
+    if len(values) != prod(shape):
+        raise HttpError(400, f"input {name!r} of shape {list(shape)} has {prod(shape)} numbers, and {len(values)} came")
+    array = np.array(values if kinds <= _TYPES else [None])
+    with np.errstate(over="ignore"):
+        held = array.astype(dtype) if not values or _can_hold(array, dtype, kinds) else None
+    if held is None or (dtype.kind not in "biu" and not np.isfinite(held).all()):
         raise HttpError(400, f"the data of input {name!r} holds what is no {NAMES.get(dtype.name, dtype.name)}")
-    return array.astype(dtype).reshape(shape)
+    return held.reshape(shape)
 
 
-def _can_hold(array: Array, dtype: np.dtype[Any]) -> bool:
+def _can_hold(array: Array, dtype: np.dtype[Any], kinds: set[type]) -> bool:
     """Whether what JSON said are values of a data type."""
-    if dtype.kind == "b" or array.dtype.kind == "b":
-        return bool(dtype.kind == array.dtype.kind)
+    if dtype.kind == "b" or bool in kinds:
+        return dtype.kind == "b" and kinds == {bool}
     if dtype.kind not in "iu":
         return str(array.dtype.kind) in "iuf"
     if array.dtype.kind not in "iu":
@@ -203,4 +213,4 @@ def _timeout(parameters: Mapping[str, Any]) -> float | None:
     value = parameters.get("timeout", 0)
     if type(value) is not int or value < 0:
         raise HttpError(400, f"parameter 'timeout' is a number of microseconds, got {str(value)[:40]!r}")
-    return value * _MICRO or None
+    return min(value, _LONGEST_US) * _MICRO or None

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from ray import serve
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from nnadapter.errors import DeadlineExceededError, DriverError, InvalidInputError, NNAdapterError
@@ -21,6 +21,7 @@ from nnadapter.process.own_version import own_version
 from nnadapter.ray.opened import file_here, kind_of, open_file
 from nnadapter.ray.request import Request as Wanted
 from nnadapter.ray.serving import limits
+from nnadapter.ray.serving.arriving import body_of, length_of
 from nnadapter.ray.serving.batching import Batcher, Given, Waiting
 from nnadapter.ray.serving.faults import HttpError, http_error
 from nnadapter.ray.serving.health import Health
@@ -116,12 +117,12 @@ class Server:
         return _said(answers[route])
 
     async def _inferred(self, request: Request) -> Response:
-        settings, length = self._settings, _length(request, self._settings.max_request_bytes)
+        settings, length = self._settings, length_of(request, self._settings.max_request_bytes)
         if self._waiting >= settings.max_waiting or (self._waiting and self._bytes + length > limits.WAITING_BYTES):
             raise HttpError(503, f"{self._waiting} requests wait already; try again", retry_after=1)
         self._waiting, self._bytes = self._waiting + 1, self._bytes + length
         try:
-            body = await _body(request, length)
+            body = await body_of(request, length, settings.deadline_s)
             asked = await asyncio.to_thread(read_request, body, request.headers.get(HEADER_LENGTH), self._signature)
             self._signature.check_feed(asked.feed)
             given = await self._done(asked)
@@ -168,39 +169,6 @@ class Server:
             self._health.failed()
             raise
         return results, self._health.ran(self._session.provenance, feed, rows, time.perf_counter() - started)
-
-
-def _length(request: Request, most: int) -> int:
-    """Bytes that a request takes: as many as it says, or as it may have where it does not say.
-
-    Raises:
-        HttpError: more than it may have, or it is compressed.
-    """
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise HttpError(415, "the body is compressed; send it as it is")
-    said = request.headers.get("content-length", str(most))
-    if not said.isdecimal() or len(said) > 18 or int(said) > most:
-        raise HttpError(413, f"the request has {said[:40]} bytes, and may have {most}")
-    return int(said)
-
-
-async def _body(request: Request, most: int) -> bytes:
-    """The body of a request, read no further than it may be long.
-
-    Raises:
-        HttpError: it is longer, or its client went.
-    """
-    parts: list[bytes] = []
-    length = 0
-    try:
-        async for part in request.stream():
-            length += len(part)
-            if length > most:
-                raise HttpError(413, f"the request has more than {most} bytes")
-            parts.append(part)
-    except ClientDisconnect as error:
-        raise HttpError(400, "the client went before its request was whole") from error
-    return b"".join(parts)
 
 
 def _said(value: Any, status: int = 200) -> Response:

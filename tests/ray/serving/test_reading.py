@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -84,7 +85,13 @@ WRONG = {
     "a datatype": (body([{**GOOD, "datatype": "INT64"}]), None, "'x' takes datatype 'FP32', got 'INT64'"),
     "a shape": (body([{**GOOD, "shape": [1, -3]}]), None, "list of whole numbers"),
     "a count": (body([{**GOOD, "shape": [2, 3]}]), None, "has 6 numbers, and 3 came"),
-    "a huge shape": (body([{**GOOD, "shape": [2**30, 2**30, 2**30]}]), None, "numbers, and 3 came"),
+    "a huge shape": (body([{**GOOD, "shape": [2**30, 2**30, 2**30]}]), None, "too large"),
+    "a huge shape of nothing": (body([tensor([], [0, 2**30, 2**30, 2**30])]), None, "too large"),
+    "too many for its data": (body([{**GOOD, "shape": [2**20, 2**20]}]), None, "numbers, and 3 came"),
+    "nested deep": (body([{**GOOD, "data": json.loads("[" * 70 + "1" + "]" * 70)}]), None, "lists differ in length"),
+    "true among numbers": (body([{**GOOD, "data": [1, True, 3]}]), None, "holds what is no FP32"),
+    "too large for its type": (body([{**GOOD, "data": [1, 1e39, 3]}]), None, "holds what is no FP32"),
+    "infinite": (body([GOOD]).replace(b"[1, 2, 3]", b"[1, 1e999, 3]"), None, "holds what is no FP32"),
     "ragged": (body([{**GOOD, "data": [[1, 2], [3]]}]), None, "lists differ in length"),
     "a text": (body([{**GOOD, "data": ["1", "2", "3"]}]), None, "holds what is no FP32"),
     "null": (body([{**GOOD, "data": [1, None, 3]}]), None, "holds what is no FP32"),
@@ -119,6 +126,20 @@ def test_everything_else_is_one_sentence(name):
 def test_numbers_that_a_type_cannot_hold(datatype, name, data):
     with pytest.raises(HttpError, match=f"holds what is no {datatype}"):
         read(body([tensor(data, [1], datatype, name)]), MANY)
+
+
+def test_texts_take_no_more_memory_than_they_are_long():
+    texts = ["a" * 100_000, *[""] * 2_000]
+    tracemalloc.start()
+    with pytest.raises(HttpError, match="holds what is no FP32"):
+        read(body([tensor(texts, [2_001, 1])]))
+    assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    tracemalloc.stop()
+
+
+def test_a_deadline_may_be_any_number():
+    assert read(body([GOOD], parameters={"timeout": 10**400})).timeout == pytest.approx(2**62 / 1e6)
+    assert read(body([GOOD], parameters={"timeout": 0})).timeout is None
 
 
 def test_long_json_is_refused_unread(monkeypatch):

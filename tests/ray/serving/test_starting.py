@@ -1,0 +1,43 @@
+"""What a server does before Ray starts, and what it says where it does not come up. No server runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.errors import DeviceUnavailableError
+from nnadapter.ray.serving import starting
+from tests.ray.cluster import has_ray
+
+OTHERS = ("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
+TRACE = """The deployment failed to start 3 times in a row. Error:
+  File "compiling.py", line 4, in compile
+nnadapter.errors.NotDelegatedError: node 'a' runs on the CPU
+
+During handling of the above exception, another exception occurred:
+nnadapter.errors.InvalidOptionError: device 'null' has no option 'x'
+"""
+
+
+def test_of_a_trace_our_last_sentence_is_said():
+    assert starting.reason_in(TRACE) == "device 'null' has no option 'x'"
+    assert starting.reason_in("Traceback:\n  here\nMemoryError: all is full\n\n") == "MemoryError: all is full"
+    assert starting.reason_in("") == "Ray's logs say more"
+
+
+@pytest.mark.skipif(not has_ray(), reason="the extra ray is not installed")
+@pytest.mark.parametrize(("said", "token"), [({}, True), ({"RAY_AUTH_MODE": "disabled"}, False)])
+def test_ray_is_told_a_token_that_nobody_else_knows(monkeypatch, said, token):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", *OTHERS):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    starting._prepare()
+    assert ("RAY_AUTH_TOKEN" in starting.os.environ) is token
+
+
+def test_a_device_that_is_not_here_is_said_before_anything_starts():
+    with pytest.raises(DeviceUnavailableError, match="device 'fake_npv' is not on this machine: .*fake_npu"):
+        starting._check_devices("fake_npv")
+    starting._check_devices(None)
+    starting._check_devices(("fake_npu", "cpu"))
