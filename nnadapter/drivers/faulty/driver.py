@@ -6,9 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, DeviceRole, MemoryStatistics, Option, OptionValues
-from nnadapter.drivers.device_tensors import Memory
+from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.faulty.acting import act
 from nnadapter.drivers.faulty.context import FaultyContext
 from nnadapter.drivers.faulty.faults import Faults
@@ -120,6 +121,10 @@ class FaultyDevice(Device):
     def allocate(self, nbytes: int) -> Memory:
         """See `Device.allocate`."""
         return self._inner.allocate(nbytes)
+
+    def from_dlpack(self, tensor: Any) -> DeviceTensor | None:
+        """See `Device.from_dlpack`."""
+        return self._inner.from_dlpack(tensor)
 
     @property
     def has_raw_inputs(self) -> bool:
