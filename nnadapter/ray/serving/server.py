@@ -105,7 +105,7 @@ class Server:
             Route.SERVER: {
                 "name": "nnadapter",
                 "version": own_version(),
-                "extensions": ["binary_tensor_data", "report"],
+                "extensions": list(_EXTENSIONS),
             },
             Route.LIVE: {"live": True},
             Route.READY: {"name": name, "ready": True, "health": self._health.state},
