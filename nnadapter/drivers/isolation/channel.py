@@ -5,6 +5,7 @@ A message is its length as little-endian uint64, and that many bytes.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 import time
@@ -12,6 +13,10 @@ from collections.abc import Sequence
 
 _LENGTH = struct.Struct("<Q")
 _PIECE = 1 << 16
+_SOON_S = 1.5e-4
+"""To be woken takes a third of it."""
+_PATIENT = 4
+"""So many messages are slept for after one that did not come soon: others need the processor."""
 MOST_DESCRIPTORS = 16
 """Beside one message."""
 
@@ -35,6 +40,7 @@ class Channel:
 
     def __init__(self, end: End) -> None:
         self._socket = end
+        self._to_sleep_for = 0
 
     def send(self, contents: bytes, descriptors: Sequence[int] = (), end: float | None = None) -> None:
         """Send a message.
@@ -56,15 +62,22 @@ class Channel:
         sent = socket.send_fds(self._socket, [message[:_PIECE]], list(descriptors))
         self._socket.sendall(memoryview(message)[sent:])
 
-    def receive(self, end: float | None = None) -> bytes:
+    def receive(self, end: float | None = None, *, is_alone: bool = False) -> bytes:
         """Wait for a message.
+
+        Args:
+            end: by when, by `time.monotonic`.
+            is_alone: nobody else waits for the other side, so that to stay awake for what may come soon is worth it.
 
         Raises:
             TimeoutError: none came in time; what has come of it is lost.
             EOFError: the other side is gone.
         """
-        self._socket.settimeout(_left(end))
-        return self._whole(self._socket.recv(_PIECE), end)
+        first = self._soon() if is_alone else None
+        if first is None:
+            self._socket.settimeout(_left(end))
+            first = self._socket.recv(_PIECE)
+        return self._whole(first, end)
 
     def is_readable(self, seconds: float) -> bool:
         """Wait so long for something to come, or for the other side to go."""
@@ -88,6 +101,19 @@ class Channel:
     def close(self) -> None:
         """Close this end; who waits at the other one learns of it, if no process that was forked has it, too."""
         self._socket.close()
+
+    def _soon(self) -> bytes | None:
+        """What comes within moments, without going to sleep; None where nothing does, or did lately."""
+        if self._to_sleep_for:
+            self._to_sleep_for -= 1
+            return None
+        self._socket.settimeout(0.0)
+        until = time.perf_counter() + _SOON_S
+        while time.perf_counter() < until:
+            with contextlib.suppress(BlockingIOError):
+                return self._socket.recv(_PIECE)
+        self._to_sleep_for = _PATIENT
+        return None
 
     def _whole(self, first: bytes, end: float | None) -> bytes:
         if len(first) >= _LENGTH.size:

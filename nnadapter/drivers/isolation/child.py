@@ -146,6 +146,7 @@ class Child:
         lane: Lane | None = None
         try:
             lane = self._lane()
+            lane.is_alone = len(self._lanes) == 1
             answer, value = talk(lane, time.monotonic() + limit_s)
         except UnwantedError:
             raise self._stopped(what, "once nobody wanted it any more") from None

@@ -69,6 +69,8 @@ class Lane:
     def __init__(self, channel: Channel, device: str) -> None:
         self.is_talking = False
         """Something was said and not answered."""
+        self.is_alone = False
+        """Nobody else has said anything to the process lately."""
         self.was_used = True
         self._channel, self._device = channel, device
         self._own: Block | None = None
@@ -147,7 +149,10 @@ class Lane:
     def _said(self, message: object, descriptors: Sequence[int], end: float, control: Control = UNLIMITED) -> bytes:
         self.is_talking = self.was_used = True
         self._channel.send(pickle.dumps(message, protocol=5), descriptors, end)
-        answer = self._channel.receive(end) if control.cancelled is None else self._heard(end, control)
+        if control.cancelled is None:
+            answer = self._channel.receive(end, is_alone=self.is_alone)
+        else:
+            answer = self._heard(end, control)
         self.is_talking = False
         return answer
 
