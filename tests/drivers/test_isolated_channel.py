@@ -1,0 +1,43 @@
+"""Messages between two processes, for one who stays awake for them and one who does not."""
+
+from __future__ import annotations
+
+import time
+from threading import Timer
+
+import pytest
+
+from nnadapter.drivers.isolation.channel import Channel, from_descriptor, pair
+
+
+@pytest.fixture
+def sides() -> tuple[Channel, Channel]:
+    """Both sides of a channel."""
+    own, other = pair()
+    return own, from_descriptor(other.detach())
+
+
+@pytest.mark.parametrize("size", [0, 10, 1 << 20])
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_message_arrives_however_one_waits_for_it(sides, size, is_alone):
+    own, other = sides
+    for late in (0.0, 0.01, 0.0):  # there already; after one has gone to sleep; after one that came late
+        sender = Timer(late, other.send, [b"x" * size])
+        sender.start()
+        assert own.receive(time.monotonic() + 10, is_alone=is_alone) == b"x" * size
+        sender.join()
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_who_waits_learns_that_the_other_side_is_gone(sides, is_alone):
+    own, other = sides
+    other.close()
+    with pytest.raises((EOFError, OSError)):
+        own.receive(time.monotonic() + 10, is_alone=is_alone)
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_nothing_comes_in_time(sides, is_alone):
+    own, _ = sides
+    with pytest.raises(TimeoutError):
+        own.receive(time.monotonic() + 0.01, is_alone=is_alone)
