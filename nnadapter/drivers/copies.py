@@ -45,12 +45,15 @@ class Copies(FedTensor):
     Args:
         array: the tensor in the host's memory, which nobody writes to any more; None where it lies on devices alone.
         tensors: the tensor on devices, by their names.
+        is_given_up: nobody wants it after the run that is fed with it.
     """
 
-    __slots__ = ("_array", "_tensors")
+    __slots__ = ("_array", "_tensors", "is_given_up")
 
-    def __init__(self, array: Array | None, tensors: Mapping[str, DeviceTensor] | None = None) -> None:
-        self._array = array
+    def __init__(
+        self, array: Array | None, tensors: Mapping[str, DeviceTensor] | None = None, *, is_given_up: bool = False
+    ) -> None:
+        self._array, self.is_given_up = array, is_given_up
         self._tensors = dict(tensors or {})
         one = array if array is not None else next(iter(self._tensors.values()))
         self.dtype = one.dtype
@@ -97,6 +100,10 @@ class Copies(FedTensor):
     def without_array(self) -> Copies:
         """The same without its array, which somebody else may change: where it lies on devices, else a copy of it."""
         return Copies(None, self._tensors) if self._tensors else Copies(self.own_array())
+
+    def given_up(self, is_given_up: bool = True) -> Copies:
+        """The same for a run behind which nobody wants it, or somebody does."""
+        return Copies(self._array, self._tensors, is_given_up=is_given_up)
 
     def own_array(self) -> Array:
         """The tensor in an array of the caller's own, which is not kept here."""

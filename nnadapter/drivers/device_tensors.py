@@ -52,6 +52,8 @@ class DeviceTensor:
     """At least as many bytes as the tensor has."""
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    is_given_up: bool = False
+    """Whoever computes with it may make results in its memory: nobody else reads it, and nothing need be left there."""
 
     @property
     def nbytes(self) -> int:

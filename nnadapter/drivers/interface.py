@@ -135,7 +135,7 @@ class Execution(ABC):
         """Run the program once from memory of the device into new memory of it, done on return.
 
         Args:
-            inputs: in the order of the model's inputs, not to be written to.
+            inputs: in the order of the model's inputs, not to be written to, but for those with `is_given_up`.
             control: see `compute_within`.
 
         Returns:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -118,6 +119,7 @@ class PlannedBinding:
         values = {name: value for name, value in self._inputs.items() if isinstance(value, DeviceValue)}
         kept |= {name: self._places[value.device] for name, value in values.items() if name not in targets}
         feed = {name: _fed(value) for name, value in self._inputs.items()}
+        feed |= {name: feed[name].given_up() for name in _replaced(values, targets)}
         results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
         self.results = [_delivered(result, target) for result, target in zip(results, targets.values(), strict=True)]
         return provenance
@@ -221,6 +223,17 @@ def _device_of(target: Target) -> str:
     if isinstance(target, DeviceValue):
         return target.device
     return target if isinstance(target, str) else CPU
+
+
+def _replaced(values: Mapping[str, DeviceValue], targets: Mapping[str, Target]) -> list[str]:
+    """Inputs whose values hold an output after the run: nobody wants what they hold now, unless it is fed twice."""
+    held = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
+    fed = Counter(id(value.contents) for value in values.values())
+    return [
+        name
+        for name, value in values.items()
+        if id(value) in held and isinstance(value.contents, Copies) and fed[id(value.contents)] == 1
+    ]
 
 
 def _fed(value: Any) -> Any:

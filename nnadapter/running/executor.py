@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from nnadapter.drivers.copies import Transfer
+from nnadapter.drivers.copies import Copies, Transfer
 from nnadapter.errors import CancelledError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
@@ -161,6 +161,7 @@ class CompiledPlan:
             Also the values by slot, arrays or `Copies`; none where the model ran as it was.
         """
         held: list[Any] = []
+        feeds = {name: each.given_up(False) if type(each) is Copies else each for name, each in feeds.items()}
         try:
             if self.note and self._whole is not None:
                 return *self.run(feeds, wanted, control, kept, sizes), []

@@ -13,8 +13,9 @@ A driver that cannot, or that has no room, computes from arrays and into arrays.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nnadapter.drivers.border import OutputCheck, check_tensors
@@ -41,6 +42,8 @@ class Residence:
     slots: tuple[int, ...]
     """Of the inputs."""
     expected: OutputCheck
+    last: frozenset[int] = frozenset()
+    """Slots of inputs of the model that no other step reads, and that are no outputs: they may be given up here."""
     able: bool = field(default=True)
     """The driver did not say that it cannot."""
     enqueues: bool = field(default=True)
@@ -79,7 +82,7 @@ class Residence:
         TENSORS.free_gone()
         try:
             tensors = [
-                _copies(values, slot).on(self.device, name, made)
+                self._tensor(_copies(values, slot), name, slot, made)
                 for slot, name in zip(self.slots, self.inputs, strict=True)
             ]
             computed = compute(tensors)
@@ -92,6 +95,12 @@ class Residence:
         return [
             Copies(None, {self.device: each}) for each in check_tensors(results, self.outputs, self.expected, tensors)
         ]
+
+    def _tensor(self, copies: Copies, name: str, slot: int, made: list[Transfer]) -> DeviceTensor:
+        tensor = copies.on(self.device, name, made)
+        if not copies.is_given_up or slot not in self.last or self.slots.count(slot) > 1:
+            return tensor
+        return replace(tensor, is_given_up=True)
 
 
 def _copies(values: list[Any], slot: int) -> Copies:
@@ -140,6 +149,8 @@ def residences(
         expected: what is known of outputs of these names.
     """
     saving = saving_steps(plan, owning)
+    readers = Counter(name for step in plan.steps for name in step.inputs)
+    given_up = {name for name in plan.graph.inputs if readers[name] == 1} - set(plan.graph.outputs)
     return {
         step.segment: Residence(
             device=step.device,
@@ -148,6 +159,7 @@ def residences(
             outputs=step.outputs,
             slots=tuple(slots[name] for name in reads[step.segment]),
             expected=expected(step.outputs),
+            last=frozenset(slots[name] for name in step.inputs if name in given_up),
         )
         for step in plan.steps
         if step.device in owning

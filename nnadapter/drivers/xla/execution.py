@@ -13,6 +13,7 @@ from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.streams import Stream
 from nnadapter.drivers.xla.carrying import carried
 from nnadapter.drivers.xla.compiling import Compiled
+from nnadapter.drivers.xla.donating import Donating
 from nnadapter.drivers.xla.engine import own_settings, translated
 from nnadapter.drivers.xla.memory import tensor_of, value_of
 from nnadapter.drivers.xla.streams import XlaStream, wait_for
@@ -23,8 +24,8 @@ from nnadapter.ir.operand import Array, array_type_of
 class XlaExecution(Execution):
     """Holds nothing between runs, so many threads may share it."""
 
-    def __init__(self, compiled: Compiled) -> None:
-        self._compiled = compiled
+    def __init__(self, compiled: Compiled, donating: Donating) -> None:
+        self._compiled, self._donating = compiled, donating
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`.
@@ -42,7 +43,7 @@ class XlaExecution(Execution):
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`."""
-        results = self._started(list(map(value_of, inputs)))
+        results = self._made(inputs)
         wait_for(results)
         return self._tensors(results)
 
@@ -51,7 +52,7 @@ class XlaExecution(Execution):
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.enqueue`."""
         assert isinstance(stream, XlaStream), "streams of a device are its own"
-        results = self._started(list(map(value_of, inputs)))
+        results = self._made(inputs)
         stream.add(results)
         return self._tensors(results)
 
@@ -60,6 +61,13 @@ class XlaExecution(Execution):
         return [
             tensor_of(result, name, compiled.device) for result, name in zip(results, compiled.results, strict=True)
         ]
+
+    def _made(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
+        """As `_started`, in memory of inputs that are given up, where XLA has a use for it."""
+        values = list(map(value_of, inputs))
+        given_up = [position for position, each in enumerate(inputs) if each.is_given_up]
+        results = self._donating.start(values, given_up) if given_up else None
+        return self._started(values) if results is None else results
 
     def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """JAX's arrays of the results, which XLA may still be computing."""

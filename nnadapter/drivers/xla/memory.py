@@ -14,7 +14,7 @@ from nnadapter.ir.operand import Array, array_type_of
 
 
 class XlaMemory(Memory):
-    """Room for bytes, which holds an array of JAX's or nothing yet.
+    """Room for bytes, which holds an array of JAX's or nothing yet, or nothing any more: XLA took it for a result.
 
     Args:
         device: JAX's.
@@ -43,6 +43,8 @@ class XlaMemory(Memory):
         """What lies there as JAX's array, seen as a tensor of this type."""
         self._check()
         held, dtype = self._value, carrier(dtype)
+        if held is not None and held.is_deleted():
+            raise DriverError("the tensor was given up to a run, which made a result in its memory; feed it anew")
         if held is not None and held.dtype == dtype and held.shape == shape:
             return held
         count = int(np.prod(shape)) * dtype.itemsize

@@ -11,6 +11,7 @@ import numpy as np
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import Compatibility, Execution, Program
 from nnadapter.drivers.xla.compiling import Compiled, compiled_again
+from nnadapter.drivers.xla.donating import Donating
 from nnadapter.drivers.xla.engine import own_settings
 from nnadapter.drivers.xla.execution import XlaExecution
 from nnadapter.errors import CompilationError, IncompatibleProgramError
@@ -29,10 +30,11 @@ class XlaProgram(Program):
 
     def __init__(self, compiled: Compiled, seal: Seal) -> None:
         self._compiled, self._seal = compiled, seal
+        self._donating = Donating(compiled)
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`: XLA allocates as it runs, so that many threads may share one."""
-        return XlaExecution(self._compiled)
+        return XlaExecution(self._compiled, self._donating)
 
     @property
     def memory_bytes(self) -> int:
@@ -63,7 +65,7 @@ class XlaProgram(Program):
 
     def close(self) -> None:
         """See `Program.close`."""
-        del self._compiled
+        del self._compiled, self._donating
 
 
 def _padded(arrays: Sequence[Array]) -> Iterator[bytes | memoryview]:

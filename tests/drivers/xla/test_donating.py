@@ -1,0 +1,162 @@
+"""A value that is fed and holds an output behind it gives its memory up: XLA makes the output there."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.xla.donating import usable
+from nnadapter.errors import NNAdapterError
+from tests.drivers.xla.harness import DEVICE, numbers
+from tests.models import parse
+
+CACHE = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[4, 8] past, int64[1, 8] at, float[1, 8] new) => (float[4, 8] present, float[4, 8] other) {
+    present = ScatterElements<axis = 0>(past, at, new)
+    other = Neg(past)
+}
+"""
+TWICE = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[4, 8] past, float[4, 8] also) => (float[4, 8] present) { present = Sub(past, also) }
+"""
+PASSED = """
+<ir_version: 8, opset_import: ["": 17]>
+g (float[4, 8] past) => (float[4, 8] present, float[4, 8] same) { present = Neg(past) same = Identity(past) }
+"""
+
+
+def address(value):
+    """Where a value lies."""
+    tensor = value.contents.tensor_on(DEVICE)
+    return tensor.memory.value(tensor.dtype, tensor.shape).unsafe_buffer_pointer()
+
+
+def test_a_cache_is_written_where_it_lies():
+    text = CACHE.replace(", float[4, 8] other", "").replace("other = Neg(past)", "")
+    session = nna.InferenceSession(parse(text), devices=DEVICE)
+    oracle = onnxruntime.InferenceSession(parse(text).SerializeToString())
+    cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
+    expected, places = cache.numpy(), set()
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_ortvalue_output("present", cache)
+    for row in (2, 0, 3):
+        at, new = np.full((1, 8), row), numbers(1, 8) * row
+        binding.bind_cpu_input("at", at)
+        binding.bind_cpu_input("new", new)
+        session.run_with_iobinding(binding)
+        places.add(address(cache))  # of what XLA made: it does not write to what lies in numpy's memory
+        (expected,) = oracle.run(None, {"past": expected, "at": at, "new": new})
+        np.testing.assert_array_equal(cache.numpy(), expected)
+    assert len(places) == 1
+
+
+def test_what_else_reads_the_cache_reads_what_it_was():
+    session = nna.InferenceSession(parse(CACHE), devices=DEVICE)
+    past, at, new = numbers(4, 8), np.ones((1, 8), np.int64), numbers(1, 8)
+    cache = nna.DeviceValue.from_numpy(past, DEVICE)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_cpu_input("at", at)
+    binding.bind_cpu_input("new", new)
+    binding.bind_ortvalue_output("present", cache)
+    binding.bind_output("other", DEVICE)
+    session.run_with_iobinding(binding)
+    expected = onnxruntime.InferenceSession(parse(CACHE).SerializeToString()).run(
+        ["present", "other"], {"past": past, "at": at, "new": new}
+    )
+    for found, wanted in zip(binding.copy_outputs_to_cpu(), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_value_that_is_fed_twice_is_not_given_up():
+    session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
+    cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
+    before = cache.contents
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_ortvalue_input("also", cache)
+    binding.bind_ortvalue_output("present", cache)
+    session.run_with_iobinding(binding)
+    assert not cache.numpy().any()
+    np.testing.assert_array_equal(before.host(), numbers(4, 8))
+
+
+def test_an_input_that_is_an_output_as_well_is_not_given_up():
+    session = nna.InferenceSession(parse(PASSED), devices=DEVICE)
+    cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_ortvalue_output("present", cache)
+    binding.bind_output("same", DEVICE)
+    session.run_with_iobinding(binding)
+    negative, same = binding.copy_outputs_to_cpu()
+    np.testing.assert_array_equal(same, numbers(4, 8))
+    np.testing.assert_array_equal(negative, -same)
+
+
+def test_what_other_steps_read_is_not_given_up():
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[4, 8] past) => (float[4, 8] present, float[4, 8] last) {
+        present = Neg(past)
+        middle = Hardmax(present)
+        last = Add(middle, past)
+    }
+    """
+    rules = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Hardmax"),))
+    session = nna.InferenceSession(parse(text), devices=DEVICE, options={"rules": rules})
+    cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_ortvalue_output("present", cache)
+    binding.bind_output("last", DEVICE)
+    session.run_with_iobinding(binding)
+    wanted = onnxruntime.InferenceSession(parse(text).SerializeToString()).run(None, {"past": numbers(4, 8)})
+    for found, expected in zip(binding.copy_outputs_to_cpu(), wanted, strict=True):
+        np.testing.assert_allclose(found, expected, 1e-6)
+    assert [step.device for step in session.provenance.steps] == [DEVICE, "cpu", DEVICE]
+
+
+@pytest.mark.parametrize("checks", [{"verify": "once"}, {"shadow": 1}])
+def test_a_run_that_is_compared_gives_nothing_up(checks):
+    options = nna.Options(**checks)
+    session = nna.InferenceSession(parse(TWICE), devices=DEVICE, options=options)
+    cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_ortvalue_input("also", other)
+    binding.bind_ortvalue_output("present", cache)
+    session.run_with_iobinding(binding)
+    np.testing.assert_allclose(cache.numpy(), numbers(4, 8) * -2, 1e-6)
+    assert [step.device for step in session.provenance.steps] == [DEVICE] and not session.provenance.steps[0].failure
+
+
+def test_another_owner_learns_that_the_tensor_is_gone():
+    session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
+    cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
+    before = cache.contents
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_ortvalue_input("also", other)
+    binding.bind_ortvalue_output("present", cache)
+    session.run_with_iobinding(binding)
+    with pytest.raises(NNAdapterError, match="given up to a run"):
+        before.host()
+
+
+@pytest.mark.parametrize(
+    ("given_up", "inputs", "results", "expected"),
+    [
+        ([0], ["a", "b"], ["b"], ()),
+        ([0, 1], ["a", "a"], ["a"], (0,)),
+        ([1], ["a", "a"], ["b", "a"], (1,)),
+        ([0, 2], ["a", "b", "a"], ["a", "a"], (0, 2)),
+    ],
+)
+def test_each_result_takes_the_memory_of_one_input(given_up, inputs, results, expected):
+    assert usable(given_up, inputs, results) == expected
