@@ -46,7 +46,7 @@ class Recognizer(nn.Layer):
 
     def forward(self, x):
         x = functional.max_pool2d(functional.relu(self.norm(self.first(x))), 2)
-        x = functional.hardswish(self.second(x)).mean(axis=2)
+        x = functional.gelu(functional.hardswish(self.second(x)), approximate=True).mean(axis=2)
         x, _ = self.reader(x.transpose([0, 2, 1]))
         return functional.softmax(self.head(x), axis=2)
 

@@ -33,6 +33,25 @@ def test_doubles_become_floats_where_floats_are_read():
     assert not rewrite(made)
 
 
+def gelu(number, *, by_tanh=True, dtype="0.t_f32"):
+    typed = {"#": "0.t_dtensor", "D": [{"#": dtype}, [-1, 8], "NCHW", [], 0]}
+    made = {"#": "1.gelu", "A": [attribute("approximate", "0.a_bool", by_tanh)], "I": [{"%": number - 1}]}
+    return {**made, "O": [{"%": number, "TT": typed}]}
+
+
+def test_gelu_by_tanh_is_written_out_wherever_it_stands():
+    loop = {"#": "1.while", "regions": [{"blocks": [{"args": [{"#": 40}, {"%": 50}], "ops": [gelu(3)]}]}]}
+    made = program({"#": "1.data", "O": [{"%": 1}]}, gelu(2), loop, gelu(4, by_tanh=False), gelu(5, dtype="0.t_bf16"))
+    assert rewrite(made)
+    outer = made["regions"][0]["blocks"][0]["ops"]
+    inner = loop["regions"][0]["blocks"][0]["ops"]
+    assert [each["O"][0]["%"] for each in outer if each["#"] == "1.gelu"] == [4, 5]
+    assert not [each for each in inner if each["#"] == "1.gelu"]
+    numbers = [each["O"][0]["%"] for each in (*outer, *inner) if "O" in each]
+    assert len(set(numbers)) == len(numbers) and {2, 3} <= {*numbers} and 50 not in numbers
+    assert not rewrite(made)
+
+
 def test_constants_go_in_front_of_the_loops_that_read_them():
     axes = {"#": "1.full_int_array", "A": []}
     branch = {"#": "1.if", "regions": [{"blocks": [{"ops": [axes, {"#": "1.sum"}]}]}]}
