@@ -17,7 +17,7 @@ from nnadapter.offering.feeds import random_feed
 
 _SHARES: Mapping[str, tuple[float, float]] = MappingProxyType({"float32": (1e-4, 1e-3), "float64": (1e-4, 1e-3)})
 """How far a real may be off, as a share of the largest one of its output, before it is said, and before it is refused.
-Engines differ by a hundredth of the latter; between them lies what the converter approximates, GELU for one."""
+Engines differ by a hundredth of the latter; between them lies what the converter approximates."""
 _SHARES_OF_HALVES = (1e-2, 1e-2)
 _NOTHING = 1e-6
 """How far a real may be off in any case."""

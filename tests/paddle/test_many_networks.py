@@ -17,7 +17,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "paddle_networks.py"
 REFUSED = {"LSTM, two layers", "SimpleRNN", "deformable convolution", "loop and branch", "pooling, adaptive", "svd"}
 """What paddle2onnx has no form of, or a wrong one."""
 
-DOUBTED = {"gather_nd"}
+DOUBTED = {"gather_nd", "scatter"}
 """What Paddle does not run on inputs that are made up."""
 
 
