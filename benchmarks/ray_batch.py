@@ -1,10 +1,11 @@
 """A job on three nodes of Ray's on this machine: what it costs beside sessions by hand, and what a dead node does.
 
-    python benchmarks/ray_batch.py [--rows 10000] [--rounds 3]
+    python benchmarks/ray_batch.py [--rows 10000] [--rounds 3] [--seconds 20] [--parts throughput overhead killed]
 
 It needs the extra ray. Nodes are processes here, and so is the loss of one: its processes are killed in the middle.
 1. 10,000 rows, a node killed, a driver that fails one run in twenty: every row once, all right, the summary adds up.
-2. The same rows through as many processes without Ray, each with a session of the same compiled file.
+2. Jobs of some seconds, and the same rows through as many processes without Ray, each with a session of the same
+   compiled file: rows per second from a fifth of the rows to nine tenths, and of the whole job with its start.
 3. What a batch costs beside its run, by a model that does next to nothing.
 """
 
@@ -12,13 +13,19 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import os
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from math import prod
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import parser
@@ -32,29 +39,76 @@ from tests.ray.cluster import cluster
 FAULTS = '[[fault]]\nkind = "fail"\nphase = "run"\nprobability = 0.05\n'
 SLOW = '[[fault]]\nkind = "slow"\nphase = "run"\nseconds = 0.05\n'
 DEVICE = "faulty:fake_npu"
-WIDTH, BATCH, ACTORS = 256, 64, 2
-LAYERS = (64, 256)
-"""Of models for the comparison: a run takes some 0.15 and 0.6 ms per row."""
+TICKS = os.sysconf("SC_CLK_TCK")
+BATCH, ACTORS, BLOCK = 64, 2, 1000
+"""Rows of a run and of a block of the data; actors, and processes by hand."""
+WIDTH, SIDE = 64, 96
+"""Of rows of numbers, and of pictures."""
+CYCLE = 20
+"""Batches that a process by hand runs again and again."""
+
+
+class Load(NamedTuple):
+    """A model for the comparison."""
+
+    name: str
+    model: Callable[[], Any]
+    row: tuple[int, ...]
+    ms: float
+    """That a row takes, about: as many rows are run as take the seconds that were asked for."""
+
+
 EMPTY = parser.parse_model(
     '<ir_version: 10, opset_import: ["" : 17]> g (float[N, 16] x) => (float[N, 16] y) { y = Relu(x) }'
 )
 
 
-def heavy(layers: int) -> Any:
-    """A model of some milliseconds per batch: products, one after the other."""
+def products(layers: int) -> Any:
+    """A model of products, one after the other."""
+    sizes = [WIDTH, *[256] * (layers - 1), WIDTH]
+    weights = [weights_of(pair, pair[0]) for pair in pairwise(sizes)]
+    return chain([("MatMul", weight, {}) for weight in weights], (WIDTH,), (WIDTH,))
+
+
+def pictures() -> Any:
+    """A model of convolutions, whose rows are pictures."""
+    shapes, strides = [(32, 3, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3), (64, 64, 3, 3), (16, 64, 3, 3)], (2, 1, 1, 1, 4)
+    steps = [
+        ("Conv", weights_of(shape, 9 * shape[1]), {"strides": [stride] * 2, "pads": [1] * 4})
+        for shape, stride in zip(shapes, strides, strict=True)
+    ]
+    return chain(steps, (3, SIDE, SIDE), (16, SIDE // 8, SIDE // 8))
+
+
+def weights_of(shape: tuple[int, ...], summed: int) -> Any:
+    """Weights that keep values about as large as they come in."""
+    return (np.random.default_rng(0).normal(size=shape) / np.sqrt(summed)).astype(np.float32)
+
+
+def chain(steps: list[tuple[str, Any, dict[str, Any]]], row: tuple[int, ...], made: tuple[int, ...]) -> Any:
+    """A model of operations with weights, one after the other."""
     from onnx import TensorProto, helper, numpy_helper
 
-    rng = np.random.default_rng(0)
-    weights = [rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) / 16 for _ in range(layers)]
-    names = ["x", *(f"v{layer}" for layer in range(1, layers)), "y"]
-    nodes = [helper.make_node("MatMul", [names[each], f"w{each}"], [names[each + 1]]) for each in range(layers)]
+    names = ["x", *(f"v{place}" for place in range(1, len(steps))), "y"]
+    nodes = [
+        helper.make_node(operation, [names[place], f"w{place}"], [names[place + 1]], **attributes)
+        for place, (operation, _, attributes) in enumerate(steps)
+    ]
     graph = helper.make_graph(
-        nodes, "heavy",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", WIDTH])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", WIDTH])],
-        [numpy_helper.from_array(weight, f"w{i}") for i, weight in enumerate(weights)],
+        nodes, "chain",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", *row])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", *made])],
+        [numpy_helper.from_array(weight, f"w{place}") for place, (_, weight, _) in enumerate(steps)],
     )  # fmt: skip
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+LOADS = (
+    Load("64 products", partial(products, 64), (WIDTH,), 0.09),
+    Load("256 products", partial(products, 256), (WIDTH,), 0.36),
+    Load("pictures", pictures, (3, SIDE, SIDE), 5.0),
+)
+PARTS = ("throughput", "overhead", "killed")
 
 
 def main() -> None:
@@ -62,56 +116,108 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rows", type=int, default=10_000)
     arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--seconds", type=float, default=20.0)
+    arguments.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     chosen = arguments.parse_args()
-    resource = {f"nnadapter:{DEVICE}": 1}
-    with cluster(3, cpus=2, resources=({}, resource, resource)) as (made, others):
-        for layers in LAYERS:
-            print_throughput(chosen.rows * 2, layers, chosen.rounds)
-        print_overhead(chosen.rows)
-        print_killed(chosen.rows, made, others)
+    if {"throughput", "overhead"} & set(chosen.parts):
+        with cluster(cpus=4, store_bytes=2 << 30):
+            if "throughput" in chosen.parts:
+                print_throughput(chosen.seconds, chosen.rounds)
+            if "overhead" in chosen.parts:
+                print_overhead(chosen.rows)
+    if "killed" in chosen.parts:
+        resource = {f"nnadapter:{DEVICE}": 1}
+        with cluster(3, cpus=2, resources=({}, resource, resource)) as (made, others):
+            print_killed(chosen.rows, made, others)
 
 
-def rows_of(width: int, rows: int) -> Any:
+def rows_of(row: tuple[int, ...], rows: int) -> Any:
     """A dataset of rows with their numbers, which lie in Ray's object store."""
     import ray.data
 
     def make(batch: Any) -> Any:
-        return {
-            "id": batch["id"],
-            "x": np.sin(batch["id"][:, None] + np.arange(width, dtype=np.float32)).astype(np.float32),
-        }
+        return {"id": batch["id"], "x": numbers(batch["id"], row)}
 
-    return ray.data.range(rows, override_num_blocks=20).map_batches(make, batch_format="numpy").materialize()
+    blocks = max(CYCLE, rows // BLOCK)
+    return ray.data.range(rows, override_num_blocks=blocks).map_batches(make, batch_format="numpy").materialize()
 
 
-def numbers(ids: Any, width: int) -> Any:
+def numbers(ids: Any, row: tuple[int, ...]) -> Any:
     """The row of each number."""
-    return np.sin(np.asarray(ids)[:, None] + np.arange(width, dtype=np.float32)).astype(np.float32)
+    every = np.asarray(ids, np.float32)[:, None] + np.arange(prod(row), dtype=np.float32) % 1000
+    return np.sin(every).reshape(-1, *row)
 
 
-def rate_of(dataset: Any, rows: int) -> float:
-    """Rows per second of a result, from a fifth of the rows to nine tenths: the start of actors is left out."""
+class Pace(NamedTuple):
+    """How a job went."""
+
+    steady: float
+    """Rows per second, from a fifth of the rows to nine tenths."""
+    whole: float
+    """Rows per second from its start to its end."""
+    first: float
+    """Seconds until a batch was counted."""
+    actors: float
+    """Seconds of processors per row that the actors took, while it was steady."""
+    others: float
+    """The same of this process and of all other ones of Ray's."""
+
+
+def pace_of(make: Callable[[], Any], rows: int) -> Pace:
+    """Consume a result, and look at how it goes."""
+    started = time.perf_counter()
+    result = make()
     seen: list[tuple[float, int]] = []
+    computed: list[tuple[int, tuple[float, float]]] = []
     done = threading.Event()
 
     def look() -> None:
-        while not done.wait(0.05):
-            seen.append((time.perf_counter(), nna.ray.report(dataset).rows))
+        while not done.wait(0.2):
+            counted = nna.ray.report(result).rows
+            seen.append((time.perf_counter() - started, counted))
+            if counted >= rows * (0.2, 0.8)[min(len(computed), 1)] and len(computed) < 2:
+                computed.append((counted, processor_seconds()))
 
     watcher = threading.Thread(target=look)
     watcher.start()
-    for _ in dataset.iter_batches(batch_size=None):
+    for _ in result.iter_batches(batch_size=None):
         pass
+    seconds = time.perf_counter() - started
     done.set()
     watcher.join()
     within = [each for each in seen if rows * 0.2 <= each[1] <= rows * 0.9]
-    (began, first), (ended, last) = within[0], within[-1]
-    return (last - first) / (ended - began)
+    (before, from_), (behind, to) = computed
+    actors, others = ((late - early) / (behind - before) for early, late in zip(from_, to, strict=True))
+    return Pace(
+        steady=float(np.polyfit(*zip(*within, strict=True), 1)[0]),
+        whole=rows / seconds,
+        first=next(when for when, counted in seen if counted),
+        actors=actors,
+        others=others,
+    )
+
+
+def processor_seconds() -> tuple[float, float]:
+    """Seconds of processors that the actors of a job took, and those of all other processes that this one started."""
+    parents, ticks, actors = {}, {}, set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            number = int(folder.name)
+            parents[number], ticks[number] = int(fields[1]), int(fields[11]) + int(fields[12])
+            if b"MapWorker" in (folder / "cmdline").read_bytes():
+                actors.add(number)
+    mine, found = {os.getpid()}, True
+    while found:
+        found = {number for number, parent in parents.items() if parent in mine} - mine
+        mine |= found
+    sums = (sum(ticks[each] for each in mine & actors), sum(ticks[each] for each in mine - actors))
+    return sums[0] / TICKS, sums[1] / TICKS
 
 
 def print_killed(rows: int, made: Any, others: Any) -> None:
     """Kill a node in the middle."""
-    data = rows_of(16, rows)
+    data = rows_of((16,), rows)
     result = nna.ray.map_batches(
         data, EMPTY, devices=(DEVICE, {"script": FAULTS + SLOW}), options={"fallback": "allow"}, keep=["id"],
         batch_size=BATCH, concurrency=ACTORS,
@@ -129,7 +235,7 @@ def print_killed(rows: int, made: Any, others: Any) -> None:
     found = result.take_all()
     killer.join()
     ids = sorted(row["id"] for row in found)
-    given, wanted = np.stack([row["y"] for row in found]), numbers([row["id"] for row in found], 16)
+    given, wanted = np.stack([row["y"] for row in found]), numbers([row["id"] for row in found], (16,))
     right = np.allclose(given, np.maximum(wanted, 0), atol=1e-5)
     report = nna.ray.report(result)
     print(f"\na node killed behind {counted[0]} rows, one run in twenty failing:")
@@ -146,30 +252,27 @@ def print_killed(rows: int, made: Any, others: Any) -> None:
     report.save(Path(tempfile.gettempdir(), "ray_batch.html"))
 
 
-def by_hand(path: str, start: Any, ready: Any, batches: list[Any], queue: Any) -> None:
+def by_hand(path: str, row: tuple[int, ...], runs: int, start: Any, ready: Any, queue: Any) -> None:
     """A process with a session: what an actor is, without Ray."""
     from nnadapter.ray.sessions import session_options
 
     session = nna.InferenceSession(path, sess_options=session_options(1))
+    batches = [numbers(np.arange(BATCH) + place * BATCH, row) for place in range(min(CYCLE, runs))]
     session.run(None, {"x": batches[0]})
     ready.release()
     start.wait()
-    began = time.perf_counter()
-    for batch in batches:
-        session.run(None, {"x": batch})
-    queue.put((began, time.perf_counter()))
+    began, computed = time.perf_counter(), time.process_time()
+    for run in range(runs):
+        session.run(None, {"x": batches[run % len(batches)]})
+    queue.put((began, time.perf_counter(), time.process_time() - computed))
 
 
-def hand_seconds(path: str, rows: int) -> float:
-    """Seconds of as many processes as there are actors."""
+def hand_pace(path: str, row: tuple[int, ...], rows: int, actors: int) -> tuple[float, float]:
+    """Rows per second of as many processes as there are actors, and seconds of processors per row."""
     context = multiprocessing.get_context("spawn")
     start, ready, queue = context.Event(), context.Semaphore(0), context.Queue()
-    all_rows = numbers(np.arange(rows), WIDTH)
-    batches = [all_rows[first : first + BATCH] for first in range(0, rows, BATCH)]
-    processes = [
-        context.Process(target=by_hand, args=(path, start, ready, batches[place::ACTORS], queue))
-        for place in range(ACTORS)
-    ]
+    runs = rows // actors // BATCH
+    processes = [context.Process(target=by_hand, args=(path, row, runs, start, ready, queue)) for _ in range(actors)]
     for process in processes:
         process.start()
     for _ in processes:
@@ -178,35 +281,54 @@ def hand_seconds(path: str, rows: int) -> float:
     spans = [queue.get() for _ in processes]
     for process in processes:
         process.join()
-    return max(end for _, end in spans) - min(began for began, _ in spans)
+    done = runs * BATCH * actors
+    seconds = max(end for _, end, _ in spans) - min(began for began, _, _ in spans)
+    return done / seconds, sum(computed for _, _, computed in spans) / done
 
 
-def print_throughput(rows: int, layers: int, rounds: int) -> None:
-    """Rows per second by Ray and by hand, in turn."""
-    model = heavy(layers)
-    data = rows_of(WIDTH, rows)
+def print_throughput(seconds: float, rounds: int) -> None:
+    """Rows per second by Ray and by hand, in turn, with one process and with two."""
+    heads = ["model", "rows", "actors", "by hand, rows/s", "by Ray, steady", "of by hand", "whole job", "first row, s"]
+    heads += ["us of processors per row: by hand", "actors", "all else of Ray's"]
+    lines = []
+    for load in LOADS:
+        for actors in (1, ACTORS):
+            lines.append(compared(load, actors, int(1000 * seconds / load.ms) * actors, rounds))
+            print(*lines[-1], flush=True)
+    print(f"\nbatches of {BATCH}, sessions of one thread, median of {rounds} jobs each, in turn:")
+    print(table(heads, lines))
+
+
+def compared(load: Load, actors: int, rows: int, rounds: int) -> tuple[Any, ...]:
+    """A line of the table."""
+    model, data = load.model(), rows_of(load.row, rows)
+    paces, hands = [], []
     with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder, "heavy.compiled"))
-        nna.compile(model, path, devices="cpu", input_shapes={"x": (BATCH, WIDTH)}, open_sizes=True)
-        taken: dict[str, list[float]] = {"by Ray": [], "by hand": []}
+        path = str(Path(folder, "load.compiled"))
+        nna.compile(model, path, devices="cpu", input_shapes={"x": (BATCH, *load.row)}, open_sizes=True)
         for _ in range(rounds):
-            result = nna.ray.map_batches(data, model, devices="cpu", batch_size=BATCH, concurrency=ACTORS)
-            taken["by Ray"].append(rate_of(result, rows))
-            report = nna.ray.report(result)
-            taken["by hand"].append(rows / hand_seconds(path, rows))
-    told = f"{rows} rows, {ACTORS} actors of one thread, batches of {BATCH}, median of {rounds}"
-    print(f"\n{layers} layers, {told}:")
-    ray_rate, hand_rate = median(taken["by Ray"]), median(taken["by hand"])
-    lines = [(name, f"{median(rates):.0f}", f"{median(rates) / hand_rate:.3f}") for name, rates in taken.items()]
-    print(table(["who", "rows per second", "of by hand"], lines))
-    print(f"by Ray {1 - ray_rate / hand_rate:.1%} below by hand; compiles {report.compiles}")
+            hands.append(hand_pace(path, load.row, rows, actors))
+            job = partial(nna.ray.map_batches, data, model, devices="cpu", batch_size=BATCH, concurrency=actors)
+            paces.append(pace_of(job, rows))
+    hand, computed = (median(each) for each in zip(*hands, strict=True))
+    steady, whole, first, by_actors, others = (median(each) for each in zip(*paces, strict=True))
+    return (
+        load.name, rows, actors, f"{hand:.0f}", f"{steady:.0f}", f"{steady / hand:.3f}", f"{whole / hand:.3f}",
+        f"{first:.1f}", f"{computed * 1e6:.1f}", f"{by_actors * 1e6:.1f}", f"{others * 1e6:.1f}",
+    )  # fmt: skip
 
 
 def print_overhead(rows: int) -> None:
     """What a row costs beside its run, by a model that does nothing."""
-    rows *= 20
-    result = nna.ray.map_batches(rows_of(16, rows), EMPTY, devices="cpu", batch_size=BATCH, concurrency=1)
-    seconds, report = 1 / rate_of(result, rows), nna.ray.report(result)
+    rows *= 100
+    made = []
+
+    def job() -> Any:
+        made.append(nna.ray.map_batches(data, EMPTY, devices="cpu", batch_size=BATCH, concurrency=1))
+        return made[-1]
+
+    data = rows_of((16,), rows)
+    seconds, report = 1 / pace_of(job, rows).steady, nna.ray.report(made[-1])
     runs = report.seconds / report.rows
     print(f"\n{report.rows} rows of next to nothing, batches of {BATCH}, one actor:")
     print(f"{seconds * 1e6:.1f} us per row, of which runs {runs * 1e6:.1f} us; beside {(seconds - runs) * 1e6:.1f} us")

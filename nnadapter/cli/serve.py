@@ -97,9 +97,11 @@ def serve(
         with prints_to_stderr(), progress("starting"):
             address = stack.enter_context(served(model, host=host, port=port, **settings))
         click.echo(address)
-        with prints_to_stderr(), suppress(KeyboardInterrupt):  # the usual end of a server
-            while True:
-                time.sleep(_PATIENCE_S)
+        with prints_to_stderr():
+            with suppress(KeyboardInterrupt):  # the usual end of a server
+                while True:
+                    time.sleep(_PATIENCE_S)
+            stack.close()  # here, since Ray has last words
 
 
 @contextmanager

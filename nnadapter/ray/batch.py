@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -13,10 +12,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from nnadapter.errors import InvalidOptionError
-from nnadapter.ir.operand import array_type_of
 from nnadapter.onnx.signature import Signature, read_shapes
 from nnadapter.ray.columns import ColumnType, check_names, check_outputs, check_types, columns_by_input, types_of
 from nnadapter.ray.facts import job_facts
+from nnadapter.ray.hand_over import known_rows, rows_at_once
 from nnadapter.ray.job import Job
 from nnadapter.ray.job_report import JobReport
 from nnadapter.ray.places import check_declared, declared, needed
@@ -34,10 +33,7 @@ if TYPE_CHECKING:
     from nnadapter.drivers.selection import DeviceRequest
     from nnadapter.options import Options
 
-_ROWS_AT_ONCE, _BYTES_AT_ONCE = 512, 16 << 20
 _TASKS_AT_ONCE = 2
-_USUAL_SIZE = 256
-"""Of a dimension that the model leaves open."""
 _jobs: WeakKeyDictionary[Any, tuple[Any, Request]] = WeakKeyDictionary()
 """The jobs of datasets that live, with what they were asked for."""
 
@@ -93,7 +89,7 @@ def map_batches(
         InvalidOptionError: an option does not fit.
         DeviceUnavailableError: no machine has a device, and machines say what they have.
     """
-    require_ray("nnadapter.ray.map_batches")
+    require_ray("nnadapter.ray.map_batches", "ray.data")
     import ray
     from ray.data import ActorPoolStrategy
 
@@ -128,7 +124,14 @@ def map_batches(
     job = _job_actor(contents, request)
     made = dataset.map_batches(
         Worker,
-        batch_size=_at_once(source.signature, mapped),
+        batch_size=rows_at_once(
+            source.signature,
+            mapped.columns,
+            mapped.outputs,
+            batch_size=batch_size,
+            rows=known_rows(dataset),
+            actors=_most(concurrency),
+        ),
         batch_format="numpy",
         compute=_pool(ActorPoolStrategy, concurrency),
         fn_constructor_args=(job, request, mapped),
@@ -163,6 +166,10 @@ def _check_counts(batch_size: object, concurrency: object, share: object) -> Non
         raise InvalidOptionError(f"concurrency is how many actors, or the fewest and the most, got {concurrency!r}")
     if not isinstance(share, (int, float)) or isinstance(share, bool) or not 0 < share <= 1:
         raise InvalidOptionError(f"device_share is above 0 and at most 1, got {share!r}")
+
+
+def _most(concurrency: int | tuple[int, int]) -> int:
+    return concurrency if isinstance(concurrency, int) else concurrency[1]
 
 
 def _is_count(value: object) -> bool:
@@ -209,18 +216,6 @@ def _shapes_of(
             return {}
         shapes[name] = tuple(whole)
     return shapes
-
-
-def _at_once(signature: Signature, mapped: Mapped) -> int:
-    """Rows that Ray hands to an actor at once: many where they are small, since they are counted together."""
-    values = [signature.by_name[name] for name in mapped.columns]
-    nbytes = sum(
-        prod(size if isinstance(size, int) else _USUAL_SIZE for size in (value.shape or ())[1:])
-        * array_type_of(value.dtype or "float32").itemsize
-        for value in values
-    )
-    fitting = min(_ROWS_AT_ONCE, _BYTES_AT_ONCE // max(nbytes, 1))
-    return mapped.batch_size * max(1, fitting // mapped.batch_size)
 
 
 def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cpus: float) -> None:

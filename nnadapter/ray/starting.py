@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
 from typing import Any
 
 from nnadapter.process.extras import missing_extra, require_extra
 
 
-def require_ray(what: str) -> None:
+def require_ray(what: str, part: str) -> None:
     """Refuse `what` where Ray, or the part of it that `what` needs, is missing.
+
+    Args:
+        what: of ours is asked for.
+        part: of Ray that it needs, as a module; each takes seconds to import, so no other is.
 
     Raises:
         MissingExtraError: it is.
     """
     require_extra("ray", what)
     try:
-        import ray.data
-        import ray.serve  # noqa: F401  both come by the extra
+        import_module(part)
     except ImportError as error:
         raise missing_extra("ray", what) from error
 

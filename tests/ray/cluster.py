@@ -22,7 +22,6 @@ ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # else workers give way to whatever else runs here, by 15
 }
 """Looked at when Ray is imported, and by the processes that it starts."""
-_STORE_BYTES = 80 << 20
 
 
 def has_ray() -> bool:
@@ -31,7 +30,7 @@ def has_ray() -> bool:
 
 
 @contextmanager
-def cluster(nodes: int = 1, cpus: int = 3, resources: Any = ({},)) -> Iterator[Any]:
+def cluster(nodes: int = 1, cpus: int = 3, resources: Any = ({},), store_bytes: int = 80 << 20) -> Iterator[Any]:
     """Some nodes, the first one with the driver; each with so many processors to Ray's mind, and its resources."""
     folder = tempfile.mkdtemp(prefix="nna", dir="/tmp")  # paths of sockets must be short
     with pytest.MonkeyPatch.context() as patch:
@@ -46,14 +45,14 @@ def cluster(nodes: int = 1, cpus: int = 3, resources: Any = ({},)) -> Iterator[A
         import ray
         from ray.cluster_utils import Cluster
 
-        each = {"num_cpus": cpus, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
+        each = {"num_cpus": cpus, "object_store_memory": store_bytes, "include_dashboard": False}
         head = {**each, "resources": dict(resources[0])}
         made = Cluster(initialize_head=True, head_node_args=head)
         try:
             # The driver belongs to the first node, as long as there is no other.
             ray.init(address=made.address, log_to_driver=False, logging_level="error")
             others = [
-                made.add_node(num_cpus=cpus, object_store_memory=_STORE_BYTES, resources=dict(resources[place]))
+                made.add_node(num_cpus=cpus, object_store_memory=store_bytes, resources=dict(resources[place]))
                 for place in range(1, nodes)
             ]
             _quiet()

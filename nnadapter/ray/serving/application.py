@@ -76,7 +76,7 @@ def deployment(
         InvalidOptionError: an option does not fit.
         DeviceUnavailableError: no machine has a device, and machines say what they have.
     """
-    require_ray("nnadapter.ray.deployment")
+    require_ray("nnadapter.ray.deployment", "ray.serve")
     import ray
     from ray import serve
 

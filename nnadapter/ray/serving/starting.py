@@ -41,7 +41,7 @@ def served(model: Any, *, host: str, port: int, **settings: Any) -> Iterator[str
         DriverError: no replica started.
     """
     _prepare()
-    require_ray("nnadapter serve")
+    require_ray("nnadapter serve", "ray.serve")
     chosen = free_port(host, port)
     application = deployment(model, **settings)
     _check_devices(settings.get("devices"))

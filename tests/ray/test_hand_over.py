@@ -1,0 +1,53 @@
+"""How many rows an actor gets at once: few tasks, but some for each actor, and no more than fit into memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.onnx.signature import ModelMetadata, Signature
+from nnadapter.ray.hand_over import known_rows, rows_at_once
+from partition.graph import Value
+
+
+def signature(row, made, *, dtype="float32"):
+    """One input of rows of that shape, one output of rows of the other; None where the model says none."""
+    values = [
+        Value(name=name, dtype=dtype, shape=None if shape is None else ("N", *shape))
+        for name, shape in (("x", row), ("y", made))
+    ]
+    return Signature((values[0],), (), (values[1],), ModelMetadata("", "", "", "", "", 0, {}))
+
+
+@pytest.mark.parametrize(
+    ("row", "made", "rows", "actors", "expected"),
+    [
+        ((16,), (16,), None, 1, 512),
+        ((16,), None, 10**6, 1, 512),
+        ((16,), (16,), 10**6, 1, 8192),
+        ((16,), (16,), 10**5, 2, 3072),
+        ((16,), (16,), 1000, 2, 512),
+        ((3, 224, 224), (1000,), 10**6, 1, 64),
+        ((16,), (128, 768), 10**6, 1, 64),
+        (("L",), ("L", 4), 10**6, 1, 4096),
+    ],
+    ids=["unknown number", "unknown size", "small", "for two", "few", "pictures", "much comes out", "open sizes"],
+)
+def test_small_rows_come_by_the_thousand(row, made, rows, actors, expected):
+    given = rows_at_once(signature(row, made), ["x"], ["y"], batch_size=64, rows=rows, actors=actors)
+    assert given == expected
+
+
+def test_a_run_is_never_cut():
+    assert rows_at_once(signature((16,), (16,)), ["x"], ["y"], batch_size=600, rows=None, actors=1) == 600
+    assert rows_at_once(signature((16,), (16,)), ["x"], ["y"], batch_size=100_000, rows=10, actors=1) == 100_000
+
+
+def test_rows_that_ray_does_not_know_are_not_computed():
+    class Unknown:
+        def _meta_count(self):
+            return None
+
+        def count(self):
+            raise AssertionError("this computes")
+
+    assert known_rows(Unknown()) is None and known_rows(object()) is None
