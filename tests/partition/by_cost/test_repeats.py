@@ -101,7 +101,7 @@ def test_layers_of_a_transformer(seed):
     assert placed == place_by_latency(graph, prices, blocks=blocks)
 
 
-@pytest.mark.parametrize("devices", [("npu", "cpu"), ("npu", "gpu", "cpu")])
+@pytest.mark.parametrize("devices", [("npu", "cpu"), pytest.param(("npu", "gpu", "cpu"), marks=pytest.mark.sweep)])
 def test_odd_layers_come_out_feasible(devices):
     """Layers in which a device refuses something, or a value may not cross."""
     graph = stack(80)
