@@ -12,7 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from nnadapter.costs.calibrating import calibrate
+from nnadapter.costs.calibration_files import contents_of, read_calibration
 from nnadapter.costs.stopwatch import Stopwatch
+from nnadapter.costs.stored import write_kept
 from nnadapter.drivers import registry
 from tests.c_compiler import COMPILER, acme_among_devices
 from tests.installed import hide, hide_from_children
@@ -157,6 +159,12 @@ def empty_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def of_the_cpu():
-    """A calibration of the CPU, made in the least time."""
-    return calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
+def of_the_cpu(tmp_path_factory):
+    """A calibration of the CPU, made in the least time, by the first worker that needs it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "calibration_of_the_cpu.json"
+    if shared.exists():
+        return read_calibration(shared)
+    made = calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
+    write_kept(shared, contents_of(made))
+    return made
