@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """The short form draws the same examples each time: what it decides must not hang on chance. Long forms look on."""
     asked = any(name in config.option.markexpr for name in LONG)
     settings.load_profile("anew" if asked else "repeatable")
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        _keep_bytecode(config)
+
+
+def _keep_bytecode(config: pytest.Config) -> None:
+    """Hundreds of processes import the same: where nothing may lie beside sources, bytecode lies in a folder apart."""
+    folder = tempfile.mkdtemp(prefix="bytecode-")
+    os.environ["PYTHONPYCACHEPREFIX"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.hookimpl(tryfirst=True)
