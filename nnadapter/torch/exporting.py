@@ -61,7 +61,7 @@ class Origin:
     """`FILE:LINE`; empty where it is not known."""
 
 
-class _Decomposed(ExportedProgram):
+class _Decomposed(ExportedProgram):  # type: ignore[misc]  # it has no types here
     """A program whose operators all have forms in ONNX: tracing it again would take longer than writing it."""
 
     def run_decompositions(self, *_: Any, **__: Any) -> ExportedProgram:
