@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from nnadapter.costs.calibrating import calibrate
+from nnadapter.costs.calibration_files import contents_of, read_calibration
 from nnadapter.costs.stopwatch import Stopwatch
+from nnadapter.costs.stored import write_kept
 from nnadapter.drivers import registry
 from tests.c_compiler import COMPILER, acme_among_devices
 from tests.installed import hide, hide_from_children
@@ -30,6 +34,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """The short form draws the same examples each time: what it decides must not hang on chance. Long forms look on."""
     asked = any(name in config.option.markexpr for name in LONG)
     settings.load_profile("anew" if asked else "repeatable")
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        _keep_bytecode(config)
+
+
+def _keep_bytecode(config: pytest.Config) -> None:
+    """Hundreds of processes import the same: where nothing may lie beside sources, bytecode lies in a folder apart."""
+    folder = tempfile.mkdtemp(prefix="bytecode-")
+    os.environ["PYTHONPYCACHEPREFIX"] = folder
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -157,6 +170,12 @@ def empty_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def of_the_cpu():
-    """A calibration of the CPU, made in the least time."""
-    return calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
+def of_the_cpu(tmp_path_factory):
+    """A calibration of the CPU, made in the least time, by the first worker that needs it."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "calibration_of_the_cpu.json"
+    if shared.exists():
+        return read_calibration(shared)
+    made = calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
+    write_kept(shared, contents_of(made))
+    return made

@@ -1,6 +1,6 @@
 """Whole networks: those that onnx ships, with reference outputs and with seeded weights, and PP-OCR's three.
 
-The longest two of onnx's nine run on fake_npu with `-m sweep`.
+The longest two of onnx's nine run with `-m sweep`.
 """
 
 from __future__ import annotations
@@ -128,7 +128,14 @@ def test_ocr_models_run_wholly_on_the_device(path):
         np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("path", [*OCR, *sorted(LIGHT.glob("*.onnx"))], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.sweep if path.stem in LONGEST else ())
+        for path in [*OCR, *sorted(LIGHT.glob("*.onnx"))]
+    ],
+    ids=lambda path: path.stem,
+)
 def test_the_cpu_alone_is_bit_equal_to_onnxruntime(path):
     model = onnx.load(path)
     kind = next((kind for kind in OCR_SHAPES if kind in path.stem), None)

@@ -61,6 +61,13 @@ class Origin:
     """`FILE:LINE`; empty where it is not known."""
 
 
+class _Decomposed(ExportedProgram):  # type: ignore[misc]  # it has no types here
+    """A program whose operators all have forms in ONNX: tracing it again would take longer than writing it."""
+
+    def run_decompositions(self, *_: Any, **__: Any) -> ExportedProgram:
+        return self
+
+
 def export(module: fx.GraphModule) -> onnx.ModelProto:
     """Return the ONNX model of a region, with inputs `given.NAME`, outputs `output_0` on, and nodes named for lines.
 
@@ -122,7 +129,7 @@ def _program(module: fx.GraphModule) -> ExportedProgram:
     )
     takes, gives = pytree.tree_structure((tuple(inputs), {})), pytree.tree_structure(tuple(results))
     call = ModuleCallEntry(fqn="", signature=ModuleCallSignature(inputs=[], outputs=[], in_spec=takes, out_spec=gives))
-    return ExportedProgram(module, module.graph, signature, {}, {}, [call], constants={})
+    return _Decomposed(module, module.graph, signature, {}, {}, [call], constants={})
 
 
 def _argument(node: Any) -> Any:

@@ -113,8 +113,15 @@ def test_the_installed_commands_import_nothing_before_they_listen():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that takes nothing")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["report chain.onnx -d fake_npu", "ops fake_npu", "--help", "--version"])
+@pytest.mark.parametrize(
+    ("words", "unbuffered"),
+    [
+        *((words, "") for words in ("report chain.onnx -d fake_npu", "ops fake_npu", "--help", "--version")),
+        ("ops fake_npu", "1"),
+        *(pytest.param(words, "1", marks=pytest.mark.sweep) for words in ("report chain.onnx -d fake_npu", "--help")),
+        pytest.param("--version", "1", marks=pytest.mark.sweep),
+    ],
+)
 def test_a_full_standard_output_is_said_in_one_line(folder, monkeypatch, words, unbuffered):
     monkeypatch.setitem(ENVIRONMENT, "PYTHONUNBUFFERED", unbuffered)
     with Path("/dev/full").open("w") as full:
@@ -125,8 +132,19 @@ def test_a_full_standard_output_is_said_in_one_line(folder, monkeypatch, words, 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell")
-@pytest.mark.parametrize("closed", [">&- 2>&-", ">&-", "2>&-"])
-@pytest.mark.parametrize("words", ["report chain.onnx -d fake_npu", "run sandwich.onnx -d fake_npu", "doctor"])
+@pytest.mark.parametrize(
+    ("words", "closed"),
+    [
+        *(("report chain.onnx -d fake_npu", closed) for closed in (">&- 2>&-", ">&-", "2>&-")),
+        ("run sandwich.onnx -d fake_npu", ">&- 2>&-"),
+        ("doctor", ">&- 2>&-"),
+        *(
+            pytest.param(words, closed, marks=pytest.mark.sweep)
+            for words in ("run sandwich.onnx -d fake_npu", "doctor")
+            for closed in (">&-", "2>&-")
+        ),
+    ],
+)
 def test_closed_streams_change_nothing(folder, words, closed):
     command = f"{sys.executable} -m nnadapter {words} {closed}"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, env=ENVIRONMENT, timeout=120)

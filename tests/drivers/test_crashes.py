@@ -94,19 +94,29 @@ def crashed(folder, *arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
 
-@pytest.mark.parametrize("how", _CODES)
+_CALLS = {
+    "create_context": "",
+    "supported": "",
+    "compile": _SEGMENT,
+    "create_execution": _SEGMENT,
+    "compute": _SEGMENT,
+    "kernels": "",
+    "profile": "",
+    "close of program": _SEGMENT,
+    "close of context": "",
+}
+
+
 @pytest.mark.parametrize(
-    ("call", "segment"),
+    ("call", "segment", "how"),
     [
-        ("create_context", ""),
-        ("supported", ""),
-        ("compile", _SEGMENT),
-        ("create_execution", _SEGMENT),
-        ("compute", _SEGMENT),
-        ("kernels", ""),
-        ("profile", ""),
-        ("close of program", _SEGMENT),
-        ("close of context", ""),
+        *((call, segment, "abort") for call, segment in _CALLS.items()),
+        ("compute", _SEGMENT, "segmentation fault"),
+        *(
+            pytest.param(call, segment, "segmentation fault", marks=pytest.mark.sweep)
+            for call, segment in _CALLS.items()
+            if call != "compute"
+        ),
     ],
 )
 def test_the_trace_says_device_call_and_segment(tmp_path, call, segment, how):

@@ -20,11 +20,12 @@ DEVICES = [
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_full_marks(device, tmp_path, monkeypatch):
+@pytest.mark.parametrize("limit", [12, pytest.param(40, marks=pytest.mark.sweep)])
+def test_full_marks(device, limit, tmp_path, monkeypatch):
     if device == "acme_python":
         acme_python_site(tmp_path, monkeypatch)
     if device == "acme_c":
         compile_acme(tmp_path)
         monkeypatch.setenv("NNADAPTER_DRIVER_PATH", str(tmp_path))
-    card = run_conformance(Settings(device=device, short=True), limit=40)
+    card = run_conformance(Settings(device=device, short=True), limit=limit)
     assert card.full_marks, str(card)

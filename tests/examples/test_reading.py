@@ -1,6 +1,6 @@
 """RapidOCR, unchanged, on our sessions: the text is that of ONNX Runtime, whatever the device refuses.
 
-Two pictures are read always, all of them with `-m sweep`.
+Two pictures are read always, one with operations switched off; all of them with `-m sweep`.
 """
 
 import onnx
@@ -37,8 +37,9 @@ def expected(pictures):
 
 @pytest.fixture(scope="module")
 def switched_off(pictures):
+    some = pictures[-1:] if pictures is FEW else pictures
     with in_place_of_onnxruntime([("fake_npu", {"switched_off": sorted(SWITCHED_OFF)}), "cpu"]) as sessions:
-        texts = texts_of(pictures)
+        texts = texts_of(some)
     yield texts, sessions
     for session in sessions:
         session.close()
@@ -64,7 +65,8 @@ def test_fake_npu_reads_the_same_text(expected, pictures):
 
 
 def test_text_is_the_same_with_operations_switched_off(expected, switched_off):
-    assert switched_off[0] == expected
+    texts = switched_off[0]
+    assert texts and texts == {picture: expected[picture] for picture in texts}
 
 
 def test_every_refusal_has_its_reason(switched_off):

@@ -275,7 +275,7 @@ print(*sorted(os.listdir(sys.argv[2])))
 """
 
 
-@pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=True)
+@pytest.mark.parametrize("device", ["fake_npu", pytest.param("openvino", marks=pytest.mark.sweep)], indirect=True)
 def test_keys_hang_on_no_order_that_another_process_has_otherwise(model, tmp_path, folder, device):
     (tmp_path / "model.onnx").write_bytes(model)
     command = [sys.executable, "-c", SEEDED, str(tmp_path / "model.onnx"), str(folder), device]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -38,16 +41,27 @@ with torch.no_grad():
 def test_the_next_process_finds_what_was_kept(tmp_path):
     pytest.importorskip("torch")
 
-    def entries(*seeds):
-        """After each seed: what sessions kept, and what compiled functions kept."""
-        command = [sys.executable, "-W", "ignore", "-c", MODULE, str(tmp_path), *seeds]
-        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-        return list(zip(*[iter(line.split() for line in lines)] * 2, strict=True))
+    def here():
+        """What this process kept."""
+        told = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), contextlib.redirect_stdout(told):
+            warnings.simplefilter("ignore")
+            patch.setattr(sys, "argv", ["-c", str(tmp_path), "0"])
+            exec(MODULE, {"__name__": "__main__"})
+        return entries(told.getvalue())
 
-    (first,) = entries("0")
+    def in_the_next(*seeds):
+        command = [sys.executable, "-W", "ignore", "-c", MODULE, str(tmp_path), *seeds]
+        return entries(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    def entries(told):
+        """After each seed: what sessions kept, and what compiled functions kept."""
+        return list(zip(*[iter(line.split() for line in told.splitlines())] * 2, strict=True))
+
+    (first,) = here()
     for kept in first:
         assert {name.rpartition(".")[2] for name in kept} == {"plan", "program"}
-    again, other = entries("0", "1")
+    again, other = in_the_next("0", "1")
     assert again == first
     for kept, before in zip(other, first, strict=True):
         assert len(kept) == 2 * len(before), "another seed has other weights"

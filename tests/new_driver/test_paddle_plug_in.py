@@ -18,15 +18,17 @@ from tests.c_compiler import acme_among_devices, compile_acme, compile_library, 
 needs_paddle = pytest.mark.skipif(find_spec("paddle") is None, reason="paddlepaddle is not installed")
 
 
-@pytest.fixture(scope="module")
-def plug_in(tmp_path_factory):
+@pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.sweep, id="optimized"), "-O0"])
+def plug_in(tmp_path_factory, request):
     """The folder that the plug-in of acme_c was installed in; no driver lies beside it."""
     folder = tmp_path_factory.mktemp("plug_in")
     with acme_among_devices(folder):
         write_plug_in("acme_c", folder / "package")
     installed = folder / "installed"
     command = [sys.executable, "setup.py", "--quiet", "build_ext", "-b", str(installed)]
-    done = subprocess.run(command, cwd=folder / "package", capture_output=True, text=True)
+    flags = {name: f"{os.environ.get(name, '')} {request.param}" for name in ("CFLAGS", "CXXFLAGS")}
+    environment = {**os.environ, **flags}
+    done = subprocess.run(command, cwd=folder / "package", env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return installed
 

@@ -247,7 +247,7 @@ def sparse_model(folder: Path, side: int) -> Path:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the system's own count of memory")
-@pytest.mark.parametrize("device", ["fake_npu", "openvino", "null", "cpu"])
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", pytest.param("null", marks=pytest.mark.sweep), "cpu"])
 def test_a_report_looks_at_no_weights(tmp_path, device):
     path = sparse_model(tmp_path, 1 << 13)
     code = (

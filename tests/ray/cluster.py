@@ -39,7 +39,7 @@ def cluster(nodes: int = 1, cpus: int = 3, resources: Any = ({},), store_bytes: 
         # Ray starts some ten processes that import the same: they compile it once, and beside the packages nothing.
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         patch.setenv("RAY_TMPDIR", folder)
-        patch.setenv("PYTHONPYCACHEPREFIX", str(Path(folder, "pyc")))
+        patch.setenv("PYTHONPYCACHEPREFIX", os.environ.get("PYTHONPYCACHEPREFIX") or str(Path(folder, "pyc")))
         root = str(Path(__file__).parents[2])
         patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", "")))))
         import ray

@@ -29,7 +29,7 @@ def fresh():
 FEW_ON_OPENVINO = pytest.mark.parametrize(
     "device", ["fake_npu", pytest.param("openvino", marks=pytest.mark.sweep)], indirect=True
 )
-"""Training, of which a device sees nothing but more graphs."""
+"""Of which a device sees nothing but more graphs: test_inference has some on openvino."""
 
 
 @pytest.fixture(params=["fake_npu", "openvino"])
@@ -145,6 +145,8 @@ MODULES = {
     each.__name__: each
     for each in (Branching, CustomGradient, Unsupported, Complex, InPlace, Views, Tied, Nothing, Windows)
 }
+ON_OPENVINO = ("Unsupported", "InPlace", "Tied", "Windows")
+"""Always tried there: with most kinds of operators, and with parts that stay in PyTorch."""
 BREAKS = {"Branching"}
 STAYS = {"Unsupported", "Complex"}
 
@@ -169,7 +171,15 @@ def check_what_is_said(name, report):
     assert report.coverage == 1 or stayed
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        *((name, "fake_npu") for name in MODULES),
+        *((name, "openvino") for name in ON_OPENVINO),
+        *(pytest.param(name, "openvino", marks=pytest.mark.sweep) for name in MODULES if name not in ON_OPENVINO),
+    ],
+    indirect=["device"],
+)
 def test_inference(name, device):
     module = MODULES[name]().eval()
     twin = copy.deepcopy(module)
@@ -289,6 +299,7 @@ MASKS = {
     [*((False, "relu", masks) for masks in MASKS), (True, "gelu", "both"),
      *(pytest.param(True, "gelu", masks, marks=pytest.mark.sweep) for masks in MASKS if masks != "both")],
 )  # fmt: skip
+@FEW_ON_OPENVINO
 def test_encoder_layers_run_whole_on_the_device(norm_first, activation, masks, device):
     module = Fast(norm_first, activation).eval()
     run, x = compiled(module, device), torch.randn(2, 5, 8)

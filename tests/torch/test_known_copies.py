@@ -91,7 +91,8 @@ def test_copies_go_with_weights_states_and_graphs():
     assert len(KNOWN) == 0
 
 
-def test_a_tensor_that_is_written_while_it_is_compared_is_fed_as_one_or_the_other():
+@pytest.mark.parametrize("rounds", [50, pytest.param(500, marks=pytest.mark.sweep)])
+def test_a_tensor_that_is_written_while_it_is_compared_is_fed_as_one_or_the_other(rounds):
     from nnadapter.drivers.copies import Copies
 
     known, weight, ended = KnownCopies(), nn.Parameter(torch.zeros(200_000)), threading.Event()
@@ -104,7 +105,7 @@ def test_a_tensor_that_is_written_while_it_is_compared_is_fed_as_one_or_the_othe
     thread = threading.Thread(target=note)
     thread.start()
     try:
-        found = [known.fed(weight, array, weight) for _ in range(300)]
+        found = [known.fed(weight, array, weight) for _ in range(rounds)]
     finally:
         ended.set()
         thread.join()

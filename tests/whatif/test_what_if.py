@@ -32,6 +32,7 @@ PAIR = f"""{HEAD} pair (float[64, 64] x) => (float[64, 64] y) {{
 }}"""
 """Sin and Cos lie side by side: one alone saves no segment."""
 KINDS = ("Erf", "Sigmoid", "Softmax", "Sin", "Neg")
+DET_OFF, REC_OFF = ("Erf", "Resize", "HardSigmoid"), ("Erf", "Softmax", "HardSigmoid")
 
 
 def without(*names):
@@ -94,9 +95,14 @@ def test_every_feature_predicts_the_report_with_it(policy, kinds):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("policy", ["priority", "latency"])
 @pytest.mark.parametrize(
-    ("kind", "off"), [("det", ("Erf", "Resize", "HardSigmoid")), ("rec", ("Erf", "Softmax", "HardSigmoid"))]
+    ("kind", "off", "policy"),
+    [
+        pytest.param("det", DET_OFF, "priority", marks=pytest.mark.sweep),
+        ("det", DET_OFF, "latency"),
+        ("rec", REC_OFF, "priority"),
+        pytest.param("rec", REC_OFF, "latency", marks=pytest.mark.sweep),
+    ],
 )
 def test_the_ranking_predicts_the_order_that_switching_on_gives(policy, kind, off):
     model = ocr_model(kind)

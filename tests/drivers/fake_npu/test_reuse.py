@@ -129,9 +129,12 @@ def test_text_recognition_models(kind: str) -> None:
         assert filled.runs_as == plain.runs_as
 
 
-def cases() -> Iterator[tuple[str, Model]]:
-    """ONNX's own operator tests, as far as the device takes them whole."""
-    for case in load_model_tests(kind="node"):
+EVERY = pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.sweep)])
+
+
+def cases(every: int) -> Iterator[tuple[str, Model]]:
+    """Every so many-th of ONNX's own operator tests, as far as the device takes them whole."""
+    for case in load_model_tests(kind="node")[::every]:
         shapes = {
             value.name: tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
             for value in case.model.graph.input
@@ -146,10 +149,11 @@ def doubled(value: object) -> object:
     return value * 2 if type(value) is int and value > 1 else value
 
 
+@EVERY
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx makes its cases with overflows
-def test_every_lowering_works_with_traced_numbers() -> None:
+def test_every_lowering_works_with_traced_numbers(every: int) -> None:
     seen = refitted = 0
-    for name, model in cases():
+    for name, model in cases(every):
         values = numbers(model)
         groups: dict[object, list[int]] = {}
         for place, value in enumerate(values):
@@ -165,8 +169,8 @@ def test_every_lowering_works_with_traced_numbers() -> None:
             if refilled is not None:
                 same(refilled.graph, plainly(other).graph)
                 refitted += 1
-    assert seen > 600
-    assert refitted > 200
+    assert seen > 600 / every
+    assert refitted > 200 / every
 
 
 def with_weights(model: Model, seed: int) -> Model:
@@ -180,10 +184,11 @@ def with_weights(model: Model, seed: int) -> Model:
     return Model(tuple(operands), model.operations, model.inputs[:1], model.outputs)
 
 
+@EVERY
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_every_lowering_works_with_traced_constants() -> None:
+def test_every_lowering_works_with_traced_constants(every: int) -> None:
     seen = refitted = 0
-    for name, model in cases():
+    for name, model in cases(every):
         first, second = (with_weights(model, seed) for seed in range(2))
         if len(model.inputs) < 2 or not all(judge(first, operation, ()) for operation in first.operations):
             continue
@@ -200,8 +205,8 @@ def test_every_lowering_works_with_traced_constants() -> None:
         if other is not None:
             same(other.graph, expected[1])
             refitted += 1
-    assert seen > 200
-    assert refitted > 150
+    assert seen > 200 / every
+    assert refitted > 150 / every
 
 
 def test_a_context_holds_no_weights() -> None:

@@ -37,7 +37,9 @@ def run(*command, **environment):
     return done.stdout
 
 
-@pytest.mark.parametrize(("folder", "backend"), [(".", "setuptools"), ("cmake", "scikit_build_core")])
+@pytest.mark.parametrize(
+    ("folder", "backend"), [(".", "setuptools"), pytest.param("cmake", "scikit_build_core", marks=pytest.mark.sweep)]
+)
 def test_a_wheel_is_built_installed_and_found(tree, tmp_path, folder, backend):
     if find_spec(backend) is None or (folder == "cmake" and shutil.which("cmake") is None):
         pytest.skip(f"{backend} or what it needs is not installed")

@@ -10,7 +10,7 @@ from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.passes import PASSES
 from tests.work import growth
 
-SMALL = 500
+SMALL = 250
 LINEAR = 10
 """Times the work that is allowed for 8 times the operations."""
 TYPE = OperandType(DataType.FLOAT32, (1, 2, 1, 2, 2))

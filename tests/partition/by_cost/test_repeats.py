@@ -35,7 +35,13 @@ def optimum(graph, prices):
 
 @pytest.mark.parametrize(
     ("devices", "layers", "size", "kept", "seeds"),
-    [(2, 7, 2, 2, 12), (2, 5, 3, 1, 12), (3, 7, 1, 2, 3)],
+    [
+        (2, 7, 2, 2, 4),
+        pytest.param(2, 7, 2, 2, 12, marks=pytest.mark.sweep),
+        (2, 5, 3, 1, 4),
+        pytest.param(2, 5, 3, 1, 12, marks=pytest.mark.sweep),
+        (3, 7, 1, 2, 3),
+    ],
 )
 def test_beside_brute_force(devices, layers, size, kept, seeds):
     """Graphs are folded however little shorter that makes them."""
@@ -58,7 +64,8 @@ def test_beside_brute_force(devices, layers, size, kept, seeds):
 
 
 @pytest.mark.parametrize(("devices", "shapes"), [
-    (2, [(12, 10), (30, 7), (100, 4)]),
+    (2, [(12, 10), (30, 7)]),
+    pytest.param(2, [(100, 4)], marks=pytest.mark.sweep),
     (3, [(10, 4)]),
     pytest.param(3, [(16, 6)], marks=pytest.mark.sweep),
 ])  # fmt: skip
@@ -79,7 +86,7 @@ def test_beside_the_whole_graph(devices, shapes):
     assert max(excess) <= 0.02
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(1, 4))])
 def test_layers_of_a_transformer(seed):
     graph = stack(40)
     prices = equal_prices(graph, seed)
@@ -94,7 +101,7 @@ def test_layers_of_a_transformer(seed):
     assert placed == place_by_latency(graph, prices, blocks=blocks)
 
 
-@pytest.mark.parametrize("devices", [("npu", "cpu"), ("npu", "gpu", "cpu")])
+@pytest.mark.parametrize("devices", [("npu", "cpu"), pytest.param(("npu", "gpu", "cpu"), marks=pytest.mark.sweep)])
 def test_odd_layers_come_out_feasible(devices):
     """Layers in which a device refuses something, or a value may not cross."""
     graph = stack(80)

@@ -28,8 +28,11 @@ MODULES = {
     "silu": (nn.SiLU(), IMAGE),
     "attention": (lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True), IMAGE),
 }
-LIKE_OTHERS = {"silu", "averages of stretches", "group normalization", "larger by lines"}
-"""Made of operators that others have too."""
+LIKE_OTHERS = {
+    *("silu", "averages of stretches", "group normalization", "larger by lines"),
+    *("convolution of sequences", "convolution of volumes"),
+}
+"""Made of operators that others have too; test_convolution.py has convolutions of all kinds."""
 
 
 def check(function, leaves, *arguments):

@@ -14,7 +14,7 @@ from tests.drivers.openvino.harness import computed, context
 from tests.drivers.openvino.sweep.groups import GROUPS, group_of
 from tests.drivers.openvino.sweep.running import Outcome, run_plain
 
-FEW = 2
+FEW = 1
 MANY = int(os.environ.get("NNADAPTER_SWEEP_FORMS", "1000")) // 4
 SEED = int(os.environ.get("NNADAPTER_SWEEP_SEED", "0"))
 

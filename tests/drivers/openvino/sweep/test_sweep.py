@@ -11,8 +11,8 @@ from tests.drivers.openvino.harness import context
 from tests.drivers.openvino.sweep.recipes import RECIPES
 from tests.drivers.openvino.sweep.running import sweep, sweep_open
 
-FEW = 6
-FEW_OPEN = 2
+FEW = 4
+FEW_OPEN = 1
 MANY = int(os.environ.get("NNADAPTER_SWEEP_FORMS", "1000"))
 SEED = int(os.environ.get("NNADAPTER_SWEEP_SEED", "0"))
 
