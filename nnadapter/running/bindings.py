@@ -226,13 +226,20 @@ def _device_of(target: Target) -> str:
 
 
 def _replaced(values: Mapping[str, DeviceValue], targets: Mapping[str, Target]) -> list[str]:
-    """Inputs whose values hold an output after the run: nobody wants what they hold now, unless it is fed twice."""
+    """Inputs whose values hold an output after the run: nobody wants what they hold now, unless it is fed twice.
+
+    Nor what another value holds as well, as does one whose name is an output's.
+    """
     held = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(value.contents) for value in values.values())
     return [
         name
         for name, value in values.items()
-        if id(value) in held and isinstance(value.contents, Copies) and fed[id(value.contents)] == 1
+        if id(value) in held
+        and name not in targets
+        and isinstance(value.contents, Copies)
+        and not value.contents.is_shared
+        and fed[id(value.contents)] == 1
     ]
 
 

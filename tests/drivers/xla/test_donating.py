@@ -145,8 +145,49 @@ def test_another_owner_learns_that_the_tensor_is_gone():
     binding.bind_ortvalue_input("also", other)
     binding.bind_ortvalue_output("present", cache)
     session.run_with_iobinding(binding)
-    with pytest.raises(NNAdapterError, match="given up to a run"):
-        before.host()
+    gone = nna.DeviceValue(before, DEVICE)
+    for reads in (before.host, gone.numpy, gone.__dlpack__, gone.__dlpack_device__):
+        with pytest.raises(NNAdapterError, match="given up to a run"):
+            reads()
+
+
+def test_another_library_keeps_what_it_gave():
+    torch = pytest.importorskip("torch")
+    session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
+    given = torch.ones(4, 8)
+    cache = nna.DeviceValue.from_dlpack(given, DEVICE)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_cpu_input("also", np.full((4, 8), 3, np.float32))
+    binding.bind_ortvalue_output("present", cache)
+    for _ in range(2):
+        session.run_with_iobinding(binding)
+    assert given.eq(1).all() and (cache.numpy() == -5).all()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_two_values_that_hold_one_tensor_keep_it(is_replaced):
+    """An output that is an input: what was fed, and the output, are the same."""
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[4, 8] past) => (float[4, 8] past, float[4, 8] negative) { negative = Neg(past) }
+    """
+    passing = nna.InferenceSession(parse(text), devices=DEVICE)
+    fed, target = (nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE) for _ in range(2))
+    binding = passing.io_binding()
+    binding.bind_ortvalue_input("past", fed)
+    binding.bind_output("past", DEVICE)
+    binding.bind_ortvalue_output("negative", fed if is_replaced else target)
+    passing.run_with_iobinding(binding)
+    same, wanted = binding.get_outputs()[0], numbers(4, 8)
+    session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", same)
+    binding.bind_cpu_input("also", wanted)
+    binding.bind_ortvalue_output("present", target if is_replaced else same)
+    session.run_with_iobinding(binding)
+    kept = same if is_replaced else fed
+    np.testing.assert_array_equal(kept.numpy(), wanted)
 
 
 @pytest.mark.parametrize(
