@@ -121,7 +121,11 @@ class PlannedBinding:
         feed = {name: _fed(value) for name, value in self._inputs.items()}
         feed |= {name: feed[name].given_up() for name in _replaced(values, targets)}
         results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
-        self.results = [_delivered(result, target) for result, target in zip(results, targets.values(), strict=True)]
+        given = list(zip(results, targets.values(), strict=True))
+        for result, target in given:  # before anything can fail, since what they held may be gone
+            if isinstance(target, DeviceValue):
+                target.replace(result)
+        self.results = [_delivered(result, target) for result, target in given]
         return provenance
 
     def arrays(self) -> list[Any]:
@@ -250,12 +254,11 @@ def _fed(value: Any) -> Any:
 
 
 def _delivered(result: Any, target: Target) -> Any:
-    """A result in its place, as `Binding.results` has it."""
+    """A result in its place, as `Binding.results` has it; values have theirs."""
     if isinstance(target, np.ndarray):
         target[...] = result
         return DeviceValue(target, CPU)
     if isinstance(target, DeviceValue):
-        target.replace(result)
         return target
     if not isinstance(target, str):
         target.update_inplace(np.ascontiguousarray(result))
