@@ -48,13 +48,15 @@ class Copies(FedTensor):
         is_given_up: nobody wants it after the run that is fed with it.
     """
 
-    __slots__ = ("_array", "_tensors", "is_given_up")
+    __slots__ = ("_array", "_tensors", "is_given_up", "is_shared")
 
     def __init__(
         self, array: Array | None, tensors: Mapping[str, DeviceTensor] | None = None, *, is_given_up: bool = False
     ) -> None:
         self._array, self.is_given_up = array, is_given_up
         self._tensors = dict(tensors or {})
+        self.is_shared = False
+        """Several values hold it: none of them gives it up."""
         one = array if array is not None else next(iter(self._tensors.values()))
         self.dtype = one.dtype
         self.shape = one.shape

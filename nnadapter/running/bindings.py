@@ -121,7 +121,11 @@ class PlannedBinding:
         feed = {name: _fed(value) for name, value in self._inputs.items()}
         feed |= {name: feed[name].given_up() for name in _replaced(values, targets)}
         results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
-        self.results = [_delivered(result, target) for result, target in zip(results, targets.values(), strict=True)]
+        given = list(zip(results, targets.values(), strict=True))
+        for result, target in given:  # before anything can fail, since what they held may be gone
+            if isinstance(target, DeviceValue):
+                target.replace(result)
+        self.results = [_delivered(result, target) for result, target in given]
         return provenance
 
     def arrays(self) -> list[Any]:
@@ -226,13 +230,20 @@ def _device_of(target: Target) -> str:
 
 
 def _replaced(values: Mapping[str, DeviceValue], targets: Mapping[str, Target]) -> list[str]:
-    """Inputs whose values hold an output after the run: nobody wants what they hold now, unless it is fed twice."""
+    """Inputs whose values hold an output after the run: nobody wants what they hold now, unless it is fed twice.
+
+    Nor what another value holds as well, as does one whose name is an output's.
+    """
     held = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
     fed = Counter(id(value.contents) for value in values.values())
     return [
         name
         for name, value in values.items()
-        if id(value) in held and isinstance(value.contents, Copies) and fed[id(value.contents)] == 1
+        if id(value) in held
+        and name not in targets
+        and isinstance(value.contents, Copies)
+        and not value.contents.is_shared
+        and fed[id(value.contents)] == 1
     ]
 
 
@@ -243,12 +254,11 @@ def _fed(value: Any) -> Any:
 
 
 def _delivered(result: Any, target: Target) -> Any:
-    """A result in its place, as `Binding.results` has it."""
+    """A result in its place, as `Binding.results` has it; values have theirs."""
     if isinstance(target, np.ndarray):
         target[...] = result
         return DeviceValue(target, CPU)
     if isinstance(target, DeviceValue):
-        target.replace(result)
         return target
     if not isinstance(target, str):
         target.update_inplace(np.ascontiguousarray(result))

@@ -22,6 +22,7 @@ def output_of(value: Any, name: str, feeds: Mapping[str, Any], kept: Kept | None
     if kept is not None and name in kept and isinstance(value, (np.ndarray, Copies)):
         copies = value if isinstance(value, Copies) else Copies(value)
         is_callers = isinstance(feeds.get(name), np.ndarray)
+        copies.is_shared |= fed
         return delivered(copies.without_array() if is_callers else copies, name, kept[name], made)
     if type(value) is Copies:
         return own_value(value.host(name, made), fed)

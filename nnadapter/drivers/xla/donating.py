@@ -1,7 +1,8 @@
 """Inputs in whose memory XLA makes results: what JAX calls donated buffers.
 
-A segment is compiled once more for each set of inputs that are given up, when that is first seen. Where none of its
-results has the data type and the shape of an input, XLA has no use for its memory, and it is not donated.
+A segment is compiled once more for each set of inputs that are given up, when that is first seen; behind a number of
+sets nothing more is donated. Where none of its results has the data type and the shape of an input, XLA has no use for
+its memory, and it is not donated either.
 
 Source: `donate_argnums` of `jax.jit`.
 """
@@ -18,6 +19,10 @@ from nnadapter.process.forking import new_lock
 
 if TYPE_CHECKING:
     from nnadapter.drivers.xla.compiling import Compiled
+
+
+_MOST_FORMS = 16
+"""Of one segment."""
 
 
 class Donating:
@@ -41,9 +46,9 @@ class Donating:
         key = tuple(given_up)
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
             with self._lock:
-                if key not in self._forms:
+                if key not in self._forms and len(self._forms) < _MOST_FORMS:
                     self._forms[key] = self._form(key)
-            form = self._forms[key]
+                form = self._forms.get(key)
             if form is None:
                 return None
             executable, donated = form

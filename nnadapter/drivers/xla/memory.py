@@ -36,15 +36,12 @@ class XlaMemory(Memory):
 
     def copy_out(self, array: Array) -> None:
         """See `Memory.copy_out`."""
-        with own_settings():
+        with translated("the tensor is gone", "feed it anew", DriverError), own_settings():  # given up meanwhile
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
         """What lies there as JAX's array, seen as a tensor of this type."""
-        self._check()
-        held, dtype = self._value, carrier(dtype)
-        if held is not None and held.is_deleted():
-            raise DriverError("the tensor was given up to a run, which made a result in its memory; feed it anew")
+        held, dtype = self._held(), carrier(dtype)
         if held is not None and held.dtype == dtype and held.shape == shape:
             return held
         count = int(np.prod(shape)) * dtype.itemsize
@@ -60,12 +57,20 @@ class XlaMemory(Memory):
 
     def dlpack_device(self) -> tuple[int, int] | None:
         """See `Memory.dlpack_device`."""
-        return None if self._value is None else tuple(map(int, self._value.__dlpack_device__()))  # type: ignore[return-value]
+        held = self._held()
+        return None if held is None else tuple(map(int, held.__dlpack_device__()))  # type: ignore[return-value]
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
         """See `Memory.dlpack`: a copy, since JAX cannot say that what it gives is not to be written to."""
         with translated("XLA has no room", "free some", OutOfMemoryError), own_settings():
             return self.value(dtype, shape).__dlpack__(copy=True, **asked)
+
+    def _held(self) -> Any:
+        self._check()
+        held = self._value
+        if held is not None and held.is_deleted():
+            raise DriverError("the tensor was given up to a run, which made a result in its memory; feed it anew")
+        return held
 
     def _check(self) -> None:
         if self._is_free:
@@ -78,7 +83,8 @@ def taken_over(tensor: Any, device: Any) -> DeviceTensor | None:
         return None
     try:
         with translated("JAX does not take it", "copy it to the host", DriverError), own_settings():
-            value = module().numpy.from_dlpack(tensor, device=device, copy=True).block_until_ready()
+            # JAX 0.10 makes no copy of aligned memory, whatever it is asked; who is donated that would write into it.
+            value = module().numpy.from_dlpack(tensor, device=device).copy().block_until_ready()
     except DriverError:
         return None
     if not value.size or carrier(value.dtype) != value.dtype:

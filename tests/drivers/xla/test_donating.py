@@ -7,6 +7,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers.xla import donating
 from nnadapter.drivers.xla.donating import usable
 from nnadapter.errors import NNAdapterError
 from tests.drivers.xla.harness import DEVICE, numbers
@@ -145,8 +146,79 @@ def test_another_owner_learns_that_the_tensor_is_gone():
     binding.bind_ortvalue_input("also", other)
     binding.bind_ortvalue_output("present", cache)
     session.run_with_iobinding(binding)
-    with pytest.raises(NNAdapterError, match="given up to a run"):
-        before.host()
+    gone = nna.DeviceValue(before, DEVICE)
+    for reads in (before.host, gone.numpy, gone.__dlpack__, gone.__dlpack_device__):
+        with pytest.raises(NNAdapterError, match="given up to a run"):
+            reads()
+
+
+def test_a_value_has_its_output_though_another_one_does_not_fit():
+    session = nna.InferenceSession(parse(CACHE), devices=DEVICE)
+    cache, small = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE), np.zeros(3, np.float32)
+    new = np.full((1, 8), 7, np.float32)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_cpu_input("at", np.ones((1, 8), np.int64))
+    binding.bind_cpu_input("new", new)
+    binding.bind_output("other", "cpu", 0, np.float32, small.shape, small.ctypes.data)
+    binding.bind_ortvalue_output("present", cache)
+    with pytest.raises(ValueError, match="broadcast"):
+        session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(cache.numpy()[1:2], new)
+
+
+def test_a_segment_is_not_compiled_for_ever_more_sets(monkeypatch):
+    monkeypatch.setattr(donating, "_MOST_FORMS", 1)
+    session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
+    one, two = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
+    for target in (one, two):
+        before = target.contents
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("past", one)
+        binding.bind_ortvalue_input("also", two)
+        binding.bind_ortvalue_output("present", target)
+        session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(before.host(), numbers(4, 8) * 3)
+    np.testing.assert_allclose(two.numpy(), numbers(4, 8) * -5, 1e-6)
+
+
+def test_another_library_keeps_what_it_gave():
+    torch = pytest.importorskip("torch")
+    session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
+    given = torch.ones(4, 8)
+    cache = nna.DeviceValue.from_dlpack(given, DEVICE)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    binding.bind_cpu_input("also", np.full((4, 8), 3, np.float32))
+    binding.bind_ortvalue_output("present", cache)
+    for _ in range(2):
+        session.run_with_iobinding(binding)
+    assert given.eq(1).all() and (cache.numpy() == -5).all()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_two_values_that_hold_one_tensor_keep_it(is_replaced):
+    """An output that is an input: what was fed, and the output, are the same."""
+    text = """
+    <ir_version: 8, opset_import: ["": 17]>
+    g (float[4, 8] past) => (float[4, 8] past, float[4, 8] negative) { negative = Neg(past) }
+    """
+    passing = nna.InferenceSession(parse(text), devices=DEVICE)
+    fed, target = (nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE) for _ in range(2))
+    binding = passing.io_binding()
+    binding.bind_ortvalue_input("past", fed)
+    binding.bind_output("past", DEVICE)
+    binding.bind_ortvalue_output("negative", fed if is_replaced else target)
+    passing.run_with_iobinding(binding)
+    same, wanted = binding.get_outputs()[0], numbers(4, 8)
+    session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", same)
+    binding.bind_cpu_input("also", wanted)
+    binding.bind_ortvalue_output("present", target if is_replaced else same)
+    session.run_with_iobinding(binding)
+    kept = same if is_replaced else fed
+    np.testing.assert_array_equal(kept.numpy(), wanted)
 
 
 @pytest.mark.parametrize(

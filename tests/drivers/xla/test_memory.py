@@ -108,6 +108,14 @@ def test_values_come_and_go_by_dlpack(dtype):
     value.close()
 
 
+def test_what_comes_by_dlpack_is_a_copy_of_aligned_memory_as_well():
+    torch = pytest.importorskip("torch")
+    given = torch.ones(64, 64)
+    value = nna.DeviceValue.from_dlpack(given, DEVICE)
+    given[:] = 0
+    assert value.numpy().all()
+
+
 def test_what_jax_does_not_take_comes_by_the_host_or_not_at_all():
     empty = nna.DeviceValue.from_dlpack(np.zeros((0, 3), np.float32), DEVICE)
     assert empty.shape() == [0, 3] and np.from_dlpack(empty).shape == (0, 3)
