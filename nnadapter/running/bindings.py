@@ -119,7 +119,7 @@ class PlannedBinding:
         values = {name: value for name, value in self._inputs.items() if isinstance(value, DeviceValue)}
         kept |= {name: self._places[value.device] for name, value in values.items() if name not in targets}
         feed = {name: _fed(value) for name, value in self._inputs.items()}
-        feed |= {name: feed[name].given_up() for name in _replaced(values, targets)}
+        feed |= {name: feed[name].given_up() for name in _replaced(values, feed, targets)}
         results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
         given = list(zip(results, targets.values(), strict=True))
         for result, target in given:  # before anything can fail, since what they held may be gone
@@ -229,21 +229,21 @@ def _device_of(target: Target) -> str:
     return target if isinstance(target, str) else CPU
 
 
-def _replaced(values: Mapping[str, DeviceValue], targets: Mapping[str, Target]) -> list[str]:
+def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], targets: Mapping[str, Target]) -> list[str]:
     """Inputs whose values hold an output after the run: nobody wants what they hold now, unless it is fed twice.
 
     Nor what another value holds as well, as does one whose name is an output's.
     """
     held = {id(target) for target in targets.values() if isinstance(target, DeviceValue)}
-    fed = Counter(id(value.contents) for value in values.values())
+    fed = Counter(id(feed[name]) for name in values)
     return [
         name
         for name, value in values.items()
         if id(value) in held
         and name not in targets
-        and isinstance(value.contents, Copies)
-        and not value.contents.is_shared
-        and fed[id(value.contents)] == 1
+        and isinstance(feed[name], Copies)
+        and not feed[name].is_shared
+        and fed[id(feed[name])] == 1
     ]
 
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.xla.engine import module, own_settings, translated
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import CompilationError, ExecutionError
 from nnadapter.process.forking import new_lock
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Donating:
         with translated("XLA failed", "see its message", ExecutionError), own_settings():
             with self._lock:
                 if key not in self._forms and len(self._forms) < _MOST_FORMS:
-                    self._forms[key] = self._form(key)
+                    self._forms[key] = self._form_or_none(key)
                 form = self._forms.get(key)
             if form is None:
                 return None
@@ -55,6 +56,15 @@ class Donating:
             rest = [value for position, value in enumerate(inputs) if position not in donated]
             results: Sequence[Any] = executable([inputs[each] for each in donated], rest, self._compiled.constants)
             return results
+
+    def _form_or_none(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
+        """None where XLA does not compile it, too: there is the segment as it was compiled first."""
+        with (
+            suppress(CompilationError),
+            translated("XLA did not compile the segment", "see its message", CompilationError),
+        ):
+            return self._form(given_up)
+        return None
 
     def _form(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
         jax, compiled = module(), self._compiled

@@ -8,9 +8,9 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.xla import donating
-from nnadapter.drivers.xla.donating import usable
+from nnadapter.drivers.xla.donating import Donating, usable
 from nnadapter.errors import NNAdapterError
-from tests.drivers.xla.harness import DEVICE, numbers
+from tests.drivers.xla.harness import DEVICE, context, numbers, relu
 from tests.models import parse
 
 CACHE = """
@@ -232,3 +232,13 @@ def test_two_values_that_hold_one_tensor_keep_it(is_replaced):
 )
 def test_each_result_takes_the_memory_of_one_input(given_up, inputs, results, expected):
     assert usable(given_up, inputs, results) == expected
+
+
+def test_where_xla_does_not_compile_the_form_that_donates_the_other_one_is_used(monkeypatch):
+    def fails(*_):
+        raise RuntimeError("no")
+
+    compiled = context().compile(relu())._compiled
+    donating = Donating(compiled)
+    monkeypatch.setattr(donating, "_form", fails)
+    assert donating.start([numbers(4)], [0]) is None
