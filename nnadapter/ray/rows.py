@@ -211,7 +211,7 @@ def _given(axis: Axis, outputs: Sequence[str], results: Sequence[Array], count: 
         elif np.ndim(result) == 0 or len(result) < count or (not axis.is_fixed and len(result) != count):
             raise InvalidInputError(
                 f"output {name!r} has shape {list(np.shape(result))} for {count} rows: it has no axis of rows; leave "
-                "it out by outputs=[...], or say batch_size=1",
+                "it out by outputs=[...]",
                 name=name,
             )
         else:

@@ -43,9 +43,11 @@ def test_it_measures_prints_and_keeps(call, cache):
     assert read_calibration(file) == read_calibration(Path("copy.json"))
 
 
-@pytest.fixture
-def measured_before(monkeypatch, of_the_cpu):
-    """What measures the CPU gives what it gave before, which takes seconds."""
+@pytest.fixture(params=["before", pytest.param("anew", marks=pytest.mark.sweep)])
+def measured_before(request, monkeypatch, of_the_cpu):
+    """What measures the CPU gives what it gave before, which takes seconds; in the long form it measures."""
+    if request.param == "anew":
+        return
     measure = calibrate_module.measure
 
     def known(device, options, **others):
