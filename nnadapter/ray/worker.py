@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from time import perf_counter
 from typing import Any
@@ -58,7 +59,11 @@ class Worker:
         opened = self._open_for(arrays, is_batch)
         axis = axis_of(self._signature, mapped.outputs, is_batch, opened.fixed, mapped.batch_size)
         sums = Sums()
-        given = run_rows(axis, arrays, mapped.outputs, count, lambda feed, rows: self._run(opened, feed, rows, sums))
+        # One task computes, while the other one's rows are counted, handed on and followed by new ones: if they took
+        # turns at each run, both would end at once, and nobody would compute meanwhile.
+        with self._turn:
+            run = partial(self._run, opened, sums)
+            given = run_rows(axis, arrays, mapped.outputs, count, run)
         told = self._job.add.remote(sums.record(key, opened, count))
         result = {**{name: batch[name] for name in mapped.kept}, **given}
         # Before the rows are handed on: else a machine that goes now would have given rows that nobody counted.
@@ -87,12 +92,11 @@ class Worker:
         rows = 1 if choose is min else self._mapped.batch_size  # a last batch may be as short
         return {name: (rows, *shape) if is_batch[name] else shape for name, shape in chosen.items()}
 
-    def _run(self, opened: Opened, feed: Mapping[str, Array], rows: int, sums: Sums) -> Sequence[Array]:
+    def _run(self, opened: Opened, sums: Sums, feed: Mapping[str, Array], rows: int) -> Sequence[Array]:
         session = opened.session
-        with self._turn:  # one computes, while another thread has its rows counted or comes by new ones
-            started = perf_counter()
-            results = session.run(self._mapped.outputs, feed)
-            seconds = perf_counter() - started
+        started = perf_counter()
+        results = session.run(self._mapped.outputs, feed)
+        seconds = perf_counter() - started
         sums.add(session.provenance, feed, rows, seconds)
         return results
 
