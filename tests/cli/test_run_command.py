@@ -62,7 +62,7 @@ def test_costs(call, policy, tmp_path, monkeypatch):
     arguments = f"run sandwich.onnx -d fake_npu --option fake_npu.clock=simulated --policy {policy} --shape x=3,4"
     cost = json.loads(call(f"{arguments} --format json").stdout)["cost"]
     text = call(arguments).stdout
-    (said,) = (line.removeprefix("cost      ") for line in text.splitlines() if line.startswith("cost      "))
+    said, *_ = (line.removeprefix("cost      ") for line in text.splitlines() if line.startswith("cost      "))
     if policy == "measured":  # a choice that a run contradicts is measured again, and takes another time then
         said, cost["words"][0] = (re.sub(r"^[\d.]+ \S+", "", words) for words in (said, cost["words"][0]))
     assert cost["words"][0].endswith(")") and cost["seconds"] > 0 and said == cost["words"][0]
