@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -19,7 +19,7 @@ from nnadapter.ray.hand_over import known_rows, rows_at_once
 from nnadapter.ray.job import Job
 from nnadapter.ray.job_report import JobReport
 from nnadapter.ray.places import check_declared, declared, needed
-from nnadapter.ray.request import Request, read_devices, read_options, read_threads, read_without
+from nnadapter.ray.request import Request, request_of
 from nnadapter.ray.source import read_source
 from nnadapter.ray.starting import require_ray, start_if_needed
 from nnadapter.ray.worker import Mapped, Worker
@@ -94,8 +94,7 @@ def map_batches(
     from ray.data import ActorPoolStrategy
 
     _check_counts(batch_size, concurrency, device_share)
-    source, chosen = read_source(model), read_options(options)
-    wanted = read_devices(devices, is_compiled=source.is_compiled)
+    source = read_source(model)
     kept = (keep,) if isinstance(keep, str) else tuple(keep)
     mapped = Mapped(
         columns=columns_by_input(source.signature, columns),
@@ -103,21 +102,18 @@ def map_batches(
         kept=kept,
         batch_size=batch_size,
     )
+    asked = request_of(  # before Ray is started: what does not fit is said at once
+        source,
+        devices=devices,
+        options=options,
+        without_device=without_device,
+        threads=threads,
+        num_cpus=num_cpus,
+        folder=folder,
+    )
     start_if_needed()
     known = _known_types(dataset, mapped, source.signature)
-    request = Request(
-        name=source.name,
-        digest=source.digest,
-        signature=source.signature,
-        is_compiled=source.is_compiled,
-        path=source.path,
-        wanted=wanted,
-        options=chosen,
-        shapes=_shapes(source.signature, mapped.columns, known, batch_size, input_shapes),
-        allows_cpu=read_without(without_device),
-        threads=read_threads(threads, num_cpus),
-        folder="" if folder is None else str(Path(folder).absolute()),
-    )
+    request = replace(asked, shapes=_shapes(source.signature, mapped.columns, known, batch_size, input_shapes))
     _warn_of_processors(dataset, concurrency, num_cpus)
     placed = _placing(request, num_cpus, device_share)
     contents = [ray.put(np.frombuffer(source.contents, np.uint8))]

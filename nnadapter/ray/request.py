@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from nnadapter.drivers.selection import CPU, HOSTS, named_requests
 from nnadapter.errors import InvalidOptionError, near_names
 from nnadapter.onnx.signature import Signature
 from nnadapter.options import Options, default_devices, options_from
+from nnadapter.ray.source import Source
 
 WITHOUT = ("error", "cpu")
 """What a machine does that lacks a device."""
@@ -67,6 +70,37 @@ class Request:
     def for_compiling(self) -> Options:
         """What compiling is told."""
         return replace(self.options, deadline_s=None)
+
+
+def request_of(
+    source: Source,
+    *,
+    devices: Any,
+    options: Any,
+    without_device: str,
+    threads: int | None,
+    num_cpus: float,
+    folder: str | os.PathLike[str] | None,
+    shapes: tuple[Mapping[str, tuple[int, ...]], ...] = (),
+) -> Request:
+    """Return what is asked for of a model that was read; the rest is as a person says it, see `map_batches`.
+
+    Raises:
+        InvalidOptionError: an option does not fit.
+    """
+    return Request(
+        name=source.name,
+        digest=source.digest,
+        signature=source.signature,
+        is_compiled=source.is_compiled,
+        path=source.path,
+        wanted=read_devices(devices, is_compiled=source.is_compiled),
+        options=read_options(options),
+        shapes=shapes,
+        allows_cpu=read_without(without_device),
+        threads=read_threads(threads, num_cpus),
+        folder="" if folder is None else str(Path(folder).absolute()),
+    )
 
 
 def _lacking(fallback: Any) -> Any:

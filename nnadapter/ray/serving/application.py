@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.errors import InvalidInputError, InvalidOptionError
 from nnadapter.onnx.signature import Signature, read_shapes
 from nnadapter.ray.places import check_declared, declared, needed
-from nnadapter.ray.request import Request, read_devices, read_options, read_threads, read_without
+from nnadapter.ray.request import request_of
 from nnadapter.ray.serving import limits
 from nnadapter.ray.serving.datatypes import NAMES
 from nnadapter.ray.source import read_source
@@ -86,18 +86,15 @@ def deployment(
     _check_counts(max_batch_size=max_batch_size, replicas=replicas, max_waiting=max_waiting, bytes=max_request_bytes)
     source = read_source(model)
     _refuse_others(source.signature)
-    request = Request(
-        name=source.name,
-        digest=source.digest,
-        signature=source.signature,
-        is_compiled=source.is_compiled,
-        path=source.path,
-        wanted=read_devices(devices, is_compiled=source.is_compiled),
-        options=read_options(options),
+    request = request_of(
+        source,
+        devices=devices,
+        options=options,
         shapes=() if input_shapes is None else tuple(read_shapes(input_shapes)),
-        allows_cpu=read_without(without_device),
-        threads=read_threads(threads, num_cpus),
-        folder="" if folder is None else str(Path(folder).absolute()),
+        without_device=without_device,
+        threads=threads,
+        num_cpus=num_cpus,
+        folder=folder,
     )
     settings = Settings(
         name=_name(Path(source.name).stem if name is None else name),

@@ -30,6 +30,17 @@ g (float[4, 8] past) => (float[4, 8] present, float[4, 8] same) { present = Neg(
 """
 
 
+def bound(session, cache, **fed):
+    """A binding of a value to the first input and the first output, and of others to inputs."""
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("past", cache)
+    for name, value in fed.items():
+        bind = binding.bind_ortvalue_input if isinstance(value, nna.DeviceValue) else binding.bind_cpu_input
+        bind(name, value)
+    binding.bind_ortvalue_output("present", cache)
+    return binding
+
+
 def address(value):
     """Where a value lies."""
     tensor = value.contents.tensor_on(DEVICE)
@@ -42,9 +53,7 @@ def test_a_cache_is_written_where_it_lies():
     oracle = onnxruntime.InferenceSession(parse(text).SerializeToString())
     cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
     expected, places = cache.numpy(), set()
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("past", cache)
-    binding.bind_ortvalue_output("present", cache)
+    binding = bound(session, cache)
     for row in (2, 0, 3):
         at, new = np.full((1, 8), row), numbers(1, 8) * row
         binding.bind_cpu_input("at", at)
@@ -60,11 +69,7 @@ def test_what_else_reads_the_cache_reads_what_it_was():
     session = nna.InferenceSession(parse(CACHE), devices=DEVICE)
     past, at, new = numbers(4, 8), np.ones((1, 8), np.int64), numbers(1, 8)
     cache = nna.DeviceValue.from_numpy(past, DEVICE)
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("past", cache)
-    binding.bind_cpu_input("at", at)
-    binding.bind_cpu_input("new", new)
-    binding.bind_ortvalue_output("present", cache)
+    binding = bound(session, cache, at=at, new=new)
     binding.bind_output("other", DEVICE)
     session.run_with_iobinding(binding)
     expected = onnxruntime.InferenceSession(parse(CACHE).SerializeToString()).run(
@@ -78,10 +83,7 @@ def test_a_value_that_is_fed_twice_is_not_given_up():
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
     before = cache.contents
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("past", cache)
-    binding.bind_ortvalue_input("also", cache)
-    binding.bind_ortvalue_output("present", cache)
+    binding = bound(session, cache, also=cache)
     session.run_with_iobinding(binding)
     assert not cache.numpy().any()
     np.testing.assert_array_equal(before.host(), numbers(4, 8))
@@ -90,9 +92,7 @@ def test_a_value_that_is_fed_twice_is_not_given_up():
 def test_an_input_that_is_an_output_as_well_is_not_given_up():
     session = nna.InferenceSession(parse(PASSED), devices=DEVICE)
     cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("past", cache)
-    binding.bind_ortvalue_output("present", cache)
+    binding = bound(session, cache)
     binding.bind_output("same", DEVICE)
     session.run_with_iobinding(binding)
     negative, same = binding.copy_outputs_to_cpu()
@@ -112,9 +112,7 @@ def test_what_other_steps_read_is_not_given_up():
     rules = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Hardmax"),))
     session = nna.InferenceSession(parse(text), devices=DEVICE, options={"rules": rules})
     cache = nna.DeviceValue.from_numpy(numbers(4, 8), DEVICE)
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("past", cache)
-    binding.bind_ortvalue_output("present", cache)
+    binding = bound(session, cache)
     binding.bind_output("last", DEVICE)
     session.run_with_iobinding(binding)
     wanted = onnxruntime.InferenceSession(parse(text).SerializeToString()).run(None, {"past": numbers(4, 8)})
@@ -128,10 +126,7 @@ def test_a_run_that_is_compared_gives_nothing_up(checks):
     options = nna.Options(**checks)
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE, options=options)
     cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("past", cache)
-    binding.bind_ortvalue_input("also", other)
-    binding.bind_ortvalue_output("present", cache)
+    binding = bound(session, cache, also=other)
     session.run_with_iobinding(binding)
     np.testing.assert_allclose(cache.numpy(), numbers(4, 8) * -2, 1e-6)
     assert [step.device for step in session.provenance.steps] == [DEVICE] and not session.provenance.steps[0].failure
@@ -141,10 +136,7 @@ def test_another_owner_learns_that_the_tensor_is_gone():
     session = nna.InferenceSession(parse(TWICE), devices=DEVICE)
     cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
     before = cache.contents
-    binding = session.io_binding()
-    binding.bind_ortvalue_input("past", cache)
-    binding.bind_ortvalue_input("also", other)
-    binding.bind_ortvalue_output("present", cache)
+    binding = bound(session, cache, also=other)
     session.run_with_iobinding(binding)
     gone = nna.DeviceValue(before, DEVICE)
     for reads in (before.host, gone.numpy, gone.__dlpack__, gone.__dlpack_device__):
