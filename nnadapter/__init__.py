@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from nnadapter.eager.place import Place
     from nnadapter.eager.tensor import Tensor, tensor
     from nnadapter.include import get_include
+    from nnadapter.inference.bench_report import BenchReport
+    from nnadapter.inference.benching import bench
     from nnadapter.inference.comparing import CompareReport, compare
     from nnadapter.inference.compiling import compile  # noqa: A004
     from nnadapter.inference.defaults import devices, get_device, set_device
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Ban": "nnadapter.rules",
+    "BenchReport": "nnadapter.inference.bench_report",
     "CompareReport": "nnadapter.inference.comparing",
     "Compilation": "nnadapter.runtime.compilation",
     "Context": "nnadapter.runtime.context",
@@ -57,6 +60,7 @@ _HOMES = {
     "Tensor": "nnadapter.eager.tensor",
     "WhatIf": "nnadapter.whatif.report",
     "backend": "",
+    "bench": "nnadapter.inference.benching",
     "compare": "nnadapter.inference.comparing",
     "compile": "nnadapter.inference.compiling",
     "devices": "nnadapter.inference.defaults",
@@ -80,6 +84,7 @@ _HOMES = {
 
 __all__ = [
     "Ban",
+    "BenchReport",
     "CompareReport",
     "Compilation",
     "Context",
@@ -100,6 +105,7 @@ __all__ = [
     "Tensor",
     "WhatIf",
     "backend",
+    "bench",
     "compare",
     "compile",
     "devices",

@@ -18,6 +18,7 @@ _COMMANDS = {
     "compile": "Compile a model ahead of time into one file.",
     "export": "Write a model of the adapter IR as ONNX.",
     "cache": "List, verify and remove what drivers compiled and a cache keeps.",
+    "bench": "Time a model beside other engines.",
     "compare": "Compare what devices compute with the CPU alone.",
     "calibrate": "Measure a device for predictions of time.",
     "conformance": "Test whether a device does what it says.",

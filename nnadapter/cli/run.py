@@ -19,7 +19,7 @@ from nnadapter.cli.run_costs import RunCosts, run_costs
 from nnadapter.cli.run_text import RunFacts, Times, to_text
 from nnadapter.cli.writing import to_json
 from nnadapter.compiled_models.reading import is_compiled
-from nnadapter.drivers.selection import HOSTS, DeviceRequest
+from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.running.provenance import Provenance
 
@@ -122,8 +122,7 @@ def _run(
                 advance()
         names = [output.name for output in session.get_outputs()]
         outputs = dict(zip(names, results, strict=True))
-        known = not HOSTS.issuperset(session.devices)
-        costs = run_costs(session.report(), min(of_steps, default=None)) if known else RunCosts()
+        costs = run_costs(session.report(), min(of_steps, default=None))
         provenance = _provenance(session)
         return _Ran(outputs, Times(times[0], times[1], tuple(times[2:])), session.devices, provenance, costs)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isclose
 from typing import Any
 
+from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.cost_facts import CandidateFacts
 from nnadapter.reports.rendering.cost_text import cost_sentence, cpu_words, run_words, sources_words
 from nnadapter.reports.report import PartitionReport
@@ -52,7 +53,12 @@ class RunCosts:
 
 
 def run_costs(report: PartitionReport, best_seconds: float | None = None) -> RunCosts:
-    """Return what the report of a session says of costs; `best_seconds` as for `run_words`."""
+    """Return what the report of a session says of costs; `best_seconds` as for `run_words`.
+
+    Of a session on the host alone nothing is said: there was nothing to choose.
+    """
+    if HOSTS.issuperset(report.devices):
+        return RunCosts()
     cost, simulated = report.cost, _simulated(report)
     if cost is None:
         return RunCosts(simulated_seconds=simulated)

@@ -216,8 +216,8 @@ class _Gathered:
             for name, got, wanted in zip(names, results, expected, strict=True)
         ]
         self.differences += of_feed
-        self.nodes.append(_nodes_run(report, tested.provenance))
-        self.failures.update(dict.fromkeys(_failures(report)))
+        self.nodes.append(nodes_run(report, tested.provenance))
+        self.failures.update(dict.fromkeys(failures_of(report)))
         agrees = all(each.agrees for each in of_feed)
         if self.telling is None or (self.telling.agrees and not agrees):
             of_names = dict(zip(names, expected, strict=True))
@@ -226,7 +226,7 @@ class _Gathered:
             )
 
 
-def _failures(report: PartitionReport) -> Iterator[str]:
+def failures_of(report: PartitionReport) -> Iterator[str]:
     """What a report says of what fell back."""
     return (note for note in report.notes if not note.startswith(KEEPING_NOTES))
 
@@ -273,7 +273,7 @@ def results_of(session: InferenceSession, feed: Mapping[str, Any]) -> list[Any]:
     return [declared(result, output.type) for result, output in results]
 
 
-def _nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
+def nodes_run(report: PartitionReport, provenance: Provenance | None) -> Mapping[str, int]:
     """Device -> how many nodes ran there in the last run, wherever the plan had put them."""
     assert provenance is not None, "a run leaves its provenance"
     nodes = {segment.index: len(segment.nodes) for segment in report.segments}

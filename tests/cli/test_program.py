@@ -165,7 +165,7 @@ def test_version_and_help():
     ("words", "said"),
     [
         ("reprot chain.onnx", "there is no command 'reprot'; did you mean 'report' or 'export'?"),
-        ("xyzzy", "there is no command 'xyzzy'; known: cache, calibrate, compare, "),
+        ("xyzzy", "there is no command 'xyzzy'; known: bench, cache, calibrate, "),
         ("report chain.onnx --format htlm", "'htlm' is not one of text, json, md, html, dot, model-explorer; did you"),
         ("report chain.onnx --policy latencey", "measured; did you mean 'latency'?"),
         ("report chain.onnx --fallback zzz", "'zzz' is not one of warn, allow, forbid"),

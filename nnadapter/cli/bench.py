@@ -1,0 +1,84 @@
+"""`nnadapter bench`: a session's time beside that of engines by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import click
+
+import nnadapter
+from nnadapter.cli.command import NO, ModelCommand
+from nnadapter.cli.inputs import converted, feed_of
+from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_model, takes_placing
+from nnadapter.cli.progress import progress
+from nnadapter.cli.run_costs import run_costs
+from nnadapter.cli.writing import to_json
+from nnadapter.compiled_models.reading import is_compiled
+from nnadapter.inference.benching import ROUNDS
+from nnadapter.inference.peers import PEERS
+from nnadapter.process.standard_output import prints_to_stderr
+
+
+def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Callback of --against: names, some with commas."""
+    kind = OneOf(PEERS)
+    names = (name.strip() for value in values for name in value.split(","))
+    return tuple(kind.convert(name, param, ctx) for name in names) or None
+
+
+@click.command(cls=ModelCommand)
+@takes_model
+@takes_placing
+@takes_cache
+@click.option(
+    "--against", multiple=True, metavar="ENGINE,...", callback=_against,
+    help=f"Engines to time beside, by themselves on the CPU: {', '.join(PEERS)}.  [default: ort]",
+)  # fmt: skip
+@click.option(
+    "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
+    help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), or random, which is the default.",
+)  # fmt: skip
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=ROUNDS, show_default=True, help="In which each takes a turn."
+)
+@click.option(
+    "--format", "form", type=OneOf(("text", "json")), default="text", show_default=True, help="Of what is printed."
+)
+def bench(
+    model: str,
+    devices: tuple[str, ...],
+    options: Mapping[str, Mapping[str, str]],
+    shapes: Shapes,
+    fallback: str,
+    policy: str,
+    rules: str | None,
+    plan: str | None,
+    cache_dir: str | None,
+    against: tuple[str, ...] | None,
+    sources: Mapping[str, str],
+    rounds: int,
+    form: str,
+) -> None:
+    """Time MODEL on the devices beside engines by themselves: all take turns, and medians count.
+
+    The exit code is 1 if no node ran on the devices, or if a step fell back from one: the times are not theirs then.
+    """
+    is_ready = is_compiled(model)  # it has devices of its own, and no engine runs it
+    chosen = None if is_ready and not (devices or options) else requests(devices, options)
+    settings = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)
+    source = converted(model, settings)
+    beside = against if against is not None else () if is_ready else ("ort",)
+    with progress("preparing inputs"):
+        feed = feed_of(source, shapes, sources)
+    with prints_to_stderr(), progress("timing", rounds) as advance:
+        result = nnadapter.bench(
+            source, chosen, feed.arrays, against=beside, options=settings, rounds=rounds, advance=advance
+        )
+    costs = run_costs(result.report, min(result.session.turns))
+    if form == "json":
+        click.echo(to_json({**result.to_dict(), "cost": costs.to_dict()}))
+    else:
+        click.echo("\n".join([str(result), *costs.lines()]))
+    if not result.ran:
+        click.get_current_context().exit(NO)

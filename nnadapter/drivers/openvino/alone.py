@@ -1,0 +1,41 @@
+"""OpenVINO by itself, as a program without nnadapter uses it: a peer to time sessions beside."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from nnadapter.drivers.openvino.engine import module, translated, version
+from nnadapter.errors import CompilationError, ExecutionError
+
+Run = Callable[[Mapping[str, Any]], Sequence[Any]]
+"""Feed -> all outputs, in the model's order."""
+__all__ = ["opened", "version"]
+_PROPERTIES = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+_ADVICE = "leave it out of what is compared"
+
+
+def opened(model: str | os.PathLike[str] | bytes) -> Run:
+    """Compile a model for OpenVINO's CPU; sizes stay open where the model leaves them open.
+
+    With float32 where the model has it: by itself OpenVINO takes 16 bits on processors that have them, and a device is
+    held to the model's numbers.
+
+    Raises:
+        MissingExtraError: the package is not installed.
+        CompilationError: OpenVINO does not compile it. What is returned raises ExecutionError where a run fails.
+    """
+    package = module()
+    with translated("OpenVINO did not compile the model", _ADVICE, CompilationError):
+        core = package.Core()  # one of its own: that of the devices has their settings
+        read = core.read_model(model if isinstance(model, bytes) else os.fspath(model))
+        request = core.compile_model(read, "CPU", _PROPERTIES).create_infer_request()
+    return partial(_run, request, len(read.outputs))
+
+
+def _run(request: Any, outputs: int, feed: Mapping[str, Any]) -> Sequence[Any]:
+    with translated("OpenVINO did not run the model", _ADVICE, ExecutionError):
+        results = request.infer(feed, share_inputs=True)
+        return [results[number] for number in range(outputs)]

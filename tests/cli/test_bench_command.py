@@ -1,0 +1,37 @@
+"""`nnadapter bench`: a table, JSON, and the exit code."""
+
+from __future__ import annotations
+
+import json
+
+import nnadapter as nna
+
+
+def test_text(call):
+    lines = call("bench scores.onnx -d fake_npu --against ort,openvino --rounds 1").stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines[:2]] == ["session over ort", "session over openvino"]
+    assert lines[2] == "devices fake_npu, cpu; nodes: 2 on fake_npu"
+    assert [line.split()[0] for line in lines[3:7]] == ["load", "session", "ort", "openvino"]
+
+
+def test_json(call):
+    data = json.loads(call("bench sandwich.onnx -d fake_npu --shape x=3,4 --rounds 3 --format json").stdout)
+    assert (
+        data["ran"] and data["session"]["seconds"]["middle"] > 0 and [each["name"] for each in data["peers"]] == ["ort"]
+    )
+    assert len(data["session"]["turns"]) == 3 and data["peers"][0]["over"]["middle"] > 0
+
+
+def test_a_compiled_model(call):
+    nna.compile("scores.onnx", "scores.nna", devices="fake_npu")
+    assert "session over" not in call("bench scores.nna --rounds 1").stdout
+    assert "which cannot run it" in call("bench scores.nna --against ort", 2).stderr
+
+
+def test_no(call):
+    assert "fell back: " in call("bench chain.onnx -d trial --option trial.fault=compute --rounds 1", 1).stdout
+
+
+def test_wrong_use(call):
+    assert "did you mean 'openvino'" in call("bench scores.onnx --against openvno", 2).stderr
+    assert "did you mean 'null'" in call("bench scores.onnx -d nul", 2).stderr

@@ -1,0 +1,121 @@
+"""A session beside engines by themselves: who takes turns, what is said of times, and who is right."""
+
+from __future__ import annotations
+
+from itertools import count
+from statistics import median
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nnadapter as nna
+from nnadapter.costs.stopwatch import Stopwatch
+from nnadapter.errors import InvalidOptionError
+from nnadapter.inference.bench_report import Spread, Timed, verdict
+from nnadapter.inference.peers import PEERS, peer_of
+from nnadapter.offering.feeds import random_feed
+from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
+
+
+def steady():
+    """A stopwatch whose clock goes a second each time that it is read, on a machine that rests."""
+    ticks = count()
+    return Stopwatch(clock=lambda: float(next(ticks)), busy=lambda: 0.0, sleep=lambda seconds: None)
+
+
+@pytest.mark.parametrize("engine", PEERS)
+def test_engines_compute_what_the_model_says(engine):
+    model, feed = parse(SANDWICH), {"x": numbers(3, 4)}
+    results = peer_of(engine).opened(model.SerializeToString())(feed)
+    np.testing.assert_allclose(results[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_all_take_as_many_turns():
+    rounds = []
+    report = nna.bench(
+        parse(SANDWICH), "fake_npu", {"x": numbers(3, 4)}, against=PEERS, rounds=7, stopwatch=steady(),
+        advance=lambda: rounds.append(1),
+    )  # fmt: skip
+    assert [len(each.turns) for each in (report.session, *report.peers)] == [7, 7, 7] and len(rounds) == 7
+    assert [report.over(peer) for peer in report.peers] == [Spread(1.0, 1.0, 1.0)] * 2
+    assert report.ran and report.nodes == {"fake_npu": 5, "cpu": 0}
+    assert not any(peer.differing or peer.failure for peer in report.peers)
+
+
+def test_what_an_engine_gives_is_compared():
+    report = nna.bench(parse(CHAIN), "null", rounds=1, stopwatch=steady())
+    (peer,) = report.peers
+    assert peer.differing and f"ort gives another {next(iter(peer.differing))!r}" in str(report)
+
+
+def test_an_engine_that_does_not_run_the_model_is_a_line():
+    determinant = parse(f"{HEAD} determinant (float[2, 2] x) => (float y) {{ y = Det(x) }}")
+    report = nna.bench(determinant, "cpu", against=PEERS, rounds=1, stopwatch=steady())
+    ort, openvino = report.peers
+    assert ort.turns and not openvino.turns and report.over(openvino) is None
+    assert openvino.failure.startswith("OpenVINO did not") and openvino.failure in str(report)
+    assert report.to_dict()["peers"][1]["over"] is None
+
+
+def test_times_of_a_device_that_nothing_ran_on_are_not_its():
+    broken = ("trial", {"fault": "compute"})
+    assert not nna.bench(parse(CHAIN), broken, options={"fallback": "allow"}, rounds=1, stopwatch=steady()).ran
+
+
+def test_a_compiled_model_is_timed_alone(tmp_path):
+    file = tmp_path / "chain.nna"
+    nna.compile(parse(CHAIN), file, devices="fake_npu")
+    report = nna.bench(file, None, random_feed(parse(CHAIN)), against=(), rounds=1, stopwatch=steady())
+    assert report.ran and len(report.session.turns) == 1
+    with pytest.raises(InvalidOptionError, match="pass feed="):
+        nna.bench(file, None, against=())
+    with pytest.raises(InvalidOptionError, match="is not timed beside ort, which cannot run it"):
+        nna.bench(file, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"), [({"rounds": 0}, "at least 1"), ({"against": ("otr",)}, "did you mean 'ort'")]
+)
+def test_wrong_use(settings, words):
+    with pytest.raises(InvalidOptionError, match=words):
+        nna.bench(parse(CHAIN), "null", **settings)
+
+
+SECONDS = st.lists(st.floats(1e-6, 10), min_size=1, max_size=30)
+
+
+@given(SECONDS, st.floats(0.1, 10))
+def test_a_ratio_is_that_of_the_rounds(seconds, factor):
+    """What is `factor` times another in each round is said to be so, however much rounds differ."""
+    report = _report(tuple(factor * each for each in seconds), tuple(seconds))
+    over = report.over(report.peers[0])
+    assert over is not None
+    np.testing.assert_allclose([over.low, over.middle, over.high], factor, rtol=1e-9)
+
+
+@given(SECONDS)
+def test_a_spread_holds_its_middle(seconds):
+    spread = Timed("session", "", turns=tuple(seconds)).spread
+    assert spread is not None and spread.middle == median(seconds)
+    assert min(seconds) <= spread.low <= spread.middle <= spread.high <= max(seconds)
+
+
+@pytest.mark.parametrize(
+    ("over", "rounds", "words"),
+    [
+        (Spread(0.4, 0.5, 0.6), 5, "0.50 times its time, 0.40 to 0.60 in half of the rounds"),
+        (Spread(0.9, 1.1, 1.2), 5, "not told apart"),
+        (Spread(0.004, 0.005, 0.006), 4, "0.005 times its time, by 4 of the 5 rounds"),
+    ],
+)
+def test_words(over, rounds, words):
+    assert words in verdict(over, rounds)
+
+
+def _report(session, peer):
+    return nna.BenchReport(
+        devices=("cpu",), nodes={}, failures=(), session=Timed("session", "", turns=session),
+        peers=(Timed("ort", "", turns=peer),), report=None,
+    )  # fmt: skip
