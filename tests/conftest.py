@@ -21,7 +21,7 @@ from nnadapter.drivers import registry
 from tests.c_compiler import COMPILER, acme_among_devices
 from tests.installed import hide, hide_from_children
 
-VARIABLES = tuple(f"NNADAPTER_{name}" for name in ("CACHE_DIR", "DEVICES", "DRIVER_PATH", "FAULTS", "ISOLATE"))
+VARIABLES = tuple(f"NNADAPTER_{name}" for name in ("CACHE_DIR", "DEVICES", "DRIVER_PATH", "FAULTS", "ISOLATE", "LOG"))
 """Of the environment, that nnadapter reads."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only for those who ask for them by `-m`."""

@@ -19,6 +19,7 @@ from nnadapter.process.standard_output import prints_to_stderr
 _PACKAGES = ("nnadapter", "numpy", "onnx", "onnxruntime", "protobuf")
 _VARIABLES = (
     "NNADAPTER_CACHE_DIR", "NNADAPTER_DRIVER_PATH", "NNADAPTER_DEVICES", "NNADAPTER_ISOLATE", "NNADAPTER_FAULTS",
+    "NNADAPTER_LOG",
 )  # fmt: skip
 """All that nnadapter reads of the environment itself."""
 _EXTRAS = {"latency": "a policy that weighs costs", "demo": "a picture as input"}

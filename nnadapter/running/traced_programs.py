@@ -83,7 +83,7 @@ def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
 
 def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContextManager[object]:
     """Return a block in which a device makes a program of a segment."""
-    if not trace.is_kept:  # a new shape makes many, and what would be told of them takes longer than the rest
+    if not trace.is_told:  # a new shape makes many, and what would be told of them takes longer than the rest
         return trace.span(device, COMPILE, call)
     return trace.span(device, COMPILE, f"{call} {_segment_name(*about)}", **_segment_facts(*about))
 

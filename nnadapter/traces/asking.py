@@ -1,8 +1,9 @@
-"""Who asks for a trace: `Options.trace`, or ONNX Runtime's `SessionOptions.enable_profiling`."""
+"""Who asks for a trace: `Options.trace`, ONNX Runtime's `SessionOptions.enable_profiling`, or who reads logs."""
 
 from __future__ import annotations
 
 import os
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,17 +24,27 @@ def trace_for(path: str | os.PathLike[str] | None, session_options: onnxruntime.
         session_options: ONNX Runtime's own.
 
     Raises:
-        InvalidOptionError: the person's file cannot be written. The other one is checked where it is used.
+        InvalidOptionError: the person's file cannot be written. The other one is checked where it is used. Or
+            NNADAPTER_LOG names no level.
     """
     if path is not None:
         recorder = _recorder(Path(path))
         recorder.check()
         return recorder
     if session_options is None or not session_options.enable_profiling:
-        return SILENT
+        return _told()
     # As ONNX Runtime calls its profiles, which have the time of the session's start to the millisecond.
     stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S_%f")[:-3]
     return _recorder(Path(f"{session_options.profile_file_prefix}_{stamp}.json"), of_session_options=True)
+
+
+def _told() -> Trace:
+    """What tells a log, if anybody reads one: who does has imported `logging`, or says so in the environment."""
+    if "logging" not in sys.modules and not os.environ.get("NNADAPTER_LOG"):
+        return SILENT
+    from nnadapter.traces.logged import Logged, is_wanted
+
+    return Logged() if is_wanted() else SILENT
 
 
 def _recorder(path: Path, *, of_session_options: bool = False) -> Recorder:

@@ -44,7 +44,7 @@ class Recorder(Trace):
         limit: how many events of a run are kept.
     """
 
-    is_kept = True
+    is_kept = is_told = True
 
     def __init__(self, path: Path, *, of_session_options: bool = False, limit: int = MOST_EVENTS) -> None:
         self._path, self._target = path, path.absolute()

@@ -13,6 +13,8 @@ class Trace:
 
     is_kept = False
     """Events are kept. What runs often asks for this once, beforehand, and is done without a trace where it is not."""
+    is_told = False
+    """Somebody reads what is rare: plans, compilations, fallbacks."""
 
     def now(self) -> int:
         """The time on the trace's clock, in nanoseconds."""
