@@ -132,12 +132,12 @@ def test_a_deadline_leaves_the_callers_options_as_they_were():
 
 
 PRODUCTS = "\n".join(f"t{index + 1} = MatMul(t{index}, t{index})" for index in range(400))
-SQUARE = {"t0": np.zeros((300, 300), np.float32)}
+SQUARE = {"t0": np.zeros((600, 600), np.float32)}
 
 
-@pytest.mark.parametrize(("deadline_s", "kind"), [(0.05, DeadlineExceededError), (None, CancelledError)])
+@pytest.mark.parametrize(("deadline_s", "kind"), [(0.15, DeadlineExceededError), (None, CancelledError)])
 def test_a_run_that_is_stopped_in_a_substitute_says_so(deadline_s, kind):
-    model = parse(f"{HEAD} g (float[300, 300] t0) => (float[300, 300] t400) {{ {PRODUCTS} }}")
+    model = parse(f"{HEAD} g (float[600, 600] t0) => (float[600, 600] t400) {{ {PRODUCTS} }}")
     device = ("trial", {"fault": "compute"})
     with nna.InferenceSession(
         model, devices=device, options={"deadline_s": deadline_s, "fallback": "allow"}
@@ -150,25 +150,25 @@ def test_a_run_that_is_stopped_in_a_substitute_says_so(deadline_s, kind):
     assert (caught.value.device, caught.value.segment) == ("cpu", 0)
 
 
-@pytest.mark.parametrize(("deadline_s", "kind"), [(0.05, DeadlineExceededError), (None, CancelledError)])
+@pytest.mark.parametrize(("deadline_s", "kind"), [(0.15, DeadlineExceededError), (None, CancelledError)])
 def test_a_run_that_is_stopped_in_the_whole_model_says_so(deadline_s, kind):
     """The planned shape of `p` is wrong, so the model runs as it was."""
     model = parse(f"""<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
-        g (float[N, 300] x, float[300, 300] t) => (float[300, 300] t400) {{
+        g (float[N, 600] x, float[600, 600] t) => (float[600, 600] t400) {{
             p = com.microsoft.Trilu(x)
             q = Neg(p)
             total = ReduceSum <keepdims = 0> (q)
             t0 = Add(total, t)
             {PRODUCTS}
         }}""")
-    infer = lambda types, attributes: OperandType(DataType.FLOAT32, (2, 300))  # noqa: E731
+    infer = lambda types, attributes: OperandType(DataType.FLOAT32, (2, 600))  # noqa: E731
     kernel = nna.register_kernel("fake_npu", "Trilu", np.negative, domain="com.microsoft", infer=infer)
     rules = nna.Rules(pins=(nna.Pin(device="cpu", op_type="Trilu"), nna.Pin(device="cpu", op_type="MatMul")))
     given = nna.Options(deadline_s=deadline_s, fallback="allow", rules=rules)
-    feed = {"x": np.zeros((1, 300), np.float32), "t": SQUARE["t0"]}
+    feed = {"x": np.zeros((1, 600), np.float32), "t": SQUARE["t0"]}
     try:
         with nna.InferenceSession(model, devices="fake_npu", options=given) as session:
-            session.prepare({"x": (1, 300), "t": (300, 300)})
+            session.prepare({"x": (1, 600), "t": (600, 600)})
             for _ in range(2):
                 options = onnxruntime.RunOptions()
                 stop_soon(options, deadline_s)
@@ -183,7 +183,7 @@ def test_a_run_that_is_stopped_in_the_whole_model_says_so(deadline_s, kind):
 def stop_soon(options, deadline_s):
     """Have run options say that a run is to stop, where no deadline does."""
     if deadline_s is None:
-        threading.Timer(0.05, setattr, (options, "terminate", True)).start()
+        threading.Timer(0.15, setattr, (options, "terminate", True)).start()
 
 
 @pytest.mark.parametrize(("deadlines", "is_held"), [(Deadlines(3600.0), False), (None, True)])
