@@ -18,6 +18,7 @@ from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import array_type_of
 from nnadapter.onnx.signature import Signature
 from nnadapter.ray.columns import check_dtype, check_row
+from partition.graph import Value
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array], int], Sequence[Array]]
@@ -100,12 +101,25 @@ def checked_columns(signature: Signature, columns: Mapping[str, str], batch: Map
 def _checked(signature: Signature, name: str, column: str, values: Any) -> Array:
     array, value = np.asarray(values), signature.by_name[name]
     is_each = array.dtype.kind == "O" and value.dtype != "string"
+    if is_each:
+        _check_there(value, column, array)
     rows = [np.asarray(row) for row in array] if is_each else [array]
     for row in rows:
         check_dtype(value, column, "string" if row.dtype.kind in "OUST" else row.dtype.name)
     if value.dtype == "string":
         return array.astype(object)
     return _in_one(rows) if is_each else array
+
+
+def _check_there(value: Value, column: str, rows: Array) -> None:
+    """Refuse a row that is not there."""
+    for row, what in enumerate(rows):
+        if what is None:
+            raise InvalidInputError(
+                f"column {column!r} holds None, in row {row} of {len(rows)} that were handed over, and input "
+                f"{value.name!r} takes {value.dtype}; filter such rows out before",
+                name=value.name,
+            )
 
 
 def _in_one(rows: Sequence[Array]) -> Array:
