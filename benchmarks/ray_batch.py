@@ -44,6 +44,8 @@ BATCH, ACTORS, BLOCK = 64, 2, 1000
 """Rows of a run and of a block of the data; actors, and processes by hand."""
 WIDTH, SIDE = 64, 96
 """Of rows of numbers, and of pictures."""
+LOOK = 0.5
+"""Seconds from one look at the job to the next: each takes some milliseconds of the processors that the job has."""
 CYCLE = 20
 """Batches that a process by hand runs again and again."""
 
@@ -120,7 +122,7 @@ def main() -> None:
     arguments.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     chosen = arguments.parse_args()
     if {"throughput", "overhead"} & set(chosen.parts):
-        with cluster(cpus=4, store_bytes=2 << 30):
+        with cluster(cpus=ACTORS, store_bytes=2 << 30):  # Ray keeps a process ready for each
             if "throughput" in chosen.parts:
                 print_throughput(chosen.seconds, chosen.rounds)
             if "overhead" in chosen.parts:
@@ -172,7 +174,7 @@ def pace_of(make: Callable[[], Any], rows: int) -> Pace:
     done = threading.Event()
 
     def look() -> None:
-        while not done.wait(0.2):
+        while not done.wait(LOOK):
             counted = nna.ray.report(result).rows
             seen.append((time.perf_counter() - started, counted))
             if counted >= rows * (0.2, 0.8)[min(len(computed), 1)] and len(computed) < 2:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import signature as signature_of
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -79,7 +80,7 @@ def map_batches(
             0 where they decide.
         folder: that all machines see, for compiled files, which stay there. Without it they travel by Ray's object
             store. Programs in it are run: it is to be trusted as code is.
-        **ray_remote_args: what else actors are told, as `dataset.map_batches` takes it.
+        **ray_remote_args: what else actors are told, by the names that `dataset.map_batches` has for it.
 
     Raises:
         MissingExtraError: Ray is not installed.
@@ -115,7 +116,7 @@ def map_batches(
     known = _known_types(dataset, mapped, source.signature)
     request = replace(asked, shapes=_shapes(source.signature, mapped.columns, known, batch_size, input_shapes))
     _warn_of_processors(dataset, concurrency, num_cpus)
-    placed = _placing(request, num_cpus, device_share)
+    placed = _placing(dataset, request, num_cpus, device_share)
     contents = [ray.put(np.frombuffer(source.contents, np.uint8))]
     job = _job_actor(contents, request)
     made = dataset.map_batches(
@@ -229,7 +230,7 @@ def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cp
         )
 
 
-def _placing(request: Request, num_cpus: float, share: float) -> dict[str, Any]:
+def _placing(dataset: Any, request: Request, num_cpus: float, share: float) -> dict[str, Any]:
     """What Ray is told of actors: processors, and devices where machines say what they have."""
     import ray
 
@@ -240,6 +241,9 @@ def _placing(request: Request, num_cpus: float, share: float) -> dict[str, Any]:
     if not request.allows_cpu:
         check_declared(needs, cluster)
         return {"num_cpus": num_cpus, "resources": needs}
+    # Nothing else of Ray's says "there, or else anywhere" of resources, and with Ray 2.64 it goes: anywhere then.
+    if "ray_remote_args_fn" not in signature_of(dataset.map_batches).parameters:
+        return {"num_cpus": num_cpus}
     return {"num_cpus": num_cpus, "ray_remote_args_fn": partial(_where_there_is_room, needs)}
 
 

@@ -17,7 +17,8 @@ from partition.graph import Value
 
 _USUAL_ROWS, _MOST_ROWS = 512, 8192
 """Where it is not known how many rows there are or how large they become, and where both are."""
-_MOST_BYTES = 16 << 20
+_USUAL_BYTES, _MOST_BYTES = 16 << 20, 32 << 20
+"""The same of what goes in or comes out."""
 _TASKS_PER_ACTOR = 16
 _USUAL_SIZE = 256
 """Of a dimension that the model leaves open."""
@@ -40,11 +41,11 @@ def rows_at_once(
     made = {value.name: value for value in signature.outputs}
     fed = [signature.by_name[name] for name in inputs]
     fetched = [made[name] for name in outputs]
-    most = _USUAL_ROWS
+    size = max(_row_bytes(fed), _row_bytes(fetched), 1)
+    most = min(_USUAL_ROWS, _USUAL_BYTES // size)
     if rows is not None and all(value.shape is not None for value in (*fed, *fetched)):
-        most = min(_MOST_ROWS, max(most, rows // (actors * _TASKS_PER_ACTOR)))
-    fitting = min(most, _MOST_BYTES // max(_row_bytes(fed), _row_bytes(fetched), 1))
-    return batch_size * max(1, fitting // batch_size)
+        most = max(most, min(_MOST_ROWS, _MOST_BYTES // size, rows // (actors * _TASKS_PER_ACTOR)))
+    return batch_size * max(1, most // batch_size)
 
 
 def known_rows(dataset: Any) -> int | None:

@@ -114,10 +114,11 @@ class Job:
         totals.add(record)
 
     async def tell(self) -> Told:
-        """What is known by now."""
+        """What is known by now; not which tasks were counted, of which there may be millions."""
         newest = next(reversed(self._executions.values()), None)
+        told = newest and replace(newest, seen={})
         return Told(
-            newest, len(self._executions) + self._ended, self._kinds, self._made, self._compiles,
+            told, len(self._executions) + self._ended, self._kinds, self._made, self._compiles,
             tuple(self._sessions.values()),
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import array_type_of
 from nnadapter.onnx.signature import Signature
 from nnadapter.ray.columns import check_dtype, check_row
+from partition.graph import Value
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array], int], Sequence[Array]]
@@ -100,12 +101,25 @@ def checked_columns(signature: Signature, columns: Mapping[str, str], batch: Map
 def _checked(signature: Signature, name: str, column: str, values: Any) -> Array:
     array, value = np.asarray(values), signature.by_name[name]
     is_each = array.dtype.kind == "O" and value.dtype != "string"
+    if is_each:
+        _check_there(value, column, array)
     rows = [np.asarray(row) for row in array] if is_each else [array]
     for row in rows:
         check_dtype(value, column, "string" if row.dtype.kind in "OUST" else row.dtype.name)
     if value.dtype == "string":
         return array.astype(object)
     return _in_one(rows) if is_each else array
+
+
+def _check_there(value: Value, column: str, rows: Array) -> None:
+    """Refuse a row that is not there."""
+    for row, what in enumerate(rows):
+        if what is None:
+            raise InvalidInputError(
+                f"column {column!r} holds None, in row {row} of {len(rows)} that were handed over, and input "
+                f"{value.name!r} takes {value.dtype}; filter such rows out before",
+                name=value.name,
+            )
 
 
 def _in_one(rows: Sequence[Array]) -> Array:
@@ -152,12 +166,11 @@ def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping
 
 def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], count: int, run: Run) -> dict[str, Array]:
     """Run rows, one at least and as many at once as go; what comes of them by output, in the order of the rows."""
-    chunks = list(_chunks(axis, arrays, count))
-    made = [_given(axis, outputs, run(_feed(axis, arrays, rows), len(rows)), len(rows)) for rows in chunks]
-    if len(chunks) == 1 and len(chunks[0]) == count:
-        return {name: made[0][name] for name in outputs}
-    order: Any = np.argsort(np.concatenate([np.asarray(rows) for rows in chunks]), kind="stable") if chunks else []
-    return {name: _joined([each[name] for each in made], order) for name in outputs}
+    made = {name: _Gathered(count) for name in outputs}
+    for rows in _chunks(axis, arrays, count):
+        for name, result in zip(outputs, run(_feed(axis, arrays, rows), len(rows)), strict=True):
+            made[name].put(rows, _given(axis, name, result, len(rows)))
+    return {name: gathered.whole() for name, gathered in made.items()}
 
 
 def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
@@ -202,27 +215,51 @@ def _filled(array: Array, missing: int) -> Array:
     return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing > 0 else array
 
 
-def _given(axis: Axis, outputs: Sequence[str], results: Sequence[Array], count: int) -> dict[str, Array]:
-    """What a run gave, with an axis of its rows."""
-    given = {}
-    for name, result in zip(outputs, results, strict=True):
-        if name not in axis.stripped:
-            given[name] = np.asarray(result)[None]
-        elif np.ndim(result) == 0 or len(result) < count or (not axis.is_fixed and len(result) != count):
-            raise InvalidInputError(
-                f"output {name!r} has shape {list(np.shape(result))} for {count} rows: it has no axis of rows; leave "
-                "it out by outputs=[...]",
-                name=name,
-            )
-        else:
-            given[name] = np.asarray(result)[:count]
-    return given
+def _given(axis: Axis, name: str, result: Any, count: int) -> Array:
+    """What a run gave for an output, with an axis of its rows."""
+    array = np.asarray(result)
+    if name not in axis.stripped:
+        return array[None]
+    given = len(array) if array.ndim else 0
+    if given < count or (given > count and not axis.is_fixed):
+        raise InvalidInputError(
+            f"output {name!r} has shape {list(array.shape)} for {count} rows: it has no axis of rows; leave it out by "
+            "outputs=[...]",
+            name=name,
+        )
+    return array if given == count else array[:count]
 
 
-def _joined(parts: Sequence[Array], order: Any) -> Array:
-    """Rows of several runs in the order of the batch; an array of arrays where their shapes differ."""
-    if len({(part.shape[1:], part.dtype) for part in parts}) == 1:
-        whole: Array = np.concatenate(parts)[order]
-        return whole
-    rows = [row for part in parts for row in part]
-    return _in_one([rows[position] for position in order])
+class _Gathered:
+    """The rows of an output, which runs give in parts: where all are of one shape, each is copied once."""
+
+    __slots__ = ("_array", "_count", "_rows")
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._array: Array | None = None
+        self._rows: list[Array] | None = None
+        """Each for itself, where some differ."""
+
+    def put(self, rows: Sequence[int], part: Array) -> None:
+        """Take what came of some rows."""
+        array = self._array
+        if array is None:
+            if isinstance(rows, range) and len(rows) == self._count:
+                self._array = part  # all that there are
+                return
+            array = self._array = np.empty((self._count, *part.shape[1:]), part.dtype)
+        if self._rows is None and (part.shape[1:] != array.shape[1:] or part.dtype != array.dtype):
+            self._rows = list(array)
+        if self._rows is None:
+            array[slice(rows.start, rows.stop) if isinstance(rows, range) else rows] = part
+            return
+        for row, value in zip(rows, part, strict=True):
+            self._rows[row] = value
+
+    def whole(self) -> Array:
+        """All rows in their order; an array of arrays where their shapes differ."""
+        if self._rows is not None:
+            return _in_one(self._rows)
+        assert self._array is not None, "there is one row at least"
+        return self._array

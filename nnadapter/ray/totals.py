@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from nnadapter.ray.attempts import BatchKey
 
-_MOST_SHAPES = 256
+MOST_SHAPES = 256
 _MOST_INCIDENTS = 256
 OTHERS = "others"
 
@@ -75,7 +75,7 @@ class Totals:
             self._shape(shapes, numbers)
 
     def _shape(self, shapes: str, numbers: list[Any]) -> None:
-        has_room = shapes in self.shapes or len(self.shapes) < _MOST_SHAPES
+        has_room = shapes in self.shapes or len(self.shapes) < MOST_SHAPES
         runs, rows, seconds, slowest = numbers
         sums = self.shapes.setdefault(shapes if has_room else OTHERS, [0, 0, 0.0, 0.0])
         sums[0] += runs

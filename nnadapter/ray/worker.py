@@ -17,7 +17,7 @@ from nnadapter.ray.columns import check_names
 from nnadapter.ray.opened import Opened, open_here
 from nnadapter.ray.request import Request
 from nnadapter.ray.rows import Array, axis_of, batches_of, checked_columns, no_rows, row_shapes, run_rows
-from nnadapter.ray.totals import BatchRecord
+from nnadapter.ray.totals import MOST_SHAPES, OTHERS, BatchRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,28 +101,47 @@ class Worker:
         return results
 
 
+Devices = tuple[str, ...]
+"""Of the steps of a run."""
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+"""Of what was fed, by input."""
+
+
 @dataclass(slots=True)
 class Sums:
-    """What the runs of one batch did."""
+    """What runs did, noted of each as cheaply as it goes; it is put into words when somebody asks."""
 
     runs: int = 0
     seconds: float = 0.0
     fallen: int = 0
-    where: Counter[str] = field(default_factory=Counter)
+    rows: dict[Devices, int] = field(default_factory=dict)
     incidents: Counter[str] = field(default_factory=Counter)
-    shapes: dict[str, tuple[int, int, float, float]] = field(default_factory=dict)
+    shapes: dict[Shapes, tuple[int, int, float, float]] = field(default_factory=dict)
+    """Runs, rows, seconds of all, of the slowest."""
 
     def add(self, provenance: Any, feed: Mapping[str, Array], rows: int, seconds: float) -> None:
         """Count a run."""
         self.runs += 1
         self.seconds += seconds
-        self.where["+".join(dict.fromkeys(step.device for step in provenance.steps))] += rows
-        self.fallen += rows if provenance.fell_back else 0
+        devices = tuple([step.device for step in provenance.steps])
+        self.rows[devices] = self.rows.get(devices, 0) + rows
+        if provenance.fell_back:
+            self.fallen += rows
         for incident in provenance.incidents:
             self.incidents[f"{incident.device}: {incident.kind}"] += 1
-        shapes = ", ".join(f"{name}{list(array.shape)}" for name, array in feed.items())
+        shapes = tuple([(name, array.shape) for name, array in feed.items()])
+        if shapes not in self.shapes and len(self.shapes) >= MOST_SHAPES:
+            shapes = ()
         runs, before, total, slowest = self.shapes.get(shapes, (0, 0, 0.0, 0.0))
         self.shapes[shapes] = runs + 1, before + rows, total + seconds, max(slowest, seconds)
+
+    @property
+    def where(self) -> Counter[str]:
+        """Devices that the results came from, joined by `+`, and how many rows came from them."""
+        found: Counter[str] = Counter()
+        for devices, rows in self.rows.items():
+            found["+".join(dict.fromkeys(devices))] += rows
+        return found
 
     def record(self, key: BatchKey, opened: Opened, rows: int) -> BatchRecord:
         """The whole, as it travels."""
@@ -136,5 +155,9 @@ class Sums:
             where=tuple(self.where.items()),
             fallen=self.fallen,
             incidents=tuple(self.incidents.items()),
-            shapes=tuple((name, *numbers) for name, numbers in self.shapes.items()),
+            shapes=tuple((_words(shapes), *numbers) for shapes, numbers in self.shapes.items()),
         )
+
+
+def _words(shapes: Shapes) -> str:
+    return ", ".join(f"{name}{list(shape)}" for name, shape in shapes) or OTHERS

@@ -92,6 +92,31 @@ def _errors(data):
         nna.ray.report(data)
 
 
+def test_actors_go_anywhere_where_ray_cannot_be_asked_for_each(monkeypatch):
+    import ray
+
+    from nnadapter.ray.batch import _placing
+    from nnadapter.ray.request import request_of
+    from nnadapter.ray.source import read_source
+
+    class Now:
+        def map_batches(self, fn, ray_remote_args_fn=None):
+            """As Ray has it."""
+
+    class Later:
+        def map_batches(self, fn, resources=None):
+            """As Ray 2.64 will."""
+
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0, FAULTY: 1.0})
+    settings = {"devices": "faulty:fake_npu", "options": None, "threads": 1, "num_cpus": 1, "folder": None}
+    source = read_source(MODEL)
+    there, anywhere = (request_of(source, without_device=without, **settings) for without in ("error", "cpu"))
+    for dataset in (Now(), Later()):
+        assert _placing(dataset, there, 1, 0.5) == {"num_cpus": 1, "resources": {FAULTY: 0.5}}
+    assert _placing(Now(), anywhere, 1, 0.5).keys() == {"num_cpus", "ray_remote_args_fn"}
+    assert _placing(Later(), anywhere, 1, 0.5) == {"num_cpus": 1}
+
+
 class Client:
     """Asks the server as any program would."""
 

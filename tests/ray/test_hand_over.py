@@ -28,10 +28,16 @@ def signature(row, made, *, dtype="float32"):
         ((16,), (16,), 1000, 2, 512),
         ((3, 224, 224), (1000,), 10**6, 1, 64),
         ((16,), (128, 768), 10**6, 1, 64),
-        (("L",), ("L", 4), 10**6, 1, 4096),
+        (("L",), ("L", 4), 10**6, 1, 8192),
+        ((3, 96, 96), (1000,), None, 1, 128),
+        ((3, 96, 96), (1000,), 4000, 2, 128),
+        ((3, 96, 96), (1000,), 10**6, 2, 256),
     ],
-    ids=["unknown number", "unknown size", "small", "for two", "few", "pictures", "much comes out", "open sizes"],
-)
+    ids=[
+        "unknown number", "unknown size", "small", "for two", "few", "large pictures", "much comes out", "open sizes",
+        "an unknown number of pictures", "few pictures", "many pictures",
+    ],
+)  # fmt: skip
 def test_small_rows_come_by_the_thousand(row, made, rows, actors, expected):
     given = rows_at_once(signature(row, made), ["x"], ["y"], batch_size=64, rows=rows, actors=actors)
     assert given == expected

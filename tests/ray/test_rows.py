@@ -96,6 +96,11 @@ def test_lists_of_one_length_are_a_tensor():
     [
         (ROWS.astype(np.float64), "InputTypeError", r"'c' holds float64, and input 'x' takes float32.*astype"),
         (np.array(["a", "b"]), "InputTypeError", "'c' holds string"),
+        (
+            np.array([ROWS[0], None, ROWS[1]], object),
+            "InvalidInputError",
+            r"'c' holds None, in row 1 of 3 .*'x' takes f",
+        ),
         (ROWS[:, :2], "InvalidInputError", r"'c' have shape \[2\], and input 'x' takes \['N', 3\]: rows of \[3\]"),
     ],
 )

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+from types import SimpleNamespace
+
+import numpy as np
 
 from nnadapter.ray.attempts import BatchKey
 from nnadapter.ray.compiled import Made
 from nnadapter.ray.facts import job_facts
-from nnadapter.ray.job import SessionRecord, Told
+from nnadapter.ray.job import Job, SessionRecord, Told
 from nnadapter.ray.job_report import JobReport
 from nnadapter.ray.kinds import Kind, kind_here
 from nnadapter.ray.request import Request
 from nnadapter.ray.totals import BatchRecord, Totals
+from nnadapter.ray.worker import Sums
 
 
 def record(task, ordinal, rows=64, where="fake_npu", fallen=0):
@@ -44,6 +49,41 @@ def test_shapes_and_incidents_are_bounded():
     for number in range(1000):
         sums.add(record("0", number, number + 1))
     assert len(sums.shapes) <= 257 and sum(row[0] for row in sums.shapes.values()) == 1000
+
+
+def test_who_asks_is_not_told_every_task():
+    async def job():
+        made = Job([b""], None)
+        for task in ("0", "1", "0"):
+            await made.add(record(task, 0))
+        return await made.tell(), await made.add(record("1", 0)), await made.tell()
+
+    before, _, after = asyncio.run(job())
+    assert before.totals.seen == after.totals.seen == {}
+    assert (before.totals.repeated_batches, after.totals.repeated_batches, after.totals.batches) == (1, 2, 2)
+
+
+def test_runs_are_put_into_words_by_devices_and_shapes():
+    class Step:
+        def __init__(self, device):
+            self.device = device
+
+    class Provenance:
+        fell_back, incidents = False, ()
+
+        def __init__(self, *devices):
+            self.steps = [Step(device) for device in devices]
+
+    sums = Sums()
+    for rows, devices in ((4, ("a", "cpu", "a")), (2, ("a", "cpu")), (4, ("cpu",))):
+        sums.add(Provenance(*devices), {"x": np.zeros((rows, 3)), "z": np.zeros(rows)}, rows, rows / 2)
+    assert sums.where == {"a+cpu": 6, "cpu": 4}
+    for rows in range(300):
+        sums.add(Provenance("cpu"), {"x": np.zeros(rows)}, 1, 0.5)
+    kind = SimpleNamespace(name="kind-1")
+    made = sums.record(BatchKey("once", "0", 0), SimpleNamespace(machine="node-1", kind=kind), 10)
+    assert made.shapes[:2] == (("x[4, 3], z[4]", 2, 8, 4.0, 2.0), ("x[2, 3], z[2]", 1, 2, 1.0, 1.0))
+    assert len(made.shapes) == 257 and made.shapes[-1][:3] == ("others", 46, 46)
 
 
 def report():
