@@ -20,9 +20,12 @@ from nnadapter.costs.stored import write_kept
 from nnadapter.drivers import registry
 from tests.c_compiler import COMPILER, acme_among_devices
 from tests.installed import hide, hide_from_children
+from tests.made_once import operator_tests_made_once
 
 VARIABLES = tuple(f"NNADAPTER_{name}" for name in ("CACHE_DIR", "DEVICES", "DRIVER_PATH", "FAULTS", "ISOLATE"))
 """Of the environment, that nnadapter reads."""
+POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only for those who ask for them by `-m`."""
 
@@ -34,6 +37,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """The short form draws the same examples each time: what it decides must not hang on chance. Long forms look on."""
     asked = any(name in config.option.markexpr for name in LONG)
     settings.load_profile("anew" if asked else "repeatable")
+    for pool in POOLS:  # workers share the processors: threads that look out for work take them from other workers
+        os.environ.setdefault(pool, "1")
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         _keep_bytecode(config)
 
@@ -170,12 +175,25 @@ def empty_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def of_the_cpu(tmp_path_factory):
-    """A calibration of the CPU, made in the least time, by the first worker that needs it."""
+def shared(tmp_path_factory):
+    """A folder of all workers."""
     base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "calibration_of_the_cpu.json"
-    if shared.exists():
-        return read_calibration(shared)
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session", autouse=True)
+def onnx_cases(shared):
+    """onnx's own operator tests are made by the first worker that needs them."""
+    with operator_tests_made_once(shared / "operator_tests"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def of_the_cpu(shared):
+    """A calibration of the CPU, made in the least time, by the first worker that needs it."""
+    kept = shared / "calibration_of_the_cpu.json"
+    if kept.exists():
+        return read_calibration(kept)
     made = calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
-    write_kept(shared, contents_of(made))
+    write_kept(kept, contents_of(made))
     return made
