@@ -175,23 +175,23 @@ def empty_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def shared(tmp_path_factory):
-    """A folder of all workers."""
+def folder_of_all_workers(tmp_path_factory):
+    """Where they leave for each other what takes seconds to make."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session", autouse=True)
-def onnx_cases(shared):
+def onnx_cases(folder_of_all_workers):
     """onnx's own operator tests are made by the first worker that needs them."""
-    with operator_tests_made_once(shared / "operator_tests"):
+    with operator_tests_made_once(folder_of_all_workers / "operator_tests"):
         yield
 
 
 @pytest.fixture(scope="session")
-def of_the_cpu(shared):
+def of_the_cpu(folder_of_all_workers):
     """A calibration of the CPU, made in the least time, by the first worker that needs it."""
-    kept = shared / "calibration_of_the_cpu.json"
+    kept = folder_of_all_workers / "calibration_of_the_cpu.json"
     if kept.exists():
         return read_calibration(kept)
     made = calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
