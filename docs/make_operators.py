@@ -274,9 +274,9 @@ def _tests() -> Iterator[tuple[onnx.ModelProto, Sequence[Any]]]:
     """The tests of one node that has a converter, with the first set of inputs of each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases  # slow: it computes every result
+        from onnx.backend.test.loader import load_model_tests  # slow: it computes every result
 
-        for case in collect_testcases(None):
+        for case in load_model_tests(kind="node"):
             model, data = case.model, case.data_sets
             if model is None or data is None or len(model.graph.node) != 1:
                 continue

@@ -18,11 +18,15 @@ from nnadapter.costs.calibration_files import contents_of, read_calibration
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.costs.stored import write_kept
 from nnadapter.drivers import registry
+from nnadapter.drivers.onnxruntime.driver import CpuContext
 from tests.c_compiler import COMPILER, acme_among_devices
 from tests.installed import hide, hide_from_children
+from tests.made_once import operator_tests_made_once
 
 VARIABLES = tuple(f"NNADAPTER_{name}" for name in ("CACHE_DIR", "DEVICES", "DRIVER_PATH", "FAULTS", "ISOLATE", "LOG"))
 """Of the environment, that nnadapter reads."""
+POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
 LONG = ("fuzz", "sweep")
 """Markers of long forms, which run only for those who ask for them by `-m`."""
 
@@ -34,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """The short form draws the same examples each time: what it decides must not hang on chance. Long forms look on."""
     asked = any(name in config.option.markexpr for name in LONG)
     settings.load_profile("anew" if asked else "repeatable")
+    for pool in POOLS:  # workers share the processors: threads that look out for work take them from other workers
+        os.environ.setdefault(pool, "1")
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         _keep_bytecode(config)
 
@@ -170,12 +176,27 @@ def empty_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def of_the_cpu(tmp_path_factory):
-    """A calibration of the CPU, made in the least time, by the first worker that needs it."""
+def folder_of_all_workers(tmp_path_factory):
+    """Where they leave for each other what takes seconds to make."""
     base = tmp_path_factory.getbasetemp()
-    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "calibration_of_the_cpu.json"
-    if shared.exists():
-        return read_calibration(shared)
-    made = calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
-    write_kept(shared, contents_of(made))
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session", autouse=True)
+def onnx_cases(folder_of_all_workers):
+    """onnx's own operator tests are made by the first worker that needs them."""
+    with operator_tests_made_once(folder_of_all_workers / "operator_tests"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def of_the_cpu(folder_of_all_workers):
+    """A calibration of the CPU, made in the least time, by the first worker that needs it."""
+    kept = folder_of_all_workers / "calibration_of_the_cpu.json"
+    if kept.exists():
+        return read_calibration(kept)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CpuContext, "compile_whole", CpuContext.compile)  # threads that spin between runs take 10 seconds
+        made = calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
+    write_kept(kept, contents_of(made))
     return made

@@ -70,17 +70,18 @@ def seconds_of(model, slow, times) -> float:
 
 class MeteredExecution(Execution):
     def __init__(self, model, options):
-        self.model, self.options, self.runs = model, options, 0
+        self.options, self.runs = options, 0
+        self.seconds = seconds_of(model, options["slow"], options["times"])
+        self.types = [model.operands[each].type for each in model.outputs]
         self.number = STATE["made"] = STATE["made"] + 1
 
     def compute(self, inputs):
         self.runs += 1
         slower = 30.0 if self.options["disturbed"] and self.runs % 4 == 0 else 1.0
-        STATE["now"] += seconds_of(self.model, self.options["slow"], self.options["times"]) * slower
+        STATE["now"] += self.seconds * slower
         if STATE["ran"] is not None:
             STATE["ran"].append(self.number)
-        types = [self.model.operands[each].type for each in self.model.outputs]
-        return [np.zeros(each.dimensions, each.dtype.array_type) for each in types]
+        return [np.zeros(each.dimensions, each.dtype.array_type) for each in self.types]
 
 
 class MeteredProgram(Program):

@@ -65,7 +65,8 @@ def _find_locks_of_properties() -> None:
 
     They are found before a fork: to look at all classes in the new process would copy the pages that they lie on.
     """
-    new = [(name, module) for name, module in list(sys.modules.items()) if name.startswith(_OURS) and name not in _seen]
+    modules = sys.modules.copy()  # in one step: a list of pairs lets the collector run, and others import meanwhile
+    new = [(name, module) for name, module in modules.items() if name.startswith(_OURS) and name not in _seen]
     _seen.update(name for name, _ in new)
     for name, module in new:
         for owner in list(vars(module).values()):

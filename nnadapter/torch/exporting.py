@@ -26,6 +26,7 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
+from torch.onnx import _constants
 from torch.onnx._internal.exporter import _core
 from torch.utils import _pytree as pytree
 
@@ -96,6 +97,19 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
         except WrongType as wrong:
             raise NotExported(target, wrong.detail) from wrong
     _name_for_lines(model.graph.node)
+    return model
+
+
+def export_program(program: ExportedProgram) -> onnx.ModelProto:
+    """Return what `torch.onnx.export` writes of a program, which makes its table of operators anew each time.
+
+    Raises:
+        OnnxExporterError: the exporter fails.
+    """
+    opset = _constants.ONNX_DEFAULT_OPSET
+    model: onnx.ModelProto = _core.export(
+        program, registry=registry(opset), opset_version=opset, verbose=False
+    ).model_proto
     return model
 
 

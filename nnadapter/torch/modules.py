@@ -80,6 +80,7 @@ def _exported(name: str, program: Any) -> onnx.ModelProto:
     import torch
 
     try:
+        from nnadapter.torch.exporting import export_program
         from nnadapter.torch.operators import decomposition_table
         from nnadapter.torch.promotion import WrongType
     except ImportError as error:
@@ -90,7 +91,7 @@ def _exported(name: str, program: Any) -> onnx.ModelProto:
             _refuse_changes(name, program.graph_signature)
             _refuse_others(name, program.graph.nodes)
             likes = {node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}
-            model: onnx.ModelProto = torch.onnx.export(program, dynamo=True, verbose=False).model_proto
+            model = export_program(program)
             _keep_types(model, likes)
     except (torch.onnx.OnnxExporterError, WrongType) as error:
         raise InvalidModelError(

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch.onnx._internal.exporter import _decomp, _dispatching, _registration
+from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _registration
 
 from nnadapter.torch.decompositions import OWN
 from nnadapter.torch.quiet import quiet
@@ -37,10 +37,10 @@ _BY_STRIDES = frozenset((torch.ops.aten.as_strided_scatter.default,))
 
 
 @cache
-def registry() -> Any:
+def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
     """The exporter's table from operators of ATen to functions that write ONNX; made once, it takes half a second."""
     with quiet():
-        made = _registration.ONNXRegistry.from_torchlib()
+        made = _registration.ONNXRegistry.from_torchlib(opset)
     register(made)
     return made
 

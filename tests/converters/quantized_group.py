@@ -103,7 +103,7 @@ class Group:
 
     def expected(self, optimized):
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
+        options.log_severity_level, options.intra_op_num_threads = 4, 1
         level = onnxruntime.GraphOptimizationLevel
         options.graph_optimization_level = level.ORT_ENABLE_ALL if optimized else level.ORT_DISABLE_ALL
         session = onnxruntime.InferenceSession(self.model.SerializeToString(), options)

@@ -92,7 +92,7 @@ def _value(info: onnx.ValueInfoProto) -> Value:
 def expected(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
     """What ONNX Runtime computes, or onnx.reference where ONNX Runtime does not know the op, version or type."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return list(session.run(None, dict(feeds)))

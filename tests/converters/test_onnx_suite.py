@@ -25,9 +25,9 @@ _ROUNDED_BETWEEN = {
 def cases():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
+        from onnx.backend.test.loader import load_model_tests
 
-        return [case for case in collect_testcases(None) if case.model is not None and _is_plain(case)]
+        return [case for case in load_model_tests(kind="node") if case.model is not None and _is_plain(case)]
 
 
 def _is_plain(case):

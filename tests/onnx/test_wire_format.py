@@ -13,7 +13,9 @@ def test_numbers_come_back(value):
     assert varint(written, 0) == (value, len(written))
 
 
-@pytest.mark.parametrize("contents", [b"\x80", b"\x80" * 11 + b"\0", b"\x80" * 1_000_000])
+@pytest.mark.parametrize(
+    "contents", [b"\x80", b"\x80" * 11 + b"\0", b"\x80" * 1_000_000], ids=["cut short", "too long", "a megabyte"]
+)
 def test_numbers_that_do_not_end_are_refused(contents):
     with pytest.raises(IndexError):
         varint(contents, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import numpy as np
@@ -12,9 +13,13 @@ torch = pytest.importorskip("torch", reason="needs the package torch")
 from functorch.compile import make_boxed_func  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._subclasses.fake_tensor import unset_fake_temporarily  # noqa: E402
+from torch.onnx._internal.exporter._registration import ONNXRegistry  # noqa: E402
 
 import nnadapter as nna  # noqa: E402
 from nnadapter.torch.decompositions import decompositions  # noqa: E402
+
+_table = functools.cache(ONNXRegistry.from_torchlib)
+"""What the exporter writes operators by: it makes this anew for each graph, which takes half of its time."""
 
 
 def compiled(function, device="fake_npu"):
@@ -40,7 +45,8 @@ def compiled(function, device="fake_npu"):
 
 
 def _session(graph, examples, device):
-    with warnings.catch_warnings(), torch.no_grad(), unset_fake_temporarily():
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(), torch.no_grad(), unset_fake_temporarily():
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(_table))
         warnings.simplefilter("ignore")
         program = torch.onnx.export(graph.eval(), tuple(examples), dynamo=True, verbose=False)
     return nna.InferenceSession(program.model_proto.SerializeToString(), devices=[device])

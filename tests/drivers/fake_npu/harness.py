@@ -82,7 +82,9 @@ def oracle(op_type, arrays, attributes=None, constants=(), outputs=1, opset=22):
         [numpy_helper.from_array(arrays[position], names[position]) for position in constants],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    session = onnxruntime.InferenceSession(onnx.shape_inference.infer_shapes(model).SerializeToString())
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(onnx.shape_inference.infer_shapes(model).SerializeToString(), options)
     results = session.run(None, given)
     return results[0] if outputs == 1 else results
 

@@ -75,9 +75,9 @@ def test_every_row_of_the_schema_table(row, empty):
 def test_what_onnx_s_operator_tests_become():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
+        from onnx.backend.test.loader import load_model_tests
 
-        cases = [case for case in collect_testcases(None) if case.model is not None and suite._is_plain(case)]
+        cases = [case for case in load_model_tests(kind="node") if case.model is not None and suite._is_plain(case)]
     models = [conversion.model for conversion, _ in map(suite._converted, cases) if suite._reason(conversion) is None]
     assert len(models) > 550
     for model in models:
