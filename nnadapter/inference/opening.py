@@ -95,7 +95,7 @@ def _of_module(source: Any, second: Any) -> tuple[Any, Any]:
     """A PyTorch module as a model: what stands behind it are its inputs, and no session options. Others as they are."""
     if isinstance(source, (str, os.PathLike, bytes)):
         return source, second
-    from nnadapter.torch.modules import is_module, model_of
+    from nnadapter.torch_models.modules import is_module, model_of
 
     return (model_of(source, second), None) if is_module(source) else (source, second)
 

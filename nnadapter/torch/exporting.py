@@ -29,10 +29,10 @@ from torch.export.graph_signature import (
 from torch.onnx._internal.exporter import _core
 from torch.utils import _pytree as pytree
 
-from nnadapter.torch.operators import is_size, registry
-from nnadapter.torch.promotion import WrongType, keep_type
-from nnadapter.torch.quiet import quiet
 from nnadapter.torch.sources import line_of, short
+from nnadapter.torch_models.operators import is_size, registry
+from nnadapter.torch_models.promotion import WrongType, keep_type
+from nnadapter.torch_models.quiet import quiet
 
 if TYPE_CHECKING:
     import onnx

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidOptionError, ModelFileError, NNAdapterError, describe
-from nnadapter.torch.modules import is_module, model_of
-from nnadapter.torch.requirements import require_torch
+from nnadapter.torch_models.modules import is_module, model_of
+from nnadapter.torch_models.requirements import require_torch
 
 if TYPE_CHECKING:
     import onnx

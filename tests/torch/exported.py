@@ -14,7 +14,7 @@ from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._subclasses.fake_tensor import unset_fake_temporarily  # noqa: E402
 
 import nnadapter as nna  # noqa: E402
-from nnadapter.torch.decompositions import decompositions  # noqa: E402
+from nnadapter.torch_models.decompositions import decompositions  # noqa: E402
 
 
 def compiled(function, device="fake_npu"):
