@@ -87,6 +87,9 @@ class Container:
         part = self.parts[number]
         if kind and part.kind != kind:
             raise self.damaged(f"part {number} is {part.kind!r}, expected {kind!r}")
+        return self._checked_data(number, part)
+
+    def _checked_data(self, number: int, part: Part) -> memoryview:
         data = self._data[part.offset : part.offset + part.length]
         if number not in self._checked:
             if zlib.crc32(data) != part.crc32:
