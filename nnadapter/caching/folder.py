@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from nnadapter.caching.entry import MADE, Entry, UnusableError, read_entry, write_entry
 from nnadapter.caching.key import Key, differences, nearest, short_parts
+from nnadapter.caching.outcome import warn_once
 from nnadapter.files.container import ContainerWriter
 from nnadapter.files.replacing import replace_file
 
@@ -78,6 +79,20 @@ class Folder:
         if isinstance(found, Entry) and not found.is_for(key):
             return Miss("there is an entry of its name, and its key is another one", is_defect=True)
         return found
+
+    def contents(self, key: Key) -> memoryview | Miss:
+        """Return what the entry of a key holds, or why there is nothing."""
+        found = self.find(key)
+        try:
+            return found if isinstance(found, Miss) else found.made
+        except UnusableError as error:
+            return Miss(f"there is an entry, and {error}", is_defect=True)
+
+    def told(self, miss: Miss) -> str:
+        """Return why there is nothing; a person is warned where something is wrong."""
+        if miss.is_defect:
+            warn_once(f"cache {str(self.path)!r}: {miss.why}; it is made anew")
+        return miss.why
 
     def named(self, name: str) -> Entry | Miss:
         """Return the entry of a name that another entry gives, or why there is none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +14,6 @@ if TYPE_CHECKING:
     import onnx
 
 _INSTEAD = "torch.compile(module, backend='nnadapter')"
-
-
-def is_module(source: object) -> bool:
-    """Whether `source` is a PyTorch module or an exported program; PyTorch is not imported to find out."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    return isinstance(source, (torch.nn.Module, torch.export.ExportedProgram))
 
 
 def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:

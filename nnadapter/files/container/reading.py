@@ -16,7 +16,6 @@ from stat import S_ISREG
 
 from nnadapter import limits
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.beginning import MAGIC
 from nnadapter.files.container.layout import (
     ADVICE,
     ALIGNMENT,
@@ -26,6 +25,7 @@ from nnadapter.files.container.layout import (
     Part,
     aligned,
 )
+from nnadapter.files.source_kind import MAGIC
 
 _DIGEST_BYTES = 32
 _CHECKED_BYTES = 1 << 24
