@@ -93,9 +93,10 @@ def _of_onnx(
     arguments: Mapping[str, Any],
 ) -> Opened:
     """By plans that were kept, on the CPU alone, or in whichever way the devices say that come first."""
+    is_alone = requests in (CPU, [CPU])
     is_plain = options is None and session_options is None and not providers[0]
     chosen, make = of_session(options_from(options)), None
-    if chosen.cache_dir not in (None, False) and requests not in (CPU, [CPU]):
+    if chosen.cache_dir not in (None, False) and not is_alone:
         from nnadapter.kept_plans.asking import can_be_kept
 
         if can_be_kept(requests, chosen, session_options):
@@ -111,7 +112,7 @@ def _of_onnx(
         from nnadapter.running.planned import PlannedEngine
 
         make = with_checks(make or PlannedEngine, chosen)
-    if is_plain and requests in (CPU, [CPU]) and isinstance(source, (str, os.PathLike, bytes)):
+    if is_plain and is_alone and isinstance(source, (str, os.PathLike, bytes)):
         from nnadapter.running.host import host_alone
 
         engine = host_alone(source, arguments)
@@ -119,7 +120,7 @@ def _of_onnx(
             return engine, (CPU,)
     from nnadapter.drivers.selection import accelerates_first
 
-    begun = None
+    begun = None  # whose weights are read by threads while modules are imported and devices opened
     is_timed = chosen.trace is not None or session_options is not None  # when it is read is told, or may be
     if isinstance(source, (str, os.PathLike)) and not is_timed and accelerates_first(requests):
         from nnadapter.onnx.beginning import BegunModel
