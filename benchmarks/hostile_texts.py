@@ -10,7 +10,7 @@ from pathlib import Path
 import nnadapter as nna
 from benchmarks.hostile import tagged
 from nnadapter.cli import main
-from nnadapter.files.beginning import MAGIC
+from nnadapter.files.source_kind import MAGIC
 from nnadapter.ir import protobuf
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.reports.reading import read_report

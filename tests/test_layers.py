@@ -20,23 +20,10 @@ RANKS = [
     ("nnadapter.errors", "nnadapter.include", "nnadapter.limits", "nnadapter.policies"),
     ("nnadapter.process", "nnadapter.files"),
     ("nnadapter.ir", "nnadapter.traces"),
-    (
-        "nnadapter.memory",
-        "nnadapter.onnx",
-        "nnadapter.torch.layouts",
-        "nnadapter.torch.views",
-        "nnadapter.torch.recurrence",
-        "nnadapter.torch.quiet",
-    ),
-    (
-        "nnadapter.converters",
-        "nnadapter.exporting",
-        "nnadapter.drivers",
-        "nnadapter.torch.decompositions",
-        "nnadapter.torch.promotion",
-    ),
-    ("nnadapter.rules", "nnadapter.kernels", "nnadapter.torch.operators", "nnadapter.torch.requirements"),
-    ("nnadapter.options", "nnadapter.runtime", "nnadapter.torch.modules"),
+    ("nnadapter.memory", "nnadapter.onnx", "nnadapter.torch_models"),
+    ("nnadapter.converters", "nnadapter.exporting", "nnadapter.drivers"),
+    ("nnadapter.rules", "nnadapter.kernels"),
+    ("nnadapter.options", "nnadapter.runtime"),
     ("nnadapter.eager", "nnadapter.plan_files", "nnadapter.caching"),
     ("nnadapter.offering",),
     ("nnadapter.costs", "nnadapter.paddle_models"),
@@ -140,7 +127,7 @@ def test_imports_go_one_way(name):
 
 
 OPENVINO = ("nnadapter.drivers.openvino.engine",)
-TORCH = ("nnadapter.torch",)
+TORCH = ("nnadapter.torch", "nnadapter.torch_models")
 PADDLE = ("nnadapter.paddle_models.checking", "nnadapter.paddle_models.worker")
 XLA = ("nnadapter.drivers.xla",)
 RAY = ("nnadapter.ray",)

@@ -29,7 +29,7 @@ OF_CPU = {
     "nnadapter.drivers.onnxruntime.values",
     "nnadapter.errors",
     "nnadapter.files",
-    "nnadapter.files.beginning",
+    "nnadapter.files.source_kind",
     "nnadapter.inference",
     "nnadapter.inference.opening",
     "nnadapter.inference.session",

@@ -18,12 +18,12 @@ from weakref import WeakKeyDictionary
 
 from nnadapter.caching.answers import mentions, read_admission, read_verdicts, write_admission, write_verdicts
 from nnadapter.caching.digests import digest_of
-from nnadapter.caching.entry import Entry, UnusableError
+from nnadapter.caching.entry import Entry
 from nnadapter.caching.fingerprints import surroundings
 from nnadapter.caching.folder import Folder, Miss
 from nnadapter.caching.forms import form_of
 from nnadapter.caching.key import Key, KeyPart, told_part
-from nnadapter.caching.outcome import Outcome, warn_once, warn_unwritten
+from nnadapter.caching.outcome import Outcome, warn_unwritten
 from nnadapter.drivers.border import ask_admission, bind, checked_program
 from nnadapter.drivers.capability import ModelForm, OptionValues
 from nnadapter.drivers.crashes import named_call
@@ -81,11 +81,8 @@ class CachedContext(Context):
     def checked(self, model: SegmentModel) -> bytes | None:
         """What was found when a program of a segment was checked; None where it never was, or nothing is known."""
         keyed, _ = self._keyed(CHECKED, model, whole=False)
-        found = None if keyed is None else self._folder.find(keyed.key)
-        try:
-            return bytes(found.made) if isinstance(found, Entry) else None
-        except UnusableError:
-            return None
+        found = None if keyed is None else self._folder.contents(keyed.key)
+        return bytes(found) if isinstance(found, memoryview) else None
 
     def keep_checked(self, model: SegmentModel, found: bytes) -> None:
         """Keep what was found when a program of a segment was checked, for as long as its driver is the same."""
@@ -156,13 +153,11 @@ class CachedContext(Context):
         keyed, why = self._keyed(PROGRAM, model, whole=whole)
         self._last = None
         if keyed is not None:
-            found: Entry | Program | Miss = self._folder.find(keyed.key)
-            if isinstance(found, Entry):
-                found = self._deserialized(found)
+            found = self._deserialized(keyed.key)
             if isinstance(found, Program):
                 self._outcomes[found], self._entries[found] = Outcome(True), keyed.key
                 return found
-            why = self._told(found)
+            why = self._folder.told(found)
         if self._was_spared:
             self._ask_after_all(model)
         started = time.perf_counter()
@@ -170,15 +165,15 @@ class CachedContext(Context):
         self._keep(keyed, why, program, time.perf_counter() - started)
         return program
 
-    def _deserialized(self, entry: Entry) -> Program | Miss:
+    def _deserialized(self, key: Key) -> Program | Miss:
+        blob = self._folder.contents(key)
+        if isinstance(blob, Miss):
+            return blob
         try:
-            blob = entry.made
             says = named_call(self._device, "check_blob")(self.inner.check_blob, blob)
             if says not in _FITTING:
                 return Miss(f"there is an entry, and its driver does not take it back ({says})")
             return checked_program(named_call(self._device, "deserialize")(self.inner.deserialize_view, blob))
-        except UnusableError as error:
-            return Miss(f"there is an entry, and {error}", is_defect=True)
         except FAILURES as error:  # a driver may raise anything; this is its border
             return Miss(f"there is an entry, and its driver does not take it back: {describe(error)}", is_defect=True)
 
@@ -225,16 +220,16 @@ class CachedContext(Context):
     ) -> _Answer:
         """What the driver said of a model, here or before."""
         keyed = self._keyed(kind, model, whole=False)[0] if self._form is ModelForm.ONNX else None
-        found = None if keyed is None else self._folder.find(keyed.key)
-        if isinstance(found, Entry):
+        found = None if keyed is None else self._folder.contents(keyed.key)
+        if isinstance(found, memoryview):
             try:
-                answer = read(found.made)
+                answer = read(found)
                 self._was_spared = True
                 return answer
-            except (UnusableError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
                 found = Miss(f"there is an entry, and {describe(error)}", is_defect=True)
-        if found is not None:
-            self._told(found)
+        if isinstance(found, Miss):
+            self._folder.told(found)
         started = time.perf_counter()
         answer = ask(model)
         seconds = time.perf_counter() - started
@@ -243,12 +238,6 @@ class CachedContext(Context):
             if made is not None:
                 self._stored(keyed, made, seconds)
         return answer
-
-    def _told(self, miss: Miss) -> str:
-        """Why there is nothing; a person is warned where something is wrong."""
-        if miss.is_defect:
-            warn_once(f"cache {str(self._folder.path)!r}: {miss.why}; it is made anew")
-        return miss.why
 
     def _keyed(self, kind: str, model: SegmentModel, *, whole: bool) -> tuple[_Keyed | None, str]:
         """The key of a model, or None and why it has none."""

@@ -17,7 +17,7 @@ from nnadapter.files.container.layout import Part
 
 FORMAT = 1
 """Raised whenever entries change their meaning; others are not used."""
-_KEY, _MADE = "cache.key", "cache.made"
+_KEY, MADE = "cache.key", "cache.made"
 """Kinds of parts."""
 
 
@@ -48,7 +48,7 @@ class Entry:
             UnusableError: it is not what it was.
         """
         try:
-            return self.container.contents(1, _MADE)
+            return self.container.contents(1, MADE)
         except CompiledModelError as error:
             raise _damaged(error) from error
 
@@ -65,12 +65,7 @@ class Entry:
         return self.kind == key.kind and {name: part.digest for name, part in self.parts.items()} == digests
 
 
-def write_entry(file: BinaryIO, key: Key, made: bytes | memoryview, seconds: float) -> None:
-    """Write an entry into a file, which is empty."""
-    write_parts(file, key, lambda writer: writer.add(_MADE, made), seconds)
-
-
-def write_parts(file: BinaryIO, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> None:
+def write_entry(file: BinaryIO, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> None:
     """Write an entry of parts that `fill` adds into a file, which is empty."""
     parts = {name: {"digest": part.digest, "words": dict(part.words)} for name, part in key.parts.items()}
     told = {"format": FORMAT, "kind": key.kind, "seconds": seconds, "parts": parts}

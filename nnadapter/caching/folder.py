@@ -17,8 +17,9 @@ from pathlib import Path
 from stat import S_IMODE, S_IWGRP, S_IWOTH
 from typing import BinaryIO
 
-from nnadapter.caching.entry import Entry, UnusableError, read_entry, write_entry, write_parts
+from nnadapter.caching.entry import MADE, Entry, UnusableError, read_entry, write_entry
 from nnadapter.caching.key import Key, differences, nearest, short_parts
+from nnadapter.caching.outcome import warn_once
 from nnadapter.files.container import ContainerWriter
 from nnadapter.files.replacing import replace_file
 
@@ -79,6 +80,20 @@ class Folder:
             return Miss("there is an entry of its name, and its key is another one", is_defect=True)
         return found
 
+    def contents(self, key: Key) -> memoryview | Miss:
+        """Return what the entry of a key holds, or why there is nothing."""
+        found = self.find(key)
+        try:
+            return found if isinstance(found, Miss) else found.made
+        except UnusableError as error:
+            return Miss(f"there is an entry, and {error}", is_defect=True)
+
+    def told(self, miss: Miss) -> str:
+        """Return why there is nothing; a person is warned where something is wrong."""
+        if miss.is_defect:
+            warn_once(f"cache {str(self.path)!r}: {miss.why}; it is made anew")
+        return miss.why
+
     def named(self, name: str) -> Entry | Miss:
         """Return the entry of a name that another entry gives, or why there is none."""
         found = self._read(self.path / name) if _is_entry(name) and Path(name).name == name else None
@@ -88,11 +103,30 @@ class Folder:
         """Write an entry, and drop others where there is too much; return why it was not kept, empty if it was."""
         if len(made) > self.max_bytes:
             return self._too_much(len(made))
-        return self._written(key, lambda file: write_entry(file, key, made, seconds))
+        return self.keep_parts(key, lambda writer: writer.add(MADE, made), seconds)
 
     def keep_parts(self, key: Key, fill: Callable[[ContainerWriter], object], seconds: float) -> str:
         """As `keep`, of an entry of parts that `fill` adds."""
-        return self._written(key, lambda file: write_parts(file, key, fill, seconds))
+        path, nbytes = self._of(key), 0
+
+        def write(file: BinaryIO) -> None:
+            nonlocal nbytes
+            write_entry(file, key, fill, seconds)
+            nbytes = file.seek(0, os.SEEK_END)
+            if nbytes > self.max_bytes:
+                raise _TooMuchError
+            if hasattr(os, "fchmod"):  # one that others may write to would not be used
+                os.fchmod(file.fileno(), S_IMODE(os.fstat(file.fileno()).st_mode) & ~(S_IWGRP | S_IWOTH))
+
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            replace_file(path, write)
+        except OSError as error:
+            return f"{str(self.path)!r} cannot be written: {error.strerror or error}"
+        except _TooMuchError:
+            return self._too_much(nbytes)
+        self._wrote(nbytes)
+        return ""
 
     def shrink(self, max_bytes: int) -> tuple[Listed, ...]:
         """Drop what was used longest ago until no more is left than `max_bytes`, and what was never finished."""
@@ -129,28 +163,6 @@ class Folder:
         with suppress(OSError):  # it may belong to root, or lie where nothing is written
             os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
         return entry
-
-    def _written(self, key: Key, write: Callable[[BinaryIO], None]) -> str:
-        path, nbytes = self._of(key), 0
-
-        def bounded(file: BinaryIO) -> None:
-            nonlocal nbytes
-            write(file)
-            nbytes = file.seek(0, os.SEEK_END)
-            if nbytes > self.max_bytes:
-                raise _TooMuchError
-            if hasattr(os, "fchmod"):  # one that others may write to would not be used
-                os.fchmod(file.fileno(), S_IMODE(os.fstat(file.fileno()).st_mode) & ~(S_IWGRP | S_IWOTH))
-
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(path, bounded)
-        except OSError as error:
-            return f"{str(self.path)!r} cannot be written: {error.strerror or error}"
-        except _TooMuchError:
-            return self._too_much(nbytes)
-        self._wrote(nbytes)
-        return ""
 
     def _too_much(self, nbytes: int) -> str:
         return f"{nbytes} bytes are more than max_cache_bytes, {self.max_bytes}"

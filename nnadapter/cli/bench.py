@@ -14,7 +14,7 @@ from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, t
 from nnadapter.cli.progress import progress
 from nnadapter.cli.run_costs import run_costs
 from nnadapter.cli.writing import to_json
-from nnadapter.compiled_models.reading import is_compiled
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.inference.benching import ROUNDS
 from nnadapter.inference.peers import PEERS
 from nnadapter.process.standard_output import prints_to_stderr
@@ -64,7 +64,7 @@ def bench(
 
     The exit code is 1 if no node ran on the devices, or if a step fell back from one: the times are not theirs then.
     """
-    is_ready = is_compiled(model)  # it has devices of its own, and no engine runs it
+    is_ready = kind_of(model) is SourceKind.COMPILED  # it has devices of its own, and no engine runs it
     chosen = None if is_ready and not (devices or options) else requests(devices, options)
     settings = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)
     source = converted(model, settings)

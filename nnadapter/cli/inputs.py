@@ -13,15 +13,15 @@ import numpy as np
 from nnadapter.cli.parameters import Shapes
 from nnadapter.cli.pictures import PICTURE_SUFFIXES, picture_array
 from nnadapter.cli.progress import progress
-from nnadapter.compiled_models.reading import CompiledFile, is_compiled
+from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import InvalidInputError
-from nnadapter.files.beginning import is_paddle_model
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import SEED, feed_for, random_array
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
 from nnadapter.options import Options
-from nnadapter.paddle_models.keeping import as_onnx
+from nnadapter.paddle_models.keeping import onnx_of
 from partition.graph import Value
 
 RANDOM = "random"
@@ -38,10 +38,10 @@ class Feed:
 
 def converted(model: str, options: Options) -> Any:
     """Return MODEL as a session takes it; one of Paddle's is converted here, once for a command."""
-    if not is_paddle_model(model):
+    if kind_of(model) is not SourceKind.PADDLE:
         return model
     with progress("converting from Paddle"):
-        return as_onnx(model, options)
+        return onnx_of(model, options)
 
 
 def feed_of(model: str | bytes, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
@@ -56,7 +56,7 @@ def feed_of(model: str | bytes, shapes: Shapes, sources: Mapping[str, str]) -> F
         InvalidModelError, ModelFileError: the model cannot be read or contradicts itself.
         InvalidInputError: an input is not the model's, a file cannot be read, or a shape does not fit.
     """
-    if is_compiled(model):
+    if kind_of(model) is SourceKind.COMPILED:
         return _feed_of_file(CompiledFile(model), shapes, sources)
     prepared = prepare(load_model(model))
     _check_names(prepared.graph.inputs, sources)

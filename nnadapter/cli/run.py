@@ -18,8 +18,8 @@ from nnadapter.cli.progress import progress
 from nnadapter.cli.run_costs import RunCosts, run_costs
 from nnadapter.cli.run_text import RunFacts, Times, to_text
 from nnadapter.cli.writing import to_json
-from nnadapter.compiled_models.reading import is_compiled
 from nnadapter.drivers.selection import DeviceRequest
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.running.provenance import Provenance
 
@@ -79,7 +79,7 @@ def run(
     to the input's height and width without regard to its proportions, scaled to 0..1 (not for uint8), and laid out as
     [N, C, H, W] or [N, H, W, C], as the input is.
     """
-    is_ready = is_compiled(model) and not (devices or options)  # it has devices of its own
+    is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
     chosen = None if is_ready else requests(devices, options)
     settings = replace(placing(policy, rules, plan, fallback), trace=profile, cache_dir=cache_dir)
     source = converted(model, settings)

@@ -21,7 +21,7 @@ from nnadapter.cli.parameters import (
     takes_settings_of_many,
 )
 from nnadapter.cli.progress import progress
-from nnadapter.compiled_models.reading import is_compiled
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.process.standard_output import prints_to_stderr
 
 _PATIENCE_S = 3600.0
@@ -79,7 +79,7 @@ def serve(
     """
     from nnadapter.ray.serving.starting import served
 
-    is_ready = is_compiled(model) and not (devices or options)  # it has devices of its own
+    is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
     settings: dict[str, Any] = {
         "devices": None if is_ready else requests(devices, options),
         "options": replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir),

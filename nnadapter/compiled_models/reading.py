@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from nnadapter.compiled_models.messages import ADVICE, MESSAGES, VERSION, Message
 from nnadapter.compiled_models.parts import MODEL, REPORT
@@ -11,13 +10,8 @@ from nnadapter.compiled_models.validity import problem_of
 from nnadapter.compiled_models.values import read_metadata, read_sizes, read_value
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container import Container, is_container
+from nnadapter.files.container import Container
 from nnadapter.onnx.signature import Signature
-
-
-def is_compiled(source: Any) -> bool:
-    """Whether a path, or bytes, are a compiled model, by how they begin."""
-    return is_container(source)
 
 
 class CompiledFile:

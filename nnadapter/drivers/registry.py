@@ -98,6 +98,11 @@ def sources() -> Mapping[str, DriverSource]:
     return MappingProxyType(dict(sorted(sources_by_name.items())))
 
 
+def devices_brought_by(distribution: str) -> list[str]:
+    """Return the names of the devices that a distribution brings."""
+    return [name for name, source in sources().items() if source.distribution == distribution]
+
+
 def _brought() -> Iterator[tuple[str, DriverSource]]:
     """Name and source of every driver that is not built in."""
     from importlib import metadata  # it takes as long as ten of our modules, and built-in devices need it not

@@ -103,6 +103,14 @@ def named_requests(requests: DeviceRequest | Sequence[DeviceRequest]) -> dict[st
     return dict(_each_once(requests))
 
 
+def accelerates_first(requests: DeviceRequest | Sequence[DeviceRequest]) -> bool:
+    """Whether a device comes first that accelerates; what is wrong with requests is said by who opens devices."""
+    try:
+        return next(iter(named_requests(requests)), CPU) not in HOSTS
+    except InvalidOptionError:
+        return False
+
+
 def _each_once(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[tuple[str, Mapping[str, Any]]]:
     wanted = [_split(request) for request in _listed(requests)]
     names = [name for name, _ in wanted]

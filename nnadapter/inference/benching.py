@@ -17,11 +17,11 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.compiled_models.reading import is_compiled
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import DriverError, InvalidOptionError
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.inference.bench_report import SESSION, BenchReport, Timed
 from nnadapter.inference.comparing import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, failures_of, nodes_run
 from nnadapter.inference.peers import Peer, peer_of
@@ -73,12 +73,13 @@ def bench(
     if rounds < 1:
         raise InvalidOptionError(f"rounds is {rounds}, expected at least 1")
     chosen = options_from(options)
-    if is_compiled(model) and against:
+    is_compiled = kind_of(model) is SourceKind.COMPILED
+    if is_compiled and against:
         raise InvalidOptionError(
             f"a compiled model is not timed beside {', '.join(against)}, which cannot run it; "
             "give the model that it was made of, or against=()"
         )
-    if is_compiled(model) and feed is None:
+    if is_compiled and feed is None:
         raise InvalidOptionError("a compiled model is timed with a feed of its own; pass feed={input: array}")
     peers = [peer_of(name) for name in dict.fromkeys(against)]
     model = as_onnx(model, chosen)

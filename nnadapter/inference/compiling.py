@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.accuracy.adding import with_checks
-from nnadapter.compiled_models.reading import is_compiled
 from nnadapter.compiled_models.saving import save
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import InvalidOptionError, NNAdapterError
 from nnadapter.files.replacing import check_writable, is_special
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.offering.feeds import random_feed
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.further_sizes import further_shapes
@@ -77,7 +77,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     if is_special(target):
         raise InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a file, which can be mapped")
     check_writable(target)
-    if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
+    if kind_of(model) is SourceKind.COMPILED:
         raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
     model = as_onnx(model, chosen)
     wanted = [] if input_shapes is None else list(read_shapes(input_shapes))

@@ -1,17 +1,19 @@
-"""What runs the model of a session: a compiled model by itself, the CPU alone, or any other by its plans.
+"""What runs the model of a session. What the model is given as is looked at once; then it goes down one way.
 
-Each is imported where it is used: a compiled model needs nothing that reads, judges or cuts models, and the CPU alone
-nothing that speaks of devices.
+A compiled file has an engine of its own. Whatever else there is becomes ONNX, which plans that were kept run, the CPU
+alone, or plans that are made. Each is imported where it is used: a compiled model needs nothing that reads, judges or
+cuts models, and the CPU alone nothing that speaks of devices.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.files.beginning import is_container, is_paddle_model
+from nnadapter.errors import NNAdapterError
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options, default_devices, of_session, options_from
 from nnadapter.process.collecting import paused_collection
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from nnadapter.running.engine import Engine
 
     Requests = DeviceRequest | Sequence[DeviceRequest]
+    Opened = tuple[Engine, tuple[str, ...]]
 
 CPU = "cpu"
 
@@ -35,77 +38,35 @@ def open_engine(
     devices: Requests | None,
     options: Options | Mapping[str, Any] | None,
     arguments: Mapping[str, Any],
-) -> tuple[Engine, tuple[str, ...]]:
+) -> Opened:
     """Return what runs a model, and the names of its devices. Arguments and errors are those of `InferenceSession`.
 
     Hundreds of modules are imported for it, and what they define stays.
     """
-    if "torch" in sys.modules:  # else nobody has a module
-        source, session_options = _of_module(source, session_options)
-    if is_paddle_model(source):
-        from nnadapter.paddle_models.keeping import as_onnx
-
-        source = as_onnx(source, options)
-    is_file = isinstance(source, (str, os.PathLike, bytes))
+    kind = kind_of(source)
     requests = devices if devices is not None else _of_providers(*providers)
-    if is_file and is_container(source):
-        return _of_file(source, requests, options_from(options), session_options)
+    if kind is SourceKind.COMPILED:
+        assert isinstance(source, (str, os.PathLike, bytes)), "nothing else is"
+        return _of_compiled(source, requests, options_from(options), session_options)
+    if kind is SourceKind.PADDLE:
+        from nnadapter.paddle_models.keeping import onnx_of
+
+        assert isinstance(source, (str, os.PathLike)), "nothing else is"
+        source = onnx_of(source, options)
+    elif kind is SourceKind.MODULE:
+        from nnadapter.torch_models.modules import model_of
+
+        source, session_options = model_of(source, session_options), None  # what stands behind a module are its inputs
     requests = default_devices() if requests is None else requests
-    if is_file and options is None and session_options is None and not providers[0] and requests in (CPU, [CPU]):
-        from nnadapter.running.host import host_alone
-
-        engine = host_alone(source, arguments)
-        if engine is not None:
-            return engine, (CPU,)
-    chosen = of_session(options_from(options))
-    make = None
-    if chosen.cache_dir not in (None, False):
-        from nnadapter.kept_plans.asking import can_be_kept
-
-        if can_be_kept(requests, chosen, session_options):
-            from nnadapter.kept_plans.opening import keeping
-
-            kept = keeping(source, requests, chosen)
-            found = kept.engine() if kept is not None else ""
-            if not isinstance(found, str):
-                return found
-            make = None if kept is None else kept.planned(found)
-    from nnadapter.inference.beginning import begun_model
-
-    is_timed = chosen.trace is not None or session_options is not None  # when it is read is told, or may be
-    begun = None if is_timed else begun_model(source, requests)
-    try:
-        from nnadapter.planning.setting import open_setting
-        from nnadapter.running.choosing import make_engine
-
-        setting = open_setting(requests, chosen, session_options)
-        names = tuple(device.name for device in setting.devices if not device.is_spare)
-        if chosen.checks:
-            from nnadapter.accuracy.adding import with_checks
-            from nnadapter.running.planned import PlannedEngine
-
-            make = with_checks(make or PlannedEngine, chosen)
-        return make_engine(source, setting, chosen, session_options, providers, arguments, make, begun), names
-    finally:
-        if begun is not None:
-            begun.stop()
+    return _of_onnx(source, requests, options, session_options, providers, arguments)
 
 
-def _of_module(source: Any, second: Any) -> tuple[Any, Any]:
-    """A PyTorch module as a model: what stands behind it are its inputs, and no session options. Others as they are."""
-    if isinstance(source, (str, os.PathLike, bytes)):
-        return source, second
-    from nnadapter.torch.modules import is_module, model_of
-
-    return (model_of(source, second), None) if is_module(source) else (source, second)
-
-
-def _of_file(
+def _of_compiled(
     source: str | os.PathLike[str] | bytes,
     requests: Requests | None,
     options: Options,
     session_options: onnxruntime.SessionOptions | None,
-) -> tuple[Engine, tuple[str, ...]]:
+) -> Opened:
     from nnadapter.compiled_models.engine import CompiledEngine
     from nnadapter.compiled_models.reading import CompiledFile
     from nnadapter.traces.asking import trace_for
@@ -121,6 +82,61 @@ def _of_file(
     assert isinstance(trace, Recorder), "no other trace keeps events"
 
     return TracedEngine(engine, trace), engine.device_names
+
+
+def _of_onnx(
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    requests: Requests,
+    options: Options | Mapping[str, Any] | None,
+    session_options: onnxruntime.SessionOptions | None,
+    providers: tuple[Sequence[Any] | None, Sequence[Mapping[str, Any]] | None],
+    arguments: Mapping[str, Any],
+) -> Opened:
+    """By plans that were kept, on the CPU alone, or in whichever way the devices say that come first."""
+    is_alone = requests in (CPU, [CPU])
+    is_plain = options is None and session_options is None and not providers[0]
+    chosen, make = of_session(options_from(options)), None
+    if chosen.cache_dir not in (None, False) and not is_alone:
+        from nnadapter.kept_plans.asking import can_be_kept
+
+        if can_be_kept(requests, chosen, session_options):
+            from nnadapter.kept_plans.opening import keeping
+
+            kept = keeping(source, requests, chosen)
+            found = kept.engine() if kept is not None else ""
+            if not isinstance(found, str):
+                return found
+            make = None if kept is None else kept.planned(found)
+    if chosen.checks:
+        from nnadapter.accuracy.adding import with_checks
+        from nnadapter.running.planned import PlannedEngine
+
+        make = with_checks(make or PlannedEngine, chosen)
+    if is_plain and is_alone and isinstance(source, (str, os.PathLike, bytes)):
+        from nnadapter.running.host import host_alone
+
+        engine = host_alone(source, arguments)
+        if engine is not None:
+            return engine, (CPU,)
+    from nnadapter.drivers.selection import accelerates_first
+
+    begun = None  # whose weights are read by threads while modules are imported and devices opened
+    is_timed = chosen.trace is not None or session_options is not None  # when it is read is told, or may be
+    if isinstance(source, (str, os.PathLike)) and not is_timed and accelerates_first(requests):
+        from nnadapter.onnx.beginning import BegunModel
+
+        with suppress(NNAdapterError):  # who loads it again says what is wrong with it
+            begun = BegunModel(source)
+    try:
+        from nnadapter.planning.setting import open_setting
+        from nnadapter.running.choosing import make_engine
+
+        setting = open_setting(requests, chosen, session_options)
+        names = tuple(device.name for device in setting.devices if not device.is_spare)
+        return make_engine(source, setting, chosen, session_options, providers, arguments, make, begun), names
+    finally:
+        if begun is not None:
+            begun.stop()
 
 
 def _of_providers(

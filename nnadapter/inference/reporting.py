@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.compiled_models.reading import CompiledFile, is_compiled
+from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import InvalidOptionError
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.sizes import assumed_inputs, default_shapes
 from nnadapter.options import Options, default_devices, options_from
@@ -62,7 +63,8 @@ def partition_report(
         InvalidInputError: `input_shapes` does not fit, or no usual size does.
         DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: as for `InferenceSession`.
     """
-    if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
+    if kind_of(model) is SourceKind.COMPILED:
+        assert isinstance(model, (str, os.PathLike, bytes)), "nothing else is"
         if save_segments is not None:
             raise InvalidOptionError(
                 "segments are written of a model, not of a compiled one, whose report is kept in it; give the model"

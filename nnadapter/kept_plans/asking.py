@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nnadapter.drivers.selection import HOSTS, DeviceRequest, named_requests
-from nnadapter.errors import NNAdapterError
+from nnadapter.drivers.selection import DeviceRequest, accelerates_first
 from nnadapter.kernels.registered import registered_kernels
 from nnadapter.options import Options
 from nnadapter.policies import POLICIES
@@ -22,10 +21,4 @@ def can_be_kept(requests: DeviceRequest | Sequence[DeviceRequest], options: Opti
     is_told = session_options is None and options.trace is None and not POLICIES[options.policy].times
     if options.shadow is not None:
         return False  # plans that were kept have nothing that their runs could be compared with
-    if not is_told or registered_kernels():
-        return False
-    try:
-        first = next(iter(named_requests(requests)), None)
-    except NNAdapterError:
-        return False  # whoever opens the devices says what is wrong with them
-    return first not in HOSTS
+    return is_told and not registered_kernels() and accelerates_first(requests)

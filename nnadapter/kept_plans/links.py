@@ -71,15 +71,6 @@ class LinkedContainer(Container):
         except (ValueError, TypeError, IndexError, RecursionError) as error:
             raise self.damaged(f"the list of its parts cannot be read ({type(error).__name__})") from error
 
-    def contents(self, number: int, kind: str = "") -> memoryview:
-        """See `Container.contents`; of a part that is elsewhere, what the entry there holds."""
-        if not 0 <= number < len(self.parts):
-            raise self.damaged(f"part {number} is asked for, and there are {len(self.parts)}")
-        part, place = self.parts[number], self._places[number]
-        if kind and part.kind != kind:
-            raise self.damaged(f"part {number} is {part.kind!r}, expected {kind!r}")
-        return self._own.contents(place) if isinstance(place, int) else self._linked(place, part)
-
     def check_links(self) -> None:
         """Look whether what lies elsewhere is there.
 
@@ -103,6 +94,11 @@ class LinkedContainer(Container):
     def verify(self) -> None:
         """See `Container.verify`: of what the entry itself holds."""
         self._own.verify()
+
+    def _checked_data(self, number: int, part: Part) -> memoryview:
+        """Of a part that is elsewhere, what the entry there holds."""
+        place = self._places[number]
+        return self._own.contents(place) if isinstance(place, int) else self._linked(place, part)
 
     def _linked(self, name: str, part: Part) -> memoryview:
         found = self._find(name)

@@ -10,7 +10,7 @@ from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import CompiledModelError, describe
-from nnadapter.files.beginning import is_container
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.kept_plans.asking import can_be_kept
 from nnadapter.kept_plans.links import LinkedContainer
 from nnadapter.kept_plans.opening import keeping
@@ -44,7 +44,7 @@ def look(
         options: of the session, which has a cache.
         shapes: of all inputs, that plans have to serve; None for any.
     """
-    if is_container(source):
+    if kind_of(source) is SourceKind.COMPILED:
         return Found(False, "a compiled model has its plans in itself")
     if not can_be_kept(requests, options, None):
         return Found(False, "none is kept where the CPU comes first, or with kernels that a person registered")

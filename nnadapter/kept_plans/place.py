@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nnadapter.caching.entry import Entry
-from nnadapter.caching.folder import Folder
+from nnadapter.caching.folder import Folder, Miss
 from nnadapter.caching.key import Key
-from nnadapter.caching.outcome import warn_once
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.container import Container
@@ -35,12 +34,8 @@ class Place:
             try:
                 return CompiledFile(LinkedContainer(found, self._found))
             except CompiledModelError as error:
-                return self._wrong(str(error))
-        return self._wrong(found.why) if found.is_defect else found.why
-
-    def _wrong(self, why: str) -> str:
-        warn_once(f"cache {str(self.folder.path)!r}: {why}; it is made anew")
-        return why
+                found = Miss(str(error), is_defect=True)
+        return self.folder.told(found)
 
     def _found(self, name: str) -> Entry | str:
         found = self.folder.named(name)

@@ -7,7 +7,7 @@ schema version an opset of the domain means. They are read where a model has an 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from nnadapter.errors import FAILURES, describe
@@ -38,6 +38,36 @@ def brought_versions(domain: str, op_type: str) -> tuple[int, ...]:
 def brought_version(domain: str, op_type: str, opset: float) -> int | None:
     """Return the newest schema version that packages convert and that is at most `opset`; None where there is none."""
     return max((version for version in brought_versions(domain, op_type) if version <= opset), default=None)
+
+
+def bringing(
+    ops: Iterable[tuple[str, str]], devices_of: Callable[[str], Sequence[str]], named: Iterable[str] = ()
+) -> str:
+    """Return a clause on the first of some ops (domain and op type) that an installed package brings; empty if none is.
+
+    It says which package that is, which devices come with it, and what to do.
+
+    Args:
+        ops: domain and op type of each.
+        devices_of: the names of the devices that a distribution brings.
+        named: the devices that were asked, by name.
+    """
+    for domain, op_type in ops:
+        versions = brought_versions(domain, op_type)
+        if versions:
+            name = brought_name(domain, op_type, versions[-1])
+            problem, distribution = BROUGHT.problem_of(name), BROUGHT.distribution_of(name)
+            if problem:
+                return f"converter {problem}"
+            devices = devices_of(distribution)
+            listed = " or ".join(map(repr, devices))
+            brought = f"{distribution} brings {domain}::{op_type}"
+            if not devices:
+                return f"{brought}, and no device: name one that takes it, as its vendor says"
+            if {each.partition(":")[0] for each in named}.intersection(devices):
+                return f"{brought}; {listed} does not take it here"
+            return f"{brought} for {listed}: name {'one of these' if devices[1:] else 'it'} first"
+    return ""
 
 
 def key_of(name: str) -> tuple[str, str, int] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.files.beginning import PADDLE_OLD_NAME
+from nnadapter.files.source_kind import PADDLE_OLD_NAME
 
 _MAGIC = b'"magic":"pir"'
 _MAGIC_WITHIN = 256

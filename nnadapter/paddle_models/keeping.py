@@ -9,13 +9,12 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.caching.entry import Entry, UnusableError
-from nnadapter.caching.folder import Folder, Miss
+from nnadapter.caching.folder import Folder
 from nnadapter.caching.key import Key, KeyPart, told_part
 from nnadapter.caching.outcome import warn_once
 from nnadapter.caching.usual import folder_of
 from nnadapter.errors import ModelFileError
-from nnadapter.files.beginning import is_paddle_model
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options, options_from
 from nnadapter.paddle_models.converting import convert
 from nnadapter.paddle_models.finding import PaddleFiles, files_of
@@ -39,10 +38,22 @@ def as_onnx(
     options: Options | Mapping[str, Any] | None = None,
     parameters: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Return a model of Paddle's as the contents of an ONNX file, and any other as it is.
+    """Return a model of Paddle's as the contents of an ONNX file (`onnx_of`), and any other as it is."""
+    if kind_of(source) is not SourceKind.PADDLE:
+        return source
+    assert isinstance(source, (str, os.PathLike)), "nothing else is"
+    return onnx_of(source, options, parameters)
+
+
+def onnx_of(
+    path: str | os.PathLike[str],
+    options: Options | Mapping[str, Any] | None = None,
+    parameters: str | os.PathLike[str] | None = None,
+) -> bytes:
+    """Return a model of Paddle's as the contents of an ONNX file.
 
     Args:
-        source: what a person gives as a model; `is_paddle_model` says whether it is one.
+        path: a file of the model, or its folder.
         options: say where it is kept: in the folder of the cache, the usual one unless `cache_dir` names another.
         parameters: the file of its parameters, where that does not stand beside it under its name.
 
@@ -50,11 +61,8 @@ def as_onnx(
         MissingExtraError: Paddle or paddle2onnx are not here.
         ModelFileError, InvalidModelError: the model cannot be read, or not be converted.
     """
-    if not is_paddle_model(source):
-        return source
-    assert isinstance(source, (str, os.PathLike))
-    files = files_of(Path(source), Path(parameters) if parameters is not None else None)
-    versions = require_paddle(f"Paddle model {os.fspath(source)!r}")
+    files = files_of(Path(path), Path(parameters) if parameters is not None else None)
+    versions = require_paddle(f"Paddle model {os.fspath(path)!r}")
     chosen = options_from(options)
     if chosen.cache_dir is False:
         with _converting:
@@ -64,15 +72,14 @@ def as_onnx(
 
 def _kept(files: PaddleFiles, versions: Mapping[str, str], folder: Folder) -> bytes:
     key = _key(files, versions)
-    kept = _found(folder, key)
-    if isinstance(kept, bytes):
-        return kept
+    kept = folder.contents(key)
+    if isinstance(kept, memoryview):
+        return bytes(kept)
     with _converting:
-        kept = _found(folder, key)
-        if isinstance(kept, bytes):
-            return kept
-        if kept.is_defect:
-            warn_once(f"cache {str(folder.path)!r}: {kept.why}; it is made anew")
+        kept = folder.contents(key)
+        if isinstance(kept, memoryview):
+            return bytes(kept)
+        folder.told(kept)
         started = time.perf_counter()
         contents = convert(files)
         if _key(files, versions) != key:
@@ -83,17 +90,6 @@ def _kept(files: PaddleFiles, versions: Mapping[str, str], folder: Folder) -> by
     if why:
         warn_once(f"a Paddle model that was converted is not kept: {why}")
     return contents
-
-
-def _found(folder: Folder, key: Key) -> bytes | Miss:
-    """The model that is kept, or why there is none."""
-    found = folder.find(key)
-    if not isinstance(found, Entry):
-        return found
-    try:
-        return bytes(found.made)
-    except UnusableError as error:
-        return Miss(f"there is an entry, and {error}", is_defect=True)
 
 
 def _key(files: PaddleFiles, versions: Mapping[str, str]) -> Key:

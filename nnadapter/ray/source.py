@@ -8,8 +8,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.compiled_models.reading import CompiledFile, is_compiled
+from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import InvalidModelError
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.onnx.files import contents_of, load_model
 from nnadapter.onnx.signature import Signature, read_signature
 
@@ -44,7 +45,7 @@ def read_source(model: Any) -> Source:
     """
     path = str(Path(model).absolute()) if isinstance(model, (str, os.PathLike)) else ""
     name = Path(path).name[:_LONGEST_NAME] if path else "model"
-    if isinstance(model, (str, os.PathLike, bytes)) and is_compiled(model):
+    if kind_of(model) is SourceKind.COMPILED:
         contents = model if isinstance(model, bytes) else Path(path).read_bytes()
         return Source(
             name=name, contents=contents, path="", is_compiled=True, signature=CompiledFile(contents).signature,

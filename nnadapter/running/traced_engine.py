@@ -16,9 +16,15 @@ from nnadapter.running.observed import KeptReport, Observed
 from nnadapter.running.provenance import Provenance
 from nnadapter.traces.event import PLAN, RUN, SESSION
 from nnadapter.traces.recorder import Recorder
+from nnadapter.traces.trace import Trace
 
 if TYPE_CHECKING:
     import onnxruntime
+
+
+def with_trace(make: Callable[..., Engine], trace: Trace) -> Callable[..., Engine]:
+    """Return what makes an engine whose runs are events; `make` itself where the trace keeps none."""
+    return (lambda *arguments: TracedEngine(make(*arguments), trace)) if isinstance(trace, Recorder) else make
 
 
 class TracedEngine:

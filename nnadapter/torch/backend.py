@@ -15,12 +15,12 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 
 from nnadapter.errors import FallbackWarning, InvalidOptionError, NNAdapterError
 from nnadapter.torch.graphs import Boxed, Graph, IsWeight, Left, compile_graph
-from nnadapter.torch.operators import decomposition_table, registry
 from nnadapter.torch.records import Capture, remember
-from nnadapter.torch.recurrence import keep_whole, written_in_steps
 from nnadapter.torch.resident import Resident
 from nnadapter.torch.settings import Settings, read_settings
 from nnadapter.torch.sources import line_of
+from nnadapter.torch_models.operators import decomposition_table, registry
+from nnadapter.torch_models.recurrence import keep_whole, written_in_steps
 from partition.verdict import Reason, Unsupported
 
 WeightsOf = Callable[[frozenset[int]], IsWeight]

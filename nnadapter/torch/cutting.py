@@ -25,8 +25,8 @@ from torch import fx
 from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
 from torch.fx.passes.operator_support import create_op_support
 
-from nnadapter.torch.operators import computes, is_random, is_size
-from nnadapter.torch.views import last_views
+from nnadapter.torch_models.operators import computes, is_random, is_size
+from nnadapter.torch_models.views import last_views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,14 +26,13 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.onnx import _constants
 from torch.onnx._internal.exporter import _core
 from torch.utils import _pytree as pytree
 
-from nnadapter.torch.operators import is_size, registry
-from nnadapter.torch.promotion import WrongType, keep_type
-from nnadapter.torch.quiet import quiet
 from nnadapter.torch.sources import line_of, short
+from nnadapter.torch_models.operators import is_size, registry
+from nnadapter.torch_models.promotion import WrongType, keep_type
+from nnadapter.torch_models.quiet import quiet
 
 if TYPE_CHECKING:
     import onnx
@@ -97,19 +96,6 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
         except WrongType as wrong:
             raise NotExported(target, wrong.detail) from wrong
     _name_for_lines(model.graph.node)
-    return model
-
-
-def export_program(program: ExportedProgram) -> onnx.ModelProto:
-    """Return what `torch.onnx.export` writes of a program, which makes its table of operators anew each time.
-
-    Raises:
-        OnnxExporterError: the exporter fails.
-    """
-    opset = _constants.ONNX_DEFAULT_OPSET
-    model: onnx.ModelProto = _core.export(
-        program, registry=registry(opset), opset_version=opset, verbose=False
-    ).model_proto
     return model
 
 

@@ -12,8 +12,6 @@ from torch import fx
 
 from nnadapter.torch.cutting import Region, call_regions, readers, regions_of, working
 from nnadapter.torch.exporting import NotExported, export
-from nnadapter.torch.layouts import lying_as
-from nnadapter.torch.operators import computes, refusal
 from nnadapter.torch.parts import halved
 from nnadapter.torch.program import Program
 from nnadapter.torch.resident import Resident
@@ -22,7 +20,9 @@ from nnadapter.torch.sizes import ask_inputs
 from nnadapter.torch.sources import line_of
 from nnadapter.torch.staying import owns_memory
 from nnadapter.torch.uses import computed_results, uses_of
-from nnadapter.torch.views import part_views
+from nnadapter.torch_models.layouts import lying_as
+from nnadapter.torch_models.operators import computes, refusal
+from nnadapter.torch_models.views import part_views
 from partition.verdict import Reason, Unsupported
 
 if TYPE_CHECKING:

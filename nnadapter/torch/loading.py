@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidOptionError, ModelFileError, NNAdapterError, describe
-from nnadapter.torch.modules import is_module, model_of
-from nnadapter.torch.requirements import require_torch
+from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.torch_models.modules import model_of
+from nnadapter.torch_models.requirements import require_torch
 
 if TYPE_CHECKING:
     import onnx
@@ -72,9 +73,9 @@ def _of_script(named: str, path: Path, name: str) -> onnx.ModelProto:
             ) from error
         except Exception as error:
             raise InvalidOptionError(f"{named!r} raises {_said(error, path)}; mend it there") from error
-    if is_module(made):
+    if kind_of(made) is SourceKind.MODULE:
         return model_of(made)
-    if isinstance(made, tuple) and len(made) == 2 and is_module(made[0]):
+    if isinstance(made, tuple) and len(made) == 2 and kind_of(made[0]) is SourceKind.MODULE:
         return model_of(*made)
     raise InvalidOptionError(
         f"{named!r} is to return a module and its inputs, or an exported program, got {type(made).__name__}"

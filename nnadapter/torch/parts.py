@@ -15,7 +15,7 @@ from typing import Any
 from torch import fx
 
 from nnadapter.torch.cutting import Region, call_regions, region_of
-from nnadapter.torch.operators import is_size
+from nnadapter.torch_models.operators import is_size
 
 
 @dataclass(slots=True)

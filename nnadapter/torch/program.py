@@ -39,8 +39,6 @@ from nnadapter.torch.arrays import number_array, to_array
 from nnadapter.torch.crossing import crossing
 from nnadapter.torch.cutting import Region
 from nnadapter.torch.exporting import NotExported, export
-from nnadapter.torch.layouts import bytes_of, lying_as
-from nnadapter.torch.operators import is_size
 from nnadapter.torch.parts import Failures, failures_for, halves, joined, weighing_in
 from nnadapter.torch.resident import Resident
 from nnadapter.torch.results import results_of
@@ -48,6 +46,8 @@ from nnadapter.torch.settings import Settings
 from nnadapter.torch.staying import Fed, Moved, Staying, owning_device
 from nnadapter.torch.uses import NO_USES, Uses, roles_of
 from nnadapter.torch.weights import Weights, note_weights, taker
+from nnadapter.torch_models.layouts import bytes_of, lying_as
+from nnadapter.torch_models.operators import is_size
 from partition.verdict import Reason, Unsupported
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import fx
 from nnadapter.drivers.copies import Copies
 from nnadapter.errors import ExecutionError
 from nnadapter.torch.arrays import to_tensor
-from nnadapter.torch.layouts import Order, laid_out, order_of, without_elements
+from nnadapter.torch_models.layouts import Order, laid_out, order_of, without_elements
 
 Results = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]
 """Arrays that a session gave, and the region's inputs -> tensors."""

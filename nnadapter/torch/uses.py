@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from torch import fx
 
 from nnadapter.torch.cutting import Region
-from nnadapter.torch.operators import is_size
-from nnadapter.torch.views import is_view, last_views
+from nnadapter.torch_models.operators import is_size
+from nnadapter.torch_models.views import is_view, last_views
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

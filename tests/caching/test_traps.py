@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 
 import nnadapter as nna
 from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
-from nnadapter.caching.entry import read_entry, write_entry
+from nnadapter.caching.entry import MADE, read_entry, write_entry
 from nnadapter.caching.folder import Folder
 from nnadapter.caching.key import Key
 from nnadapter.errors import CacheWarning
@@ -342,7 +342,8 @@ def test_a_program_that_its_driver_does_not_take_back_is_compiled_again(tmp_path
     (path,) = (each.path for each in folder.entries() if each.path.suffix == ".program")
     entry = read_entry(path)
     damaged = bytes(entry.made[:200]) + bytes(100)
-    replace_file(path, lambda file: write_entry(file, Key(entry.kind, entry.parts), damaged, 0.0))
+    key = Key(entry.kind, entry.parts)
+    replace_file(path, lambda file: write_entry(file, key, lambda writer: writer.add(MADE, damaged), 0.0))
     with pytest.warns(CacheWarning, match="does not take it back"):
         hit, why = outcome(tmp_path, network(), "fake_npu")
     assert not hit and "its driver does not take it back" in why

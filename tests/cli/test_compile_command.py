@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from nnadapter.cli.entry import main
-from nnadapter.compiled_models.reading import is_compiled
+from nnadapter.files.source_kind import SourceKind, kind_of
 from tests.models import CHAIN, parse
 
 
@@ -125,4 +125,4 @@ def test_standard_output_is_the_file_it_was(tmp_path, model):
         command = [sys.executable, "-m", "nnadapter", "compile", model, "-d", "fake_npu", "-o", "/dev/stdout"]
         subprocess.run(command, stdout=output, stderr=errors, check=True)
     assert called("compile", "--check", file).exit_code == 0
-    assert not is_compiled(log)
+    assert kind_of(log) is not SourceKind.COMPILED

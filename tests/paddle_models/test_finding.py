@@ -6,7 +6,6 @@ import pytest
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError, ModelFileError
-from nnadapter.files.beginning import is_paddle_model
 from nnadapter.paddle_models.finding import files_of
 
 STRUCTURE = b'{"base_code":{"magic":"pir","version":4},"program":{}}'
@@ -85,11 +84,3 @@ def test_hostile_files_are_refused(tmp_path, monkeypatch):
     (tmp_path / "other.json").write_text("[1, 2]")
     with pytest.raises(InvalidModelError, match="expected at most|is not a Paddle model"):
         files_of(tmp_path / "other.json")
-
-
-@pytest.mark.parametrize(
-    ("path", "is_one"),
-    [("a.json", True), ("b/inference.pdmodel", True), ("c/__model__", True), ("d.onnx", False), (b"", False)],
-)  # fmt: skip
-def test_names_tell_models_of_paddles(path, is_one):
-    assert is_paddle_model(path) == is_one

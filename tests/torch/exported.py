@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily  # noqa: E402
 from torch.onnx._internal.exporter._registration import ONNXRegistry  # noqa: E402
 
 import nnadapter as nna  # noqa: E402
-from nnadapter.torch.decompositions import decompositions  # noqa: E402
+from nnadapter.torch_models.decompositions import decompositions  # noqa: E402
 
 _table = functools.cache(ONNXRegistry.from_torchlib)
 """What the exporter writes operators by: it makes this anew for each graph, which takes half of its time."""

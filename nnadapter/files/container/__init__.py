@@ -7,8 +7,7 @@
 What parts mean is for those who write them. Nothing here knows a model.
 """
 
-from nnadapter.files.beginning import is_container
 from nnadapter.files.container.reading import Container
 from nnadapter.files.container.writing import ContainerWriter, write_container
 
-__all__ = ["Container", "ContainerWriter", "is_container", "write_container"]
+__all__ = ["Container", "ContainerWriter", "write_container"]

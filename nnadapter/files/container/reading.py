@@ -16,7 +16,6 @@ from stat import S_ISREG
 
 from nnadapter import limits
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.beginning import MAGIC
 from nnadapter.files.container.layout import (
     ADVICE,
     ALIGNMENT,
@@ -26,6 +25,7 @@ from nnadapter.files.container.layout import (
     Part,
     aligned,
 )
+from nnadapter.files.source_kind import MAGIC
 
 _DIGEST_BYTES = 32
 _CHECKED_BYTES = 1 << 24
@@ -87,6 +87,9 @@ class Container:
         part = self.parts[number]
         if kind and part.kind != kind:
             raise self.damaged(f"part {number} is {part.kind!r}, expected {kind!r}")
+        return self._checked_data(number, part)
+
+    def _checked_data(self, number: int, part: Part) -> memoryview:
         data = self._data[part.offset : part.offset + part.length]
         if number not in self._checked:
             if zlib.crc32(data) != part.crc32:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.beginning import MAGIC
 from nnadapter.files.container.layout import MESSAGES, PREFIX, VERSION, Part, aligned
 from nnadapter.files.replacing import replace_file
+from nnadapter.files.source_kind import MAGIC
 
 
 class ContainerWriter:

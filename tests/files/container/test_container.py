@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.beginning import MAGIC
-from nnadapter.files.container import Container, is_container, write_container
+from nnadapter.files.container import Container, write_container
 from nnadapter.files.container.layout import ALIGNMENT, MESSAGES, PAGE, PREFIX
+from nnadapter.files.source_kind import MAGIC, SourceKind, kind_of
 from nnadapter.limits import CONTAINER_BYTES
 
 SMALL = [("a", b"first"), ("b", b""), ("c", bytes(range(200))), ("a", b"first"), ("d", b"x" * 70)]
@@ -181,13 +181,12 @@ def test_parts_are_of_a_kind_and_there(small):
 
 def test_what_is_no_file_is_an_error(tmp_path):
     for path in (tmp_path, tmp_path / "nothing"):
-        assert not is_container(path)
+        assert kind_of(path) is not SourceKind.COMPILED
         with pytest.raises(CompiledModelError, match="cannot be read"):
             Container.open(path)
     (tmp_path / "empty").touch()
     with pytest.raises(CompiledModelError, match="0 bytes"):
         Container.open(tmp_path / "empty")
-    assert not is_container(3)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes with names")
@@ -195,14 +194,6 @@ def test_a_pipe_is_an_error_and_nobody_is_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(CompiledModelError, match="0 bytes"):
         Container.open(tmp_path / "pipe")
-
-
-def test_files_are_told_by_their_beginning(tmp_path, small):
-    (tmp_path / "f").write_bytes(small)
-    assert is_container(tmp_path / "f")
-    assert is_container(str(tmp_path / "f"))
-    assert is_container(small)
-    assert not is_container(small[1:])
 
 
 def test_a_file_that_is_replaced_stays_what_it_was_for_readers(tmp_path):

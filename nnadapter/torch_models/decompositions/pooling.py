@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nnadapter.torch.decompositions.separable import gathered, means, spread
+from nnadapter.torch_models.decompositions.separable import gathered, means, spread
 
 
 def max_pool_with_indices_backward(

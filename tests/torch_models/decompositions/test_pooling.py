@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 
-from nnadapter.torch.decompositions import OWN  # noqa: E402
+from nnadapter.torch_models.decompositions import OWN  # noqa: E402
 
 ATEN = torch.ops.aten
 

@@ -1,6 +1,6 @@
 """Which operators of ATen go to sessions, by PyTorch's own exporter, and why others stay in PyTorch.
 
-This file and `exporting.py` are the ones that know the exporter from inside.
+This file, `exporter.py` and `torch/exporting.py` are the ones that know the exporter from inside.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _registration
 
-from nnadapter.torch.decompositions import OWN
-from nnadapter.torch.quiet import quiet
-from nnadapter.torch.recurrence import register
-from nnadapter.torch.views import is_view
+from nnadapter.torch_models.decompositions import OWN
+from nnadapter.torch_models.quiet import quiet
+from nnadapter.torch_models.recurrence import register
+from nnadapter.torch_models.views import is_view
 from partition.verdict import Reason, Unsupported
 
 TAKEN_DTYPES = frozenset(

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidModelError, InvalidOptionError
-from nnadapter.torch.quiet import quiet
-from nnadapter.torch.requirements import other_torch, require_torch
+from nnadapter.torch_models.quiet import quiet
+from nnadapter.torch_models.requirements import other_torch, require_torch
 
 if TYPE_CHECKING:
     import onnx
 
 _INSTEAD = "torch.compile(module, backend='nnadapter')"
-
-
-def is_module(source: object) -> bool:
-    """Whether `source` is a PyTorch module or an exported program; PyTorch is not imported to find out."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return False
-    return isinstance(source, (torch.nn.Module, torch.export.ExportedProgram))
 
 
 def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
@@ -80,9 +71,9 @@ def _exported(name: str, program: Any) -> onnx.ModelProto:
     import torch
 
     try:
-        from nnadapter.torch.exporting import export_program
-        from nnadapter.torch.operators import decomposition_table
-        from nnadapter.torch.promotion import WrongType
+        from nnadapter.torch_models.exporter import export_program
+        from nnadapter.torch_models.operators import decomposition_table
+        from nnadapter.torch_models.promotion import WrongType
     except ImportError as error:
         raise other_torch("a PyTorch module as a model", error) from error
     try:
@@ -113,7 +104,7 @@ def _refuse_changes(name: str, signature: Any) -> None:
 
 def _refuse_others(name: str, nodes: Iterable[Any]) -> None:
     """Operators that the exporter writes as another function."""
-    from nnadapter.torch.operators import is_random, written_otherwise
+    from nnadapter.torch_models.operators import is_random, written_otherwise
 
     for node in nodes:
         reason = written_otherwise(node)
@@ -128,7 +119,7 @@ def _refuse_others(name: str, nodes: Iterable[Any]) -> None:
 
 def _keep_types(model: onnx.ModelProto, likes: Mapping[str, Any]) -> None:
     """Results have PyTorch's data types; the exporter gives wider ones for sums of 16-bit numbers."""
-    from nnadapter.torch.promotion import keep_type
+    from nnadapter.torch_models.promotion import keep_type
 
     for value in model.graph.output:
         if value.name in likes and not isinstance(likes[value.name], (tuple, list)):

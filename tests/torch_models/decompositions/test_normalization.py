@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the package torch")
 
-from nnadapter.torch.decompositions import OWN  # noqa: E402
+from nnadapter.torch_models.decompositions import OWN  # noqa: E402
 
 ATEN = torch.ops.aten
 

@@ -10,16 +10,16 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._inductor import inductor_prims
 from torch.ops import aten
 
-from nnadapter.torch.decompositions.attention import attention, attention_backward
-from nnadapter.torch.decompositions.convolution import convolution_backward
-from nnadapter.torch.decompositions.copying import copy
-from nnadapter.torch.decompositions.encoding import encoder_layer, multi_head_attention
-from nnadapter.torch.decompositions.normalization import (
+from nnadapter.torch_models.decompositions.attention import attention, attention_backward
+from nnadapter.torch_models.decompositions.convolution import convolution_backward
+from nnadapter.torch_models.decompositions.copying import copy
+from nnadapter.torch_models.decompositions.encoding import encoder_layer, multi_head_attention
+from nnadapter.torch_models.decompositions.normalization import (
     batch_norm_functional,
     batch_norm_without_statistics,
     weight_norm_backward,
 )
-from nnadapter.torch.decompositions.pooling import (
+from nnadapter.torch_models.decompositions.pooling import (
     adaptive_average_pool,
     adaptive_average_pool_backward,
     adaptive_average_volume_pool_backward,
@@ -27,8 +27,8 @@ from nnadapter.torch.decompositions.pooling import (
     average_pool_backward,
     max_pool_with_indices_backward,
 )
-from nnadapter.torch.decompositions.randomness import native_dropout
-from nnadapter.torch.decompositions.rounding import divided, floor_divided, multiplied_and_added, sign
+from nnadapter.torch_models.decompositions.randomness import native_dropout
+from nnadapter.torch_models.decompositions.rounding import divided, floor_divided, multiplied_and_added, sign
 
 Decomposition = Callable[..., Any]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nnadapter.torch.layouts import order_of
+from nnadapter.torch_models.layouts import order_of
 
 
 def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
