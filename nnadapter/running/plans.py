@@ -231,9 +231,10 @@ class PlanCache(Generic[Kept]):
         kept = [(key, lease) for key, lease in self._leases.items() if lease.plan is not None]
         if not kept:
             return  # closed while the plan was made
-        self._ask()
         in_the_making = len(self._leases) - len(kept)
         last, may_go = kept[-1][1], sorted(kept[:-1], key=_recurs)
+        if may_go:  # else nothing follows from what they hold
+            self._ask()
         most = self._limit - in_the_making - 1
         for left, (key, _) in zip(range(len(may_go), 0, -1), may_go, strict=True):
             if left <= most and self._memory.freed_bytes(last) <= self._limit_bytes:

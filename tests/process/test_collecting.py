@@ -1,6 +1,8 @@
 """The collector is paused while a function runs, and left as it was found."""
 
 import gc
+import subprocess
+import sys
 
 import pytest
 
@@ -40,3 +42,33 @@ def test_goes_on_after_an_error(enabled):
     with pytest.raises(ValueError, match="x"):
         fails()
     assert gc.isenabled() is enabled
+
+
+FIRST = """
+import gc
+import subprocess
+import sys
+from nnadapter.process.collecting import paused_collection
+
+{before}
+kept, collected = [], []
+gc.callbacks.append(lambda phase, facts: phase == "stop" and collected.append(facts["generation"]))
+
+@paused_collection
+def made():
+    kept.extend([] for _ in range(100_000))
+
+for _ in range(2):
+    made()
+    before = len(collected)
+    kept.extend([] for _ in range(500))
+    print(len(collected) - before)
+print(gc.get_freeze_count() > 0, 100_000 <= len(gc.get_objects(2)))
+"""
+
+
+@pytest.mark.parametrize("before", ["", "gc.freeze()"], ids=["usual", "somebody froze"])
+def test_what_is_made_the_first_time_is_not_looked_at(before):
+    command = [sys.executable, "-c", FIRST.format(before=before)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert told == [str(int(bool(before))), "1", str(bool(before)), str(not before)]

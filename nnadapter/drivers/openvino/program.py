@@ -12,7 +12,7 @@ from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import Compatibility, Execution, Program
 from nnadapter.drivers.openvino.engine import core, module, translated
 from nnadapter.drivers.openvino.execution import OpenvinoExecution
-from nnadapter.drivers.openvino.footprint import footprint_of
+from nnadapter.drivers.openvino.footprint import Footprint, footprint_of
 from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
 from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
@@ -48,13 +48,13 @@ class OpenvinoProgram(Program):
         self._signature = signature
         self._seal = dict(seal)
         self._weight_bytes, self._copied_bytes = weight_bytes, copied
-        self._footprint = footprint_of(compiled)
+        self._footprint: Footprint | None = None
         self._is_open = any(None in output.shape for output in signature.outputs)
 
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`, and `footprint`; where sizes are open, as at those of the last run."""
-        if self._is_open:
+        if self._is_open or self._footprint is None:
             self._footprint = footprint_of(self._compiled)
         return self._footprint.held_bytes(self._copied_bytes)
 
