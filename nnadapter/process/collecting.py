@@ -3,9 +3,9 @@
 What a model of many nodes is made into are millions of small objects that all stay. Python's collector visits them
 each time their number has grown by a quarter, which takes up to a third of the time.
 
-The first time in a process, what is made are modules and what they define as well. The collector would look at all of it
-as soon as it goes on: it is told that this is old, as it is when a collector has seen it. That is done once, as garbage
-among it is found only when the collector next looks at everything.
+The first time in a process, modules and what they define are made as well, and the collector would look at all of it as
+soon as it goes on: it is told that this is old, as it is once a collector has seen it. That is done once, as garbage in
+it is found only when the collector next looks at everything.
 """
 
 from __future__ import annotations
