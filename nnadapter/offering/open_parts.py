@@ -6,6 +6,7 @@ belongs to every part that reads it again, and is computed there for the sizes t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import itemgetter
@@ -27,8 +28,8 @@ class OpenParts(OnnxParts):
     @cached_property
     def open_graph(self) -> Graph:
         """The graph that is cut, with what is known of its values at all sizes: their ranks at least."""
-        always = self.prepared.values
-        return self.graph.revalued({name: _open(always.get(name), now) for name, now in self.graph.values.items()})
+        always, now = self.prepared.values, self.graph.values
+        return self.graph.revalued({name: _open(always.get(name), now, name) for name in now})
 
     @property
     def sized_outputs(self) -> tuple[str, ...]:
@@ -72,8 +73,9 @@ class OpenParts(OnnxParts):
         return sorted(nodes, key=itemgetter(0)), list(inputs), list(constants)
 
 
-def _open(always: Value | None, now: Value) -> Value:
-    """What is known of a value at all sizes; the rank that it has now, where no more is."""
+def _open(always: Value | None, now: Mapping[str, Value], name: str) -> Value:
+    """What is known of a value at all sizes; the rank that it has now, where no more is: that may be worked out."""
     if always is not None and always.shape is not None:
         return always
-    return now if now.shape is None else replace(now, shape=(None,) * len(now.shape))
+    value = now[name]
+    return value if value.shape is None else replace(value, shape=(None,) * len(value.shape))

@@ -50,11 +50,12 @@ class OpenvinoProgram(Program):
         self._weight_bytes, self._copied_bytes = weight_bytes, copied
         self._footprint: Footprint | None = None
         self._is_open = any(None in output.shape for output in signature.outputs)
+        self._may_have_run = False
 
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`, and `footprint`; where sizes are open, as at those of the last run."""
-        if self._is_open or self._footprint is None:
+        if self._footprint is None or (self._is_open and self._may_have_run):
             self._footprint = footprint_of(self._compiled)
         return self._footprint.held_bytes(self._copied_bytes)
 
@@ -65,6 +66,7 @@ class OpenvinoProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
+        self._may_have_run = True
         with translated("OpenVINO made no request for a run", "close other programs", ExecutionError):
             return OpenvinoExecution(self._compiled.create_infer_request(), self._signature, self._read_from)
 
