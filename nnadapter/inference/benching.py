@@ -70,17 +70,8 @@ def bench(
         NNAdapterError: the model cannot be loaded, a device or engine not be used, or the feed does not fit. An engine
             that does not run this model is no error, but a line of the report.
     """
-    if rounds < 1:
-        raise InvalidOptionError(f"rounds is {rounds}, expected at least 1")
+    _check(model, feed, against, rounds)
     chosen = options_from(options)
-    is_compiled = kind_of(model) is SourceKind.COMPILED
-    if is_compiled and against:
-        raise InvalidOptionError(
-            f"a compiled model is not timed beside {', '.join(against)}, which cannot run it; "
-            "give the model that it was made of, or against=()"
-        )
-    if is_compiled and feed is None:
-        raise InvalidOptionError("a compiled model is timed with a feed of its own; pass feed={input: array}")
     peers = [peer_of(name) for name in dict.fromkeys(against)]
     model = as_onnx(model, chosen)
     feed = random_feed(model, input_shapes) if feed is None else feed
@@ -110,6 +101,21 @@ def bench(
             peers=tuple(timed.values()),
             report=report,
         )
+
+
+def _check(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: object, against: Sequence[str], rounds: int
+) -> None:
+    if rounds < 1:
+        raise InvalidOptionError(f"rounds is {rounds}, expected at least 1")
+    is_compiled = kind_of(model) is SourceKind.COMPILED
+    if is_compiled and against:
+        raise InvalidOptionError(
+            f"a compiled model is not timed beside {', '.join(against)}, which cannot run it; "
+            "give the model that it was made of, or against=()"
+        )
+    if is_compiled and feed is None:
+        raise InvalidOptionError("a compiled model is timed with a feed of its own; pass feed={input: array}")
 
 
 def _opened(
