@@ -10,7 +10,16 @@ import click
 import nnadapter
 from nnadapter.cli.command import NO, ModelCommand
 from nnadapter.cli.inputs import converted, feed_of
-from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_model, takes_placing
+from nnadapter.cli.parameters import (
+    OneOf,
+    Shapes,
+    placing,
+    requests,
+    takes_cache,
+    takes_inputs,
+    takes_model,
+    takes_placing,
+)
 from nnadapter.cli.progress import progress
 from nnadapter.cli.run_costs import run_costs
 from nnadapter.cli.writing import to_json
@@ -35,10 +44,7 @@ def _against(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]
     "--against", multiple=True, metavar="ENGINE,...", callback=_against,
     help=f"Engines to time beside, by themselves on the CPU: {', '.join(PEERS)}.  [default: ort]",
 )  # fmt: skip
-@click.option(
-    "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
-    help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), or random, which is the default.",
-)  # fmt: skip
+@takes_inputs
 @click.option(
     "--rounds", type=click.IntRange(min=1), default=ROUNDS, show_default=True, help="In which each takes a turn."
 )

@@ -10,7 +10,7 @@ import click
 import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.inputs import converted, feed_of
-from nnadapter.cli.parameters import Shapes, inputs, placing, requests, takes_model, takes_placing
+from nnadapter.cli.parameters import Shapes, placing, requests, takes_inputs, takes_model, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.writing import to_json
 from nnadapter.inference.comparing import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
@@ -20,10 +20,7 @@ from nnadapter.process.standard_output import prints_to_stderr
 @click.command(cls=ModelCommand)
 @takes_model
 @takes_placing
-@click.option(
-    "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
-    help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), or random, which is the default.",
-)  # fmt: skip
+@takes_inputs
 @click.option(
     "--rtol", type=click.FloatRange(min=0), default=RELATIVE_TOLERANCE, show_default=True,
     help="Allowed difference over the CPU's value.",

@@ -65,6 +65,11 @@ def takes_cache(command: Decorated) -> Decorated:
     return _CACHE(command)
 
 
+def takes_inputs(command: Decorated) -> Decorated:
+    """Add --input: `sources`, input name -> what `nnadapter.cli.inputs` makes an array of."""
+    return _INPUTS(command)
+
+
 def placing(policy: str, rules: str | None, plan: str | None, fallback: str) -> Options:
     """Return a session's options from what the command line says."""
     options = Options(policy=policy, fallback=fallback, plan=plan)
@@ -205,4 +210,8 @@ _PLACING_DECORATORS = (
         "--plan", metavar="FILE",
         help="Place nodes as this plan says, made by --save-plan; what no longer binds is said, and placed as without.",
     ),
+)  # fmt: skip
+_INPUTS = click.option(
+    "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
+    help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), or random, which is the default.",
 )  # fmt: skip
