@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from nnadapter.drivers.foreign_errors import one_line, translated_as
+from nnadapter.drivers.openvino.conversion_tools import without_conversion_tools
 from nnadapter.errors import DeviceUnavailableError, MissingDeviceExtraError, MissingExtraError, NNAdapterError
 from nnadapter.process.cache import remembered
 from nnadapter.process.extras import has_extra, missing_extra
@@ -31,7 +32,8 @@ def module() -> Any:
     if not has_extra(EXTRA):
         raise missing("openvino")
     try:
-        import openvino
+        with without_conversion_tools():
+            import openvino
     except ImportError as error:
         raise DeviceUnavailableError(f"the package openvino does not load ({error}); install it again") from error
     return openvino

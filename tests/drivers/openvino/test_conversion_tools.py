@@ -1,0 +1,51 @@
+"""OpenVINO's tools that convert models are not imported with the package, and there for who asks for them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nnadapter.drivers.openvino import engine
+from nnadapter.drivers.openvino.conversion_tools import without_conversion_tools
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of the same name and form, which notes when its tools are imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "openvino"]:
+        monkeypatch.delitem(sys.modules, name)
+    (tmp_path / "openvino" / "tools").mkdir(parents=True)
+    (tmp_path / "openvino" / "__init__.py").write_text(
+        "try:\n    from openvino.tools.ovc import convert_model\nexcept ImportError:\n    pass\n"
+    )
+    (tmp_path / "openvino" / "tools" / "ovc.py").write_text("def convert_model(): ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield lambda: importlib.import_module("openvino")
+    for name in ("openvino", "openvino.tools", "openvino.tools.ovc"):
+        sys.modules.pop(name, None)
+
+
+def test_the_tools_come_when_they_are_used(package):
+    finders = list(sys.meta_path)
+    with without_conversion_tools():
+        imported = package()
+    assert sys.meta_path == finders
+    assert "openvino.tools.ovc" not in sys.modules
+    assert not hasattr(imported, "convert_models")
+    from openvino import convert_model
+
+    assert convert_model is sys.modules["openvino.tools.ovc"].convert_model is vars(imported)["convert_model"]
+
+
+def test_another_thread_imports_the_tools_as_ever(package):
+    with without_conversion_tools(), ThreadPoolExecutor() as pool:
+        assert "convert_model" in vars(pool.submit(package).result())
+
+
+def test_the_package_that_is_installed_offers_its_tools(monkeypatch):
+    pytest.importorskip("openvino", reason="the package openvino is not installed")
+    monkeypatch.setenv("CI", "true")  # they tell nobody that they are imported
+    assert engine.module().convert_model is importlib.import_module("openvino.tools.ovc").convert_model
