@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -118,11 +119,12 @@ def model_path(tmp_path_factory):
     return path
 
 
-def loaded(path, devices, like=None):
+def loaded(path, devices, like=None, **variables):
     """The modules that were loaded from the import of nnadapter to the first result; inputs are those of `like`."""
     shape = ",".join(str(size.dim_value) for size in onnx.load(like or path).graph.input[0].type.tensor_type.shape.dim)
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, str(path), shape, devices]
-    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    environment = {**os.environ, **variables}
+    return set(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.split())
 
 
 def within(modules, room):
@@ -163,6 +165,14 @@ def test_a_compiled_file_loads_nothing_that_makes_files(model_path, tmp_path, de
     modules = loaded(path, device, like=model_path)
     own_packages = {"nnadapter.ir.operations", "nnadapter.ir.builder"} if device == "null" else set()
     for room in {*OF_NO_DEVICE, *OF_NO_FILE} - own_packages:
+        assert not within(modules, room), room
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_plans_that_were_kept_load_nothing_that_makes_plans(model_path, tmp_path, device):
+    for _ in range(2):
+        modules = loaded(model_path, device, NNADAPTER_CACHE_DIR=str(tmp_path))
+    for room in {*OF_NO_DEVICE, *OF_NO_FILE}:
         assert not within(modules, room), room
 
 

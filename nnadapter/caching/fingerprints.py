@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
-from importlib import metadata
 from pathlib import Path
 
 import nnadapter
@@ -16,8 +15,8 @@ from nnadapter.drivers.driver_files import driver_files
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info
 from nnadapter.process.cache import remembered
-from nnadapter.process.own_version import own_version
 from nnadapter.process.processors import machine_name, usable
+from nnadapter.process.versions import installed_version, own_version
 
 _MAKING = ("drivers", "ir", "kernels", "onnx")
 """Rooms of this package whose code makes programs."""
@@ -37,7 +36,7 @@ def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
             {
                 "nnadapter": own_version(),
                 "files": _digest_of_host(),
-                **({"onnxruntime": _version("onnxruntime")} if takes_onnx else {}),
+                **({"onnxruntime": installed_version("onnxruntime")} if takes_onnx else {}),
             }
         ),
         "machine": machine(),
@@ -102,10 +101,3 @@ def _abilities() -> Iterator[str]:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
         line = next((line for line in lines if line.startswith(("flags", "Features"))), "")
         yield from sorted(line.partition(":")[2].split())
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from nnadapter.drivers.native.discovery import library_of
-from nnadapter.drivers.registry import inside, sources
+from nnadapter.drivers.registry import inside, source_of
 
 OWN = "nnadapter"
 """The distribution of drivers that are built in."""
@@ -17,7 +17,7 @@ def driver_files(device: str) -> list[Path]:
 
     They are its library, or all of Python in the package that its class is from; what these load is not known.
     """
-    source = sources()[inside(device).partition(":")[0]]
+    source = source_of(inside(device).partition(":")[0])
     if source.distribution == OWN:
         return []
     if source.library is not None:

@@ -98,6 +98,11 @@ def sources() -> Mapping[str, DriverSource]:
     return MappingProxyType(dict(sorted(sources_by_name.items())))
 
 
+def source_of(driver_name: str) -> DriverSource:
+    """Return where a driver that there is comes from; for one that is built in, no other is looked for."""
+    return _BUILT_IN.get(driver_name) or sources()[driver_name]
+
+
 def devices_brought_by(distribution: str) -> list[str]:
     """Return the names of the devices that a distribution brings."""
     return [name for name, source in sources().items() if source.distribution == distribution]
@@ -265,7 +270,7 @@ def _open(driver_name: str, device_id: str, name: str) -> Device:
 
 def _driver(name: str) -> Driver | _Failure:
     if name not in _loaded:
-        _loaded[name] = _load(name, _BUILT_IN.get(name) or sources()[name])
+        _loaded[name] = _load(name, source_of(name))
     return _loaded[name]
 
 
@@ -315,7 +320,7 @@ def _check(factory: object, source: DriverSource) -> str:
 
 
 def _rows(name: str) -> tuple[DeviceInfo, ...]:
-    source = _BUILT_IN.get(name) or sources()[name]
+    source = source_of(name)
     with _lock:
         driver = _driver(name)
     if isinstance(driver, _Failure):

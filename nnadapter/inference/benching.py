@@ -31,7 +31,7 @@ from nnadapter.offering.feeds import random_feed
 from nnadapter.onnx.files import contents_of
 from nnadapter.options import Options, options_from
 from nnadapter.paddle_models.keeping import as_onnx
-from nnadapter.process.own_version import own_version
+from nnadapter.process.versions import own_version
 from nnadapter.running.deviation import Tolerance, deviation
 
 if TYPE_CHECKING:

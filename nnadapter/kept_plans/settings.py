@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from nnadapter.files.calibrations import calibrations_of_driver
 from nnadapter.kept_plans.sources import Source
 from nnadapter.options import Options, fallback_text
 from nnadapter.process.cache import remembered
-from nnadapter.process.own_version import own_version
+from nnadapter.process.versions import installed_version, own_version
 
 PLAN = "plan"
 """The kind of such entries."""
@@ -53,7 +52,7 @@ def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key
     parts = {
         **{part: _joined({name: each[part] for name, each in around.items()}) for part in ("device", "driver")},
         "host": told_part(
-            {"nnadapter": own_version(), "files": _own_files(), **{each: _version(each) for each in _PACKAGES}}
+            {"nnadapter": own_version(), "files": _own_files(), **{each: installed_version(each) for each in _PACKAGES}}
         ),
         "machine": _machine(devices),
         "options": told_part(
@@ -134,10 +133,3 @@ def _listed(folder: Path | str, inside: str) -> Iterator[tuple[str, int, int]]:
             elif each.name.endswith(".py"):
                 status = each.stat()
                 yield inside + each.name, status.st_size, status.st_mtime_ns
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -36,6 +35,7 @@ _ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f]
 """In front of the entry: the end of its tag, and its length."""
 _USUAL = b"\x0a\x08"
 Named = Callable[[bytes, int], Iterator[str]]
+_Piece = tuple[set[str], bytes]
 
 
 class UnkeyedError(Exception):
@@ -126,14 +126,24 @@ def _taken(held: int | bytes, size: int, named: Named) -> tuple[frozenset[str], 
     """
     starts = range(0, size, _PIECE_BYTES)
     whole, names = sha256(str(size).encode()), set[str]()
-    with ThreadPoolExecutor(min(usable(), _MOST_THREADS)) as pool:
-        for found, digest in pool.map(lambda start: _piece(held, start, named), starts):
-            whole.update(digest)
-            names |= found
+    for found, digest in _each(lambda start: _piece(held, start, named), starts):
+        whole.update(digest)
+        names |= found
     return frozenset(names), whole.hexdigest()
 
 
-def _piece(held: int | bytes, start: int, named: Named) -> tuple[set[str], bytes]:
+def _each(take: Callable[[int], _Piece], starts: Sequence[int]) -> Iterator[_Piece]:
+    """What is taken of each piece, in their order; one alone is taken in this thread."""
+    if len(starts) < 2:
+        yield from map(take, starts)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(usable(), _MOST_THREADS)) as pool:
+        yield from pool.map(take, starts)
+
+
+def _piece(held: int | bytes, start: int, named: Named) -> _Piece:
     before = min(start, _BEFORE_BYTES)
     first, most = start - before, before + _PIECE_BYTES + _BEHIND_BYTES
     data = held[first : first + most] if isinstance(held, bytes) else os.pread(held, most, first)

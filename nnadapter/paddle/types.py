@@ -7,7 +7,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from nnadapter.errors import InvalidInputError
-from nnadapter.process.own_version import own_version
+from nnadapter.process.versions import own_version
 
 
 class DataType(Enum):

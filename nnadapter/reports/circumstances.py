@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.process.cache import remembered
-from nnadapter.process.own_version import own_version
+from nnadapter.process.versions import own_version
 
 
 def versions_of(devices: Iterable[str]) -> dict[str, str]:

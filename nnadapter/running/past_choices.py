@@ -24,8 +24,8 @@ from nnadapter.errors import StoredFileError
 from nnadapter.options import fallback_text
 from nnadapter.planning.judgment import Judgment, placed_as
 from nnadapter.planning.setting import Setting
-from nnadapter.process.own_version import own_version
 from nnadapter.process.processors import machine_name, usable
+from nnadapter.process.versions import own_version
 from nnadapter.running.compiled import TimedPlacement
 from partition.plan import Plan
 

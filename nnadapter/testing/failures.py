@@ -12,7 +12,6 @@ import json
 import platform
 import shutil
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.protobuf.files import save
 from nnadapter.ir.text import to_text
-from nnadapter.process.own_version import own_version
+from nnadapter.process.versions import installed_version, own_version
 from nnadapter.testing.bench import Settings
 from nnadapter.testing.commands import repeat_command
 from nnadapter.testing.outcomes import Evidence, Failed
@@ -87,10 +86,9 @@ def _told(array: Array) -> str:
 
 
 def _versions() -> dict[str, str]:
-    versions = {"nnadapter": own_version(), "python": platform.python_version(), "system": platform.platform()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = ""
-    return versions
+    return {
+        "nnadapter": own_version(),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        **{package: installed_version(package) for package in _PACKAGES},
+    }

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nnadapter.files.replacing import write_file
-from nnadapter.process.own_version import own_version
+from nnadapter.process.versions import own_version
 from nnadapter.traces.event import Event
 from nnadapter.traces.lanes import Row, rows_of
 

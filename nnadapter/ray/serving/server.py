@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from nnadapter.errors import DeadlineExceededError, DriverError, InvalidInputError, NNAdapterError
-from nnadapter.process.own_version import own_version
+from nnadapter.process.versions import own_version
 from nnadapter.ray.opened import file_here, kind_of, open_file
 from nnadapter.ray.request import Request as Wanted
 from nnadapter.ray.serving import limits

@@ -1,0 +1,47 @@
+"""Versions of installed distributions, told by the names of their folders: a start needs no more of most of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+
+from nnadapter.process.cache import remembered
+
+_SUFFIX = ".dist-info"
+
+
+@remembered(1)
+def own_version() -> str:
+    """The version of nnadapter; empty where it was not installed as a package."""
+    return installed_version("nnadapter")
+
+
+def installed_version(distribution: str) -> str:
+    """Return the version of a distribution; empty where it is not installed.
+
+    Source: the specification of PyPA for installed projects, `{name}-{version}.dist-info`.
+    """
+    wanted = _normalized(distribution)
+    for stem in _stems():
+        name, _, version = stem.partition("-")
+        if version and _normalized(name) == wanted:
+            return version
+    from importlib import metadata  # which knows older forms, and takes as long to import as twenty of our modules
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _stems() -> Iterator[str]:
+    """Names and versions of what Python finds, in its order."""
+    for folder in (each for each in sys.path if isinstance(each, str)):
+        with suppress(OSError), os.scandir(folder or ".") as entries:
+            yield from (each.name.removesuffix(_SUFFIX) for each in entries if each.name.endswith(_SUFFIX))
+
+
+def _normalized(name: str) -> str:
+    return name.lower().replace("-", "_").replace(".", "_")

@@ -1,0 +1,36 @@
+"""Versions by the names of folders are those that importlib.metadata reads in them."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+
+import pytest
+
+from nnadapter.process import versions
+
+
+def test_of_all_that_is_installed():
+    for name in {each.name for each in metadata.distributions()}:
+        assert versions.installed_version(name) == metadata.version(name), name
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"),
+    [
+        ("a_package-1.2.dist-info", "A.package"),
+        ("A.Package-1.2.dist-info", "a-package"),
+        ("a_package.egg-info", "a-package"),
+        ("a__package-1.2.dist-info", "a-package"),
+    ],
+)
+def test_names_have_many_forms(tmp_path, monkeypatch, folder, name):
+    (tmp_path / folder).mkdir()
+    for file in ("METADATA", "PKG-INFO"):
+        (tmp_path / folder / file).write_text("Metadata-Version: 2.1\nName: a-package\nVersion: 1.2\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "missing"), str(tmp_path)])
+    assert versions.installed_version(name) == metadata.version(name) == "1.2"
+
+
+def test_what_is_not_installed_has_none():
+    assert versions.installed_version("no-such-package-of-anybody") == ""
