@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import onnx
+from typing import TYPE_CHECKING
 
 from nnadapter.process.real_onnxruntime import onnxruntime
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
+
+if TYPE_CHECKING:
+    import onnx
 
 _MARK = re.compile(r"nnadapter:(\d+):")
 _INSERTED = frozenset(("Cast", "MemcpyFromHost", "MemcpyToHost", "Transpose"))
@@ -48,7 +50,7 @@ class Assignment:
 
 def marked(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a copy of a model whose nodes, and the nodes inside them, say in their names where they stand."""
-    copy = onnx.ModelProto()
+    copy = type(model)()
     copy.CopyFrom(model)
     for position, node in enumerate(copy.graph.node):
         for number, inner in enumerate(_with_inner(node)):

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nnadapter.drivers.capability import Option, OptionValues
 from nnadapter.drivers.execution_providers.libraries import (
@@ -16,12 +17,14 @@ from nnadapter.drivers.execution_providers.libraries import (
     register,
 )
 from nnadapter.drivers.execution_providers.names import full_name, how_to_get
-from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 from nnadapter.onnx.onnxruntime_limits import QUIET
 from nnadapter.process.real_onnxruntime import onnxruntime
+
+if TYPE_CHECKING:
+    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 
 _LEVELS = {
     "none": onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,

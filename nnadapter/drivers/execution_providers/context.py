@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-import onnx
-
-from nnadapter.drivers.culprits import find_culprits
-from nnadapter.drivers.execution_providers.assignment import Assignment, marked, read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
-from nnadapter.drivers.execution_providers.crashing import crashing
-from nnadapter.drivers.execution_providers.program import EpProgram, deserialize_program
-from nnadapter.drivers.execution_providers.remainder import without
-from nnadapter.drivers.execution_providers.wrong_results import computed_otherwise
+from nnadapter.drivers.execution_providers.program import deserialize_program
 from nnadapter.drivers.interface import Context, Program
-from nnadapter.drivers.onnxruntime.errors import brief
-from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
-from nnadapter.drivers.onnxruntime.profiling import profile_of
-from nnadapter.errors import CompilationError
-from nnadapter.onnx.onnxruntime_limits import loadable
-from nnadapter.process.forking import new_lock
-from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.traces.trace import SILENT, Trace
-from partition.verdict import Reason, Unsupported, Verdict
+from partition.verdict import Verdict
 
-_UNCHANGED = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-"""Verdicts are asked for the graph as it is, so that every node is found again."""
-_REMEMBERED = 64
-"""Answers that a context keeps: a graph is asked for again where atoms are offered node by node."""
+if TYPE_CHECKING:
+    import onnx
+
+    from nnadapter.drivers.execution_providers.asking import Asker
 
 
 class EpContext(Context):
-    """A provider with its options."""
+    """A provider with its options; what has to do with ONNX models is imported when one is judged or compiled."""
 
     def __init__(self, backing: Backing, trace: Trace = SILENT, lane: str = "") -> None:
         self._backing = backing
         self._trace, self._lane = trace, lane
-        self._lock = new_lock()
-        self._answers: dict[bytes, Sequence[Verdict]] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """See `Context.supported`: what the provider is assigned of the graph.
-
-        ONNX Runtime says that of a session only, so the provider compiles. A failed compilation loses a session as a
-        whole; the nodes that fail by themselves are found then, and the others are asked for without them.
-        """
-        contents = loadable(marked(model)).SerializeToString()
-        key = sha256(contents).digest()
-        with self._lock:
-            known = self._answers.get(key)
-        if known is not None:
-            return known
-        answer = self._judged(model, contents)
-        with self._lock:
-            if len(self._answers) >= _REMEMBERED:
-                self._answers.pop(next(iter(self._answers)))
-            self._answers[key] = answer
-        return answer
+        """See `Context.supported`: what the provider is assigned of the graph."""
+        return self._asker.supported(model)
 
     def with_trace(self, trace: Trace, lane: str) -> EpContext:
         """See `Context.with_trace`: ONNX Runtime's own events are in it, and those of the provider that it tells."""
@@ -69,18 +39,7 @@ class EpContext(Context):
         Raises:
             CompilationError: the provider fails, or leaves nodes to ONNX Runtime's CPU.
         """
-        contents = loadable(marked(model)).SerializeToString()
-        try:
-            profile = profile_of(self._trace, self._lane, len(model.graph.node))
-            session = self._backing.open(contents, profile=profile, without=wrong_optimizers(model))
-        except Exception as error:
-            raise self._failed(brief(error), self._culprits(model)) from error
-        assignment = read_assignment(session, self._backing.provider)
-        left = {position: self._verdict(assignment, position) for position in assignment.left}
-        if assignment.left or assignment.made:
-            parts = f"it leaves {len(assignment.left) + len(assignment.made)} nodes to ONNX Runtime's CPU"
-            raise self._failed(parts, {at: why for at, why in left.items() if isinstance(why, Unsupported)})
-        return EpProgram(session, self._backing, contents, profile)
+        return self._asker.compile(model)
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
@@ -92,57 +51,12 @@ class EpContext(Context):
 
     def close(self) -> None:
         """See `Context.close`."""
-        with self._lock:
-            self._answers.clear()
+        asker = vars(self).get("_asker")
+        if asker is not None:
+            asker.close()
 
-    def _judged(self, model: onnx.ModelProto, contents: bytes) -> Sequence[Verdict]:
-        count = len(model.graph.node)
-        provider = self._backing.provider
-        kept_from_it = {**computed_otherwise(model, provider), **crashing(model, provider)}
-        if len(kept_from_it) == count:
-            return [kept_from_it[position] for position in range(count)]
-        if kept_from_it:
-            return self._judged_without(model, kept_from_it)
-        try:
-            assignment = self._assigned(contents)
-        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
-            refused = self._culprits(model)
-            if not refused:
-                return [self._refusal(error)] * count
-            return self._judged_without(model, refused)
-        return [self._verdict(assignment, position) for position in range(count)]
+    @cached_property
+    def _asker(self) -> Asker:
+        from nnadapter.drivers.execution_providers.asking import Asker
 
-    def _judged_without(self, model: onnx.ModelProto, refused: Mapping[int, Unsupported]) -> Sequence[Verdict]:
-        count = len(model.graph.node)
-        try:
-            assignment = self._assigned(loadable(without(marked(model), refused)).SerializeToString())
-        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
-            return [refused.get(position, self._refusal(error)) for position in range(count)]
-        return [refused.get(position, self._verdict(assignment, position)) for position in range(count)]
-
-    def _assigned(self, contents: bytes) -> Assignment:
-        return read_assignment(self._backing.open(contents, _UNCHANGED), self._backing.provider)
-
-    def _verdict(self, assignment: Assignment, position: int) -> Verdict:
-        return assignment.verdict(position, self._backing.provider)
-
-    def _culprits(self, model: onnx.ModelProto) -> dict[int, Unsupported]:
-        return find_culprits(model, self._attempt)
-
-    def _attempt(self, part: onnx.ModelProto) -> Unsupported | None:
-        try:
-            self._backing.open(loadable(part).SerializeToString(), _UNCHANGED)
-        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
-            return self._refusal(error)
-        return None
-
-    def _refusal(self, error: Exception) -> Unsupported:
-        return Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} does not compile it: {brief(error)}")
-
-    def _failed(self, why: str, refused: Mapping[int, Unsupported]) -> CompilationError:
-        return CompilationError(
-            f"{self._backing.provider} does not compile the segment: {why}; "
-            "check the provider's options, or keep these nodes from it by a rule",
-            device=self._backing.provider,
-            refused=refused,
-        )
+        return Asker(self._backing, self._trace, self._lane)

@@ -6,7 +6,9 @@ from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.errors import InvalidOptionError
-from nnadapter.onnx.building import parse
+from nnadapter.onnx.wire_format import BYTES, varint_bytes
+
+_IR_VERSION, _OPSET, _FLOAT = 8, 13, 1
 
 
 def takes_addition(backing: Backing) -> bool:
@@ -28,9 +30,20 @@ def takes_addition(backing: Backing) -> bool:
 
 
 def _addition() -> bytes:
-    model = parse(
-        """<ir_version: 8, opset_import: ["" : 13]>
-        probe (float[1, 4, 4, 4] a, float[1, 4, 4, 4] b) => (float[1, 4, 4, 4] c) { ["nnadapter:0:0"] c = Add(a, b) }"""
+    """A serialized model, written by hand: a program that is loaded needs nothing else that has to do with models."""
+    shape = _message(*((1, _message((1, size))) for size in (1, 4, 4, 4)))
+    type_ = _message((1, _message((1, _FLOAT), (2, shape))))
+    node = _message((1, b"a"), (1, b"b"), (2, b"c"), (3, b"nnadapter:0:0"), (4, b"Add"), (7, b""))
+    a, b, c = (_message((1, name), (2, type_)) for name in (b"a", b"b", b"c"))
+    graph = _message((1, node), (2, b"probe"), (11, a), (11, b), (12, c))
+    return _message((1, _IR_VERSION), (7, graph), (8, _message((1, b""), (2, _OPSET))))
+
+
+def _message(*fields: tuple[int, int | bytes]) -> bytes:
+    """Return a message with these fields: their numbers, and what they hold."""
+    return b"".join(
+        varint_bytes(number << 3) + varint_bytes(value)
+        if isinstance(value, int)
+        else varint_bytes(number << 3 | BYTES) + varint_bytes(len(value)) + value
+        for number, value in fields
     )
-    contents: bytes = model.SerializeToString()
-    return contents

@@ -7,22 +7,22 @@ Runtime's `ModelCompiler` makes, with what the provider compiled inside it.
 from __future__ import annotations
 
 import json
-from typing import Any
-
-import onnx
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.execution_providers.self_contained import COMPILED, kept_elsewhere
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
-from nnadapter.drivers.onnxruntime.profiling import SessionProfile
 from nnadapter.drivers.onnxruntime.sessions import session_execution
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.process.real_onnxruntime import onnxruntime
 
+if TYPE_CHECKING:
+    from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+
 _ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)
-_COMPILED = "EPContext"
 
 
 class EpProgram(Program):
@@ -54,7 +54,7 @@ class EpProgram(Program):
         return session_execution(self._session, self._backing.provider, self._profile)
 
     def serialize(self) -> bytes | None:
-        """See `Program.serialize`: None where the provider has no compiled form, or not of all of the segment."""
+        """See `Program.serialize`: None where the provider has no compiled form, or one that names files."""
         contents = _compiled(self._contents, self._backing)
         if contents is None:
             return None
@@ -139,19 +139,18 @@ def _compiled(contents: bytes, backing: Backing) -> bytes | None:
         made: bytes = compiler.compile_to_bytes()
     except Exception:  # noqa: BLE001  providers without such a form fail in ways of their own
         return None
-    model = onnx.load_from_string(made)
-    return made if any(node.op_type == _COMPILED for node in model.graph.node) else None
+    import onnx  # a program that is loaded needs none of it
+
+    if all(node.op_type != COMPILED for node in onnx.load_from_string(made).graph.node):
+        return None
+    return None if kept_elsewhere(made) else made
 
 
 def _check_self_contained(contents: bytes) -> None:
     """Raise IncompatibleProgramError unless everything compiled is inside: a program names no files to be opened."""
     try:
-        model = onnx.load_from_string(contents)
+        elsewhere = kept_elsewhere(contents)
     except Exception as error:
         raise IncompatibleProgramError(f"the program holds no ONNX model: {error}; {ADVICE}") from error
-    for node in model.graph.node:
-        embedded = next((attribute.i for attribute in node.attribute if attribute.name == "embed_mode"), 1)
-        if node.op_type == _COMPILED and embedded != 1:
-            raise IncompatibleProgramError(f"the program keeps what was compiled in another file; {ADVICE}")
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in model.graph.initializer):
-        raise IncompatibleProgramError(f"the program keeps weights in another file; {ADVICE}")
+    if elsewhere:
+        raise IncompatibleProgramError(f"the program keeps {elsewhere} in another file; {ADVICE}")

@@ -67,6 +67,25 @@ def not_embedded(contents):
     return model.SerializeToString()
 
 
+def not_embedded_within(contents):
+    """The node in both branches of an If: QNN would open the file before anybody sees who took which node."""
+    model = onnx.load_from_string(not_embedded(contents))
+    compiled, result = model.graph.node[0], model.graph.output[0]
+    branch = onnx.GraphProto(name="branch", node=[compiled], output=[result])
+    condition = onnx.helper.make_tensor("condition", onnx.TensorProto.BOOL, [], [True])
+    branches = {"then_branch": branch, "else_branch": branch}
+    model.graph.node.append(onnx.helper.make_node("If", ["condition"], [result.name], **branches))
+    model.graph.initializer.append(condition)
+    del model.graph.node[0]
+    return model.SerializeToString()
+
+
+def of_another_kind(contents):
+    model = onnx.load_from_string(contents)
+    model.graph.node[0].attribute.add(name="ep_context_type", type=onnx.AttributeProto.STRING, s=b"dlc")
+    return model.SerializeToString()
+
+
 def external_weights(contents):
     model = onnx.load_from_string(contents)
     model.graph.initializer.add(name="w", data_type=1, dims=[1], data_location=onnx.TensorProto.EXTERNAL)
@@ -90,6 +109,8 @@ def damaged_context(contents):
         ({"header": {"outputs": ["z"]}}, "does not take all of the program as it was"),
         ({"contents": lambda inside: b"no model"}, "holds no ONNX model"),
         ({"contents": not_embedded}, "in another file"),
+        ({"contents": not_embedded_within}, "what was compiled in another file"),
+        ({"contents": of_another_kind}, "what was compiled in another file"),
         ({"contents": external_weights}, "weights in another file"),
         ({"contents": damaged_context}, "QNNExecutionProvider refuses the program"),
     ],
