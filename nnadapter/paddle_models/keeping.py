@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KIND = "onnx"
 """Of entries that are models which were converted."""
-_REVISION = 3
+_REVISION = 4
 """Raised whenever `mending` or `worker` make something else of a model, or `checking` refuses more."""
 _converting = new_lock()
 """One model is converted at a time: who wants the same one finds it kept."""
