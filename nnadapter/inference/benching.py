@@ -46,7 +46,7 @@ def bench(
     devices: DeviceRequest | Sequence[DeviceRequest] | None,
     feed: Mapping[str, Array] | None = None,
     *,
-    against: Sequence[str] = ("ort",),
+    against: str | Sequence[str] = ("ort",),
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     options: Options | Mapping[str, Any] | None = None,
     rounds: int = ROUNDS,
@@ -56,10 +56,10 @@ def bench(
     """Time a session on `devices` beside engines by themselves, in turn.
 
     Args:
-        model: path, contents, or `onnx.ModelProto`; or a file made by `compile`, which no engine runs.
+        model: as for `InferenceSession`, but a PyTorch module; a file made by `compile` is one that no engine runs.
         devices: as for `InferenceSession`.
         feed: input name -> array; seeded random numbers if None, which a compiled model does not get.
-        against: engines, of `peers.PEERS`.
+        against: an engine or several, of `peers.PEERS`.
         input_shapes: for a random feed, shapes of inputs whose sizes the model leaves open.
         options: how the session decides.
         rounds: in which each takes a turn, at least one.
@@ -70,9 +70,10 @@ def bench(
         NNAdapterError: the model cannot be loaded, a device or engine not be used, or the feed does not fit. An engine
             that does not run this model is no error, but a line of the report.
     """
-    _check(model, feed, against, rounds)
+    names = (against,) if isinstance(against, str) else tuple(dict.fromkeys(against))
+    _check(model, feed, names, rounds)
     chosen = options_from(options)
-    peers = [peer_of(name) for name in dict.fromkeys(against)]
+    peers = [peer_of(name) for name in names]
     model = as_onnx(model, chosen)
     feed = random_feed(model, input_shapes) if feed is None else feed
     source = model if isinstance(model, (str, os.PathLike, bytes)) or not peers else contents_of(model)
@@ -83,11 +84,11 @@ def bench(
         loaded = time.perf_counter()
         results = session.run(None, feed)
         first = time.perf_counter() - loaded
-        names = [(output.name, output.type) for output in session.get_outputs()]
+        outputs = [(output.name, output.type) for output in session.get_outputs()]
         runs: dict[str, Callable[[], object]] = {SESSION: partial(session.run, None, feed)}
         timed = {SESSION: Timed(SESSION, own_version(), load_seconds=loaded - started, first_seconds=first)}
         for peer in peers:
-            timed[peer.name], run = _opened(peer, source, feed, dict(zip(names, results, strict=True)), watch)
+            timed[peer.name], run = _opened(peer, source, feed, dict(zip(outputs, results, strict=True)), watch)
             if run is not None:
                 runs[peer.name] = run
         for name, turns in _in_turn(runs, rounds, watch, advance).items():
@@ -106,8 +107,8 @@ def bench(
 def _check(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: object, against: Sequence[str], rounds: int
 ) -> None:
-    if rounds < 1:
-        raise InvalidOptionError(f"rounds is {rounds}, expected at least 1")
+    if not isinstance(rounds, int) or rounds < 1:
+        raise InvalidOptionError(f"rounds is {rounds!r}, expected a whole number of at least 1")
     is_compiled = kind_of(model) is SourceKind.COMPILED
     if is_compiled and against:
         raise InvalidOptionError(

@@ -105,6 +105,12 @@ def _contained(contents: bytes) -> onnx.ModelProto:
 def _read(path: Path) -> onnx.ModelProto:
     what = f"model {str(path)!r}"
     try:
+        path.stat()
+    except ValueError as error:
+        raise ModelFileError(f"model file {str(path)!r} cannot be read: {error}; check the path") from error
+    except OSError:  # what is wrong with it is said where it is read
+        pass
+    try:
         check_size(path, what)
     except IndexError as error:
         with path.open("rb") as file:

@@ -40,8 +40,9 @@ class Comparison:
 def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool) -> Comparison:
     """Return how a converted model compares with Paddle's results on seeded inputs.
 
-    Nothing is compared where a model draws numbers, or where Paddle does not run it on inputs like these: random reals,
-    zeros and ones as integers, usual sizes where it leaves sizes open.
+    Nothing is compared where a model draws numbers, or where Paddle does not run it on inputs like these: random reals
+    from 0 to 1, zeros and ones as integers, usual sizes where it leaves sizes open. Then reals from -1 to 1 are tried,
+    where Paddle makes numbers of them: slopes and clips below 0 are seen in no other way.
 
     Args:
         contents: the converted model.
@@ -67,6 +68,24 @@ def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool)
         return Comparison(
             doubt=f"not held against Paddle, which does not run it on inputs that are made up ({_said(error)})"
         )
+    first = _run_and_held(contents, feed, expected)
+    reals = {name: 2 * each - 1 for name, each in feed.items() if each.dtype.kind == "f"}
+    if first.wrong or not reals:
+        return first
+    second = _held_below_0(contents, predictor, {**feed, **reals})
+    return Comparison(wrong=second.wrong, doubt=first.doubt or second.doubt)
+
+
+def _held_below_0(contents: bytes, predictor: Any, feed: Mapping[str, Array]) -> Comparison:
+    try:
+        expected = _predicted(predictor, feed)
+    except Exception:  # noqa: BLE001  such inputs may be none of the model's
+        return Comparison()
+    is_defined = all(np.isfinite(each).all() for each in expected.values() if each.dtype.kind == "f")
+    return _run_and_held(contents, feed, expected) if is_defined else Comparison()
+
+
+def _run_and_held(contents: bytes, feed: Mapping[str, Array], expected: Mapping[str, Array]) -> Comparison:
     try:
         found = _computed(contents, feed)
     except Exception as error:  # noqa: BLE001  ONNX Runtime has classes of its own for each cause

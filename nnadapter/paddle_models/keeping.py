@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KIND = "onnx"
 """Of entries that are models which were converted."""
-_REVISION = 3
+_REVISION = 4
 """Raised whenever `mending` or `worker` make something else of a model, or `checking` refuses more."""
 _converting = new_lock()
 """One model is converted at a time: who wants the same one finds it kept."""
@@ -38,11 +38,20 @@ def as_onnx(
     options: Options | Mapping[str, Any] | None = None,
     parameters: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Return a model of Paddle's as the contents of an ONNX file (`onnx_of`), and any other as it is."""
-    if kind_of(source) is not SourceKind.PADDLE:
-        return source
-    assert isinstance(source, (str, os.PathLike)), "nothing else is"
-    return onnx_of(source, options, parameters)
+    """Return what a person gives as what is read as an ONNX model: all but Paddle's and PyTorch's is so already.
+
+    Raises:
+        As `onnx_of` and `torch_models.modules.model_of` do.
+    """
+    kind = kind_of(source)
+    if kind is SourceKind.PADDLE:
+        assert isinstance(source, (str, os.PathLike)), "nothing else is"
+        return onnx_of(source, options, parameters)
+    if kind is SourceKind.MODULE:
+        from nnadapter.torch_models.modules import model_of
+
+        return model_of(source)
+    return source
 
 
 def onnx_of(

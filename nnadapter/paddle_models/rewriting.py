@@ -13,8 +13,11 @@ _REALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "1.bicubic_interp": ("scale",),
         "1.bilinear_interp": ("scale",),
+        "1.group_norm": ("epsilon",),
+        "1.leaky_relu": ("negative_slope",),
         "1.linear_interp": ("scale",),
         "1.nearest_interp": ("scale",),
+        "1.pad3d": ("pad_value",),
         "1.softplus": ("beta", "threshold"),
         "1.trilinear_interp": ("scale",),
     }

@@ -38,7 +38,7 @@ def model_of(module: Any, example_inputs: object = None) -> onnx.ModelProto:
         if example_inputs is None:
             raise InvalidOptionError(
                 "a module is captured by calling it; give inputs: "
-                f"InferenceSession({type(module).__name__.lower()}, (x,))"
+                f"InferenceSession({type(module).__name__.lower()}, (x,)), or what torch.export.export makes of both"
             )
         return _exported(type(module).__name__, _captured(_on_host(module), example_inputs))
     return _exported("the program", module)

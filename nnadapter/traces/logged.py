@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 from nnadapter.errors import InvalidOptionError, describe, near_names
-from nnadapter.process.cache import remembered
 from nnadapter.traces.event import COMPILE, FALLBACK, PLAN
 from nnadapter.traces.trace import Trace
 
@@ -38,17 +39,48 @@ def is_wanted() -> bool:
     return bool(level) or _ROOT.isEnabledFor(logging.INFO)
 
 
-@remembered(1)
 def _write_from(level: str) -> None:
-    """Write lines of a level and above to standard error."""
+    """Write lines of a level and above to standard error, however often it is said, and of which threads.
+
+    What the program that we are part of set up stays: its handlers get the lines too, and no fewer than before.
+    """
     if level not in _LEVELS:
         near = near_names(level, _LEVELS, "; ")
         raise InvalidOptionError(f"{VARIABLE} is {level!r}, expected {', '.join(_LEVELS)}{near}")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    _ROOT.addHandler(handler)
-    _ROOT.setLevel(level.upper())
-    _ROOT.propagate = False  # else a program's own handlers write each line again
+    number = logging.getLevelNamesMapping()[level.upper()]
+    _HANDLER.setLevel(number)
+    if not _ROOT.isEnabledFor(number):
+        _ROOT.setLevel(number)
+    _ROOT.addHandler(_HANDLER)  # which is done once
+
+
+class _StandardError(logging.Handler):
+    """Writes to standard error, as it is then, what no other handler writes there."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler.emit`."""
+        stream = sys.stderr
+        if stream is None or any(_writes_to(stream, each, record) for each in _handlers_of(record)):
+            return
+        with suppress(OSError, ValueError):  # it was closed: nobody reads it
+            stream.write(f"{self.format(record)}\n")
+            stream.flush()
+
+
+def _handlers_of(record: logging.LogRecord) -> Iterator[logging.Handler]:
+    """All that are told of a record."""
+    logger: logging.Logger | None = logging.getLogger(record.name)
+    while logger is not None:
+        yield from logger.handlers
+        logger = logger.parent if logger.propagate else None
+
+
+def _writes_to(stream: object, handler: logging.Handler, record: logging.LogRecord) -> bool:
+    return getattr(handler, "stream", None) is stream and record.levelno >= handler.level
+
+
+_HANDLER = _StandardError()
+_HANDLER.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
 
 class Logged(Trace):
@@ -94,4 +126,9 @@ def _tell(category: str, what: str, facts: Mapping[str, Any]) -> None:
     if level is not None:
         # Names of nodes, of which there may be many, are in `what` already, as far as one wants to read them.
         known = "; ".join(f"{name}: {value}" for name, value in facts.items() if not isinstance(value, list))
-        _ROOT.getChild(category).log(level, "%s%s", what, f" ({known})" if known else "")
+        _ROOT.getChild(category).log(level, "%s", _one_line(f"{what} ({known})" if known else what))
+
+
+def _one_line(text: str) -> str:
+    """A text whose names, which strangers give, begin no lines of their own."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from statistics import median
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -44,6 +45,14 @@ def test_all_take_as_many_turns():
     assert not any(peer.differing or peer.failure for peer in report.peers)
 
 
+@pytest.mark.parametrize("engine", PEERS)
+def test_bfloat16_is_no_other_output(engine):
+    model = parse(f"{HEAD} bits (bfloat16[4] x) => (bfloat16[4] y) {{ y = Identity(x) }}")
+    feed = {"x": np.arange(4).astype(ml_dtypes.bfloat16)}
+    (peer,) = nna.bench(model, "cpu", feed, against=engine, rounds=1, stopwatch=steady()).peers
+    assert peer.turns and not peer.differing
+
+
 def test_what_an_engine_gives_is_compared():
     report = nna.bench(parse(CHAIN), "null", rounds=1, stopwatch=steady())
     (peer,) = report.peers
@@ -76,7 +85,13 @@ def test_a_compiled_model_is_timed_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"rounds": 0}, "at least 1"), ({"against": ("otr",)}, "did you mean 'ort'")]
+    ("settings", "words"),
+    [
+        ({"rounds": 0}, "rounds is 0, expected a whole number of at least 1"),
+        ({"rounds": 1.5}, "rounds is 1.5"),
+        ({"against": ("otr",)}, "did you mean 'ort'"),
+        ({"against": "otr"}, "beside 'otr'"),
+    ],
 )
 def test_wrong_use(settings, words):
     with pytest.raises(InvalidOptionError, match=words):

@@ -40,6 +40,9 @@ def test_files_that_cannot_be_read(devices, tmp_path):
         nna.InferenceSession(tmp_path / "none.onnx", devices=devices)
     with pytest.raises(ModelFileError, match="cannot be read"):
         nna.InferenceSession(tmp_path, devices=devices)
+    for path in ("a\0b", "\ud800"):
+        with pytest.raises(ModelFileError, match="cannot be read: .*; check the path"):
+            nna.InferenceSession(path, devices=devices)
 
 
 def saved_with_external_data(folder):

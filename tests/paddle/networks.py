@@ -25,11 +25,13 @@ class Classifier(nn.Layer):
     def __init__(self):
         super().__init__()
         self.stem, self.norm = nn.Conv2D(3, 8, 3, stride=2, padding=1), nn.BatchNorm2D(8)
+        self.groups, self.slope = nn.GroupNorm(2, 8, epsilon=0.25), nn.LeakyReLU(0.3)
         self.depthwise, self.pointwise = nn.Conv2D(8, 8, 3, padding=1, groups=8), nn.Conv2D(8, 16, 1)
         self.head = nn.Linear(16, 10)
 
     def forward(self, image):
         x = functional.hardswish(self.norm(self.stem(image)))
+        x = functional.pad(self.slope(self.groups(x)), [1, 1, 1, 1], value=0.5)
         x = functional.relu6(self.pointwise(self.depthwise(x)))
         x = functional.max_pool2d(x, 2)
         return functional.softmax(self.head(functional.adaptive_avg_pool2d(x, 1).flatten(1)))

@@ -9,7 +9,8 @@ import onnx
 import onnxruntime
 import pytest
 
-from nnadapter.paddle_models.checking import _apart
+from nnadapter.paddle_models import checking
+from nnadapter.paddle_models.checking import _apart, compared
 from nnadapter.paddle_models.mending import mended, without_rounding
 from nnadapter.paddle_models.quantized import mark
 from nnadapter.paddle_models.rewriting import rewrite
@@ -31,6 +32,15 @@ def test_doubles_become_floats_where_floats_are_read():
     assert rewrite(made)
     assert scale["D"] == [{"#": "0.a_f32", "D": 2.0}]
     assert not rewrite(made)
+
+
+@pytest.mark.parametrize(
+    ("operation", "name"), [("group_norm", "epsilon"), ("leaky_relu", "negative_slope"), ("pad3d", "pad_value")]
+)
+def test_a_double_that_is_alone_becomes_a_float(operation, name):
+    given = attribute(name, "0.a_f64", 0.25)
+    assert rewrite(program({"#": f"1.{operation}", "A": [given]}))
+    assert given["AT"] == {"#": "0.a_f32", "D": 0.25}
 
 
 def gelu(number, *, by_tanh=True, dtype="0.t_f32"):
@@ -191,3 +201,49 @@ HALF = np.array([1.0, 2.0], np.float16)
 def test_how_far_results_may_be_off(found, wanted, wrong, doubt):
     compared = _apart(found, wanted)
     assert compared.wrong.startswith(wrong) and compared.doubt == doubt and bool(compared.wrong) == bool(wrong)
+
+
+class Predictor:
+    """What `compared` asks of Paddle's, of a network with one input and one output."""
+
+    def __init__(self, function):
+        self.function, self.value = function, None
+
+    def get_input_names(self):
+        return ["x"]
+
+    def get_output_names(self):
+        return ["y"]
+
+    def get_input_handle(self, name):
+        return self
+
+    get_output_handle = get_input_handle
+
+    def copy_from_cpu(self, value):
+        self.value = value
+
+    def copy_to_cpu(self):
+        return self.value
+
+    def run(self):
+        self.value = self.function(self.value)
+
+
+def _root(x):
+    with np.errstate(invalid="ignore"):
+        return np.sqrt(x)
+
+
+@pytest.mark.parametrize(("node", "function", "wrong"), [
+    ("LeakyRelu <alpha = 0.3>", lambda x: np.where(x < 0, np.float32(0.3) * x, x), ""),
+    ("LeakyRelu <alpha = 0.1>", lambda x: np.where(x < 0, np.float32(0.3) * x, x), "output 'y' differs by"),
+    ("Sqrt", _root, ""),
+])  # fmt: skip
+def test_what_is_wrong_below_0_alone_is_seen(node, function, wrong, monkeypatch, tmp_path):
+    monkeypatch.setattr(checking, "_predictor", lambda *files: Predictor(function))
+    model = parse(
+        f"""<ir_version: 9, opset_import: ["" : 19]> g (float[4, 8] x) => (float[4, 8] y) {{ y = {node} (x) }}"""
+    )
+    found = compared(model.SerializeToString(), tmp_path, tmp_path, draws=False)
+    assert found.wrong.startswith(wrong) and bool(found.wrong) is bool(wrong) and not found.doubt

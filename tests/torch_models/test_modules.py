@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import nnadapter as nna
 from nnadapter.cli.entry import main
 from nnadapter.errors import InvalidModelError, InvalidOptionError
+from nnadapter.inference.peers import PEERS
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
@@ -191,3 +193,13 @@ def test_inputs_that_a_module_does_not_take_are_one_sentence():
     finally:
         log.removeHandler(handler)
     assert not told
+
+
+def test_whatever_takes_a_model_takes_an_exported_program():
+    program, feed = torch.export.export(torch.nn.ReLU(), (torch.ones(2, 3),)), {"input": np.ones((2, 3), np.float32)}
+    assert nna.partition_report(program, "fake_npu").nodes
+    timed = nna.bench(program, "fake_npu", feed, against=PEERS, rounds=1)
+    assert timed.ran and not any(peer.differing or peer.failure for peer in timed.peers)
+    for ask in (nna.partition_report, nna.bench):
+        with pytest.raises(InvalidOptionError, match=r"or what torch.export.export makes of both"):
+            ask(torch.nn.ReLU(), "fake_npu")

@@ -5,16 +5,36 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from io import StringIO
+from threading import Barrier, Thread
 
 import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InvalidOptionError
 from nnadapter.traces.asking import trace_for
-from nnadapter.traces.event import COMPILE, RUN
+from nnadapter.traces.event import COMPILE, FALLBACK, RUN
 from nnadapter.traces.logged import Logged
 from nnadapter.traces.trace import SILENT
 from tests.models import CHAIN, numbers, parse
+
+
+@pytest.fixture
+def program(monkeypatch, capsys):
+    """Loggers as a program finds them, and what was written to standard error since it was looked at."""
+    for name in ("nnadapter", None):
+        logger = logging.getLogger(name)
+        monkeypatch.setattr(logger, "handlers", [])
+        monkeypatch.setattr(logger, "level", logger.level)
+    logging.Logger.manager._clear_cache()
+    yield lambda: capsys.readouterr().err.splitlines()
+    monkeypatch.undo()
+    logging.Logger.manager._clear_cache()
+
+
+def tell(level, monkeypatch, text="fall back"):
+    monkeypatch.setenv("NNADAPTER_LOG", level)
+    trace_for(None, None).mark("npu", FALLBACK, text)
 
 
 def told(device, caplog, level):
@@ -78,3 +98,53 @@ def test_the_environment_asks_for_lines_on_standard_error():
     lines = ran.stderr.splitlines()
     assert len(lines) == 2 and not ran.stdout
     assert lines[0].endswith("WARNING nnadapter.fallback: npu: fall back (reason: hung up)")
+
+
+def test_a_level_that_changes_writes_no_line_twice(program, monkeypatch):
+    for level in ("info", "debug", "info", "error"):
+        tell(level, monkeypatch)
+    assert len(program()) == 3
+
+
+def test_sessions_that_are_made_at_once_write_no_line_twice(program, monkeypatch):
+    monkeypatch.setenv("NNADAPTER_LOG", "info")
+    usual, barrier = sys.getswitchinterval(), Barrier(8)
+    threads = [Thread(target=lambda: (barrier.wait(), trace_for(None, None))) for _ in range(8)]
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(usual)
+    tell("info", monkeypatch)
+    assert len(program()) == 1
+
+
+def test_what_a_program_set_up_stays(program, monkeypatch):
+    of_program, file = logging.getLogger(), StringIO()
+    of_program.addHandler(logging.StreamHandler(file))
+    of_program.setLevel(logging.DEBUG)
+    tell("error", monkeypatch)
+    assert file.getvalue() == "npu: fall back\n" and not program()
+    tell("warning", monkeypatch)
+    assert len(file.getvalue().splitlines()) == 2 and len(program()) == 1
+    of_program.addHandler(logging.StreamHandler(sys.stderr))
+    tell("warning", monkeypatch)
+    assert program() == ["npu: fall back"]
+
+
+def test_a_name_begins_no_line(program, monkeypatch):
+    tell("warning", monkeypatch, "node\nWARNING nnadapter.fallback: another\x1b[2J")
+    (line,) = program()
+    assert line.endswith(r"npu: node\nWARNING nnadapter.fallback: another\x1b[2J")
+
+
+def test_a_standard_error_that_is_gone(program, monkeypatch):
+    closed = StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    tell("warning", monkeypatch)
+    monkeypatch.setattr(sys, "stderr", None)
+    tell("warning", monkeypatch)

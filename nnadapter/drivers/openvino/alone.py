@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import ml_dtypes
+
 from nnadapter.drivers.openvino.engine import module, translated, version
 from nnadapter.errors import CompilationError, ExecutionError
 
@@ -32,10 +34,19 @@ def opened(model: str | os.PathLike[str] | bytes) -> Run:
         core = package.Core()  # one of its own: that of the devices has their settings
         read = core.read_model(model if isinstance(model, bytes) else os.fspath(model))
         request = core.compile_model(read, "CPU", _PROPERTIES).create_infer_request()
-    return partial(_run, request, len(read.outputs))
+    run = partial(_run, request, len(read.outputs))
+    has_bits = [output.element_type.get_type_name() == "bf16" for output in read.outputs]
+    return partial(_run_with_bits, run, has_bits) if any(has_bits) else run
 
 
 def _run(request: Any, outputs: int, feed: Mapping[str, Any]) -> Sequence[Any]:
     with translated("OpenVINO did not run the model", _ADVICE, ExecutionError):
         results = request.infer(feed, share_inputs=True)
         return [results[number] for number in range(outputs)]
+
+
+def _run_with_bits(run: Run, has_bits: Sequence[bool], feed: Mapping[str, Any]) -> Sequence[Any]:
+    """As `run`; of bfloat16, OpenVINO gives the bits, as a float16 of others."""
+    return [
+        result.view(ml_dtypes.bfloat16) if bits else result for bits, result in zip(has_bits, run(feed), strict=True)
+    ]

@@ -9,7 +9,7 @@ J. Vignes, A stochastic arithmetic for reliable scientific computation, 1993.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,16 +17,25 @@ import numpy as np
 
 from nnadapter.accuracy.bands import BANDS
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.model import ABSENT, Model
+from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand
+from nnadapter.ir.schema import Attributes
 
-Perturb = Callable[[Array], Array]
+Perturb = Callable[[Array, Array | None], Array]
+"""A value that is a little off: by a share of itself, and of what it is given as the size of what it was made of."""
 
 _RUNS, _MORE_RUNS = 2, 64
 _ROOM = 4.0
 """How much further than the runs with noise a device may be off."""
 _SMALLEST = 1.0
 """Results nearer to 0 may be off as one of this size: they come from sums that cancel."""
+_MADE_TOGETHER: Mapping[str, Callable[[Attributes], tuple[Any, ...]]] = {
+    "DFT": lambda attributes: (attributes["axis"], -1),
+    "STFT": lambda attributes: (-2, -1),
+}
+"""Results that are off by a share of the largest along some axes, however small they are: each step of a fast Fourier
+transform makes all of them. The largest of them is no smaller than what was transformed is long (Parseval), of which
+the error is a share (N. Higham, Accuracy and stability of numerical algorithms, 2002, theorem 24.2)."""
 
 
 def compute_operation(model: Model, position: int, input_arrays: Sequence[Array | None]) -> list[Array]:
@@ -62,15 +71,24 @@ def _alone(model: Model, position: int) -> Model:
 _OUTPUT = Lifetime.MODEL_OUTPUT
 
 
-def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda value: value) -> dict[int, Array]:
+def evaluate(model: Model, feeds: Sequence[Array], perturb: Perturb = lambda value, size: value) -> dict[int, Array]:
     """Every operand's value."""
     values = {index: operand.value for index, operand in enumerate(model.operands) if operand.value is not None}
     values.update(zip(model.inputs, feeds, strict=True))
     for position, operation in enumerate(model.operations):
-        input_arrays = [None if operand == ABSENT else perturb(values[operand]) for operand in operation.inputs]
+        input_arrays = [None if operand == ABSENT else perturb(values[operand], None) for operand in operation.inputs]
         results = compute_operation(model, position, input_arrays)
-        values.update(zip(operation.outputs, map(perturb, results), strict=True))
+        off = [perturb(result, _size(operation, result)) for result in results]
+        values.update(zip(operation.outputs, off, strict=True))
     return values
+
+
+def _size(operation: Operation, result: Array) -> Array | None:
+    """The size of what a result was made of, where that says more than the result itself."""
+    axes = _MADE_TOGETHER.get(operation.type)
+    if axes is None or not result.size:
+        return None
+    return np.asarray(np.abs(result.astype(np.float64)).max(axes(operation.attributes), keepdims=True))
 
 
 def outputs_of(model: Model, feeds: Sequence[Array]) -> list[Array]:
@@ -82,12 +100,14 @@ def outputs_of(model: Model, feeds: Sequence[Array]) -> list[Array]:
 def noise(generator: np.random.Generator, *, half_precision: bool) -> Perturb:
     """A function that puts every floating-point value off by a little; in half precision, by as much as that is off."""
 
-    def perturb(value: Array) -> Array:
+    def perturb(value: Array, size: Array | None) -> Array:
         dtype = DataType(value.dtype.name)
         if not dtype.is_floating:
             return value
         share = _share(dtype, half_precision) * generator.uniform(-1, 1, value.shape)
         moved = np.asarray(value.astype(np.float64) * (1 + share))
+        if size is not None:
+            moved += share * size
         # On the coarse grid of half precision, reals that differ may become equal.
         return (moved.astype(np.float16) if half_precision else moved).astype(value.dtype)
 

@@ -1,0 +1,33 @@
+"""How far results may be off: what computes exactly as it should in float32 is let through, what does not is caught."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from nnadapter.exporting import export_model
+from nnadapter.ir.builder import ModelBuilder
+from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.testing.random_models.oracle import check
+
+ATTRIBUTES = {
+    "DFT": {"axis": 1, "length": 3, "inverse": False, "onesided": False},
+    "STFT": {"frame_step": 1, "frame_length": 3, "onesided": True},
+}
+
+
+@pytest.mark.parametrize("type_", ATTRIBUTES)
+def test_a_transform_is_off_by_a_share_of_all_that_it_adds(type_):
+    # Three numbers are transformed by ONNX Runtime as part of eight, there and back: what is 0 comes out as 0.1.
+    builder = ModelBuilder()
+    signal = builder.add_input("signal", OperandType(DataType.FLOAT32, (2, 5 if type_ == "STFT" else 3, 1)))
+    model = builder.finish(builder.add_operation(type_, [signal], ATTRIBUTES[type_]))
+    feed = (1e6 * np.random.default_rng(0).random(model.operands[0].type.dimensions)).astype(np.float32)
+    session = onnxruntime.InferenceSession(
+        export_model(model).model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    [got] = session.run(None, {"signal": feed})
+    check(model, [feed], [got])
+    with pytest.raises(AssertionError, match="elements are off"):
+        check(model, [feed], [got + np.float32(20)])
