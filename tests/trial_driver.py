@@ -137,6 +137,7 @@ class TrialProgram(Program):
         return "plenty" if self.fault == "memory" else 1000
 
     def create_execution(self):
+        COUNTS["execution"] = COUNTS.get("execution", 0) + 1
         return TrialExecution(self.model, self.options)
 
     def serialize(self):
@@ -181,21 +182,32 @@ class TrialContext(Context):
 
     def admit(self, model):
         leave(self.options, "admit")
+        COUNTS["admit"] = COUNTS.get("admit", 0) + 1
         if self.options["fault"] == "admit":
             raise ValueError("confused")
         if self.options["fault"] == "admit_fields":
             return Admission(verdict=Unsupported("nonsense", None))
         if self.options["fault"] == "admit_none":
             return None
+        if self.shuns(model):
+            COUNTS["shunned"] = COUNTS.get("shunned", 0) + 1
+            return Admission(verdict=Unsupported(Reason.DEVICE_REFUSED, "a constant begins with the number of rows"))
         limit = self.options["max_operations"]
         if limit and len(model.operations) > limit:
             detail = f"{len(model.operations)} operations, room for {limit}"
             return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))
         return Admission(facts={"operations": len(model.operations)})
 
+    def shuns(self, model):
+        rows = model.type_at(model.inputs[0]).dimensions[:1] if self.options["shuns_rows"] else ()
+        values = [operand.value for operand in model.operands if rows and operand.value is not None]
+        return any(value.size and value.flat[0] == rows[0] for value in values)
+
     def compile(self, model):
         leave(self.options, "compile")
         COUNTS["compile"] = COUNTS.get("compile", 0) + 1
+        if self.shuns(model):
+            COUNTS["forced"] = COUNTS.get("forced", 0) + 1
         error = COMPILES.pop(0) if COMPILES else None
         if error is not None:
             raise error
@@ -217,6 +229,14 @@ class TrialContext(Context):
         culprit = self.options["fails_on"]
         if self.options["fault"] == "compile" or (culprit and any(op.type == culprit for op in model.operations)):
             raise RuntimeError("internal compiler error 7")
+        return TrialProgram(model, self.options)
+
+    def bind(self, program, model):
+        if not self.options["binds"]:
+            return None
+        COUNTS["bind"] = COUNTS.get("bind", 0) + 1
+        if self.shuns(model):
+            COUNTS["forced"] = COUNTS.get("forced", 0) + 1
         return TrialProgram(model, self.options)
 
     def deserialize(self, blob):
@@ -246,6 +266,10 @@ class TrialDevice(Device):
                 Option(name="max_operations", default=0, help="Room.", minimum=0),
                 Option(name="ends", default="nowhere", help="Where to end the process.", choices=ENDS),
                 Option(name="last_run", default=0, help="The run after which it fails; never if 0.", minimum=0),
+                Option(name="binds", default=False, help="Bind what is like something that was compiled."),
+                Option(
+                    name="shuns_rows", default=False, help="Refuse a segment with a constant that begins with its rows."
+                ),
                 Option(name="recorded", default=False, help="Keep what is handed over."),
             ),
         )

@@ -104,7 +104,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         return KeptReport(
             self._file.report(newest.record),
             seconds={bound.step.segment: bound.seconds for bound in steps if bound.seconds},
-            failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
+            failures={bound.step.segment: bound.failures for bound in steps if bound.failures},
             notes=(*newest.notes, *self._loader.resting),
             incidents=self._loader.incidents,
             plans=self.counts,

@@ -18,6 +18,8 @@ from nnadapter.ir.replaying import taking
 from nnadapter.ir.structure import TracedModel, numbers
 from nnadapter.ir.tracing import Interned, Traced, is_traced
 
+Border = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
+"""Types of what goes into a model, and of what comes out."""
 _INTEGERS = frozenset([int])
 """Types of numbers that are equal only where they are the same."""
 
@@ -54,6 +56,9 @@ class FilledTogether:
         self.models = tuple(models)
         self._values = Interned()
         self._types: dict[tuple[Any, ...], int] = {}
+        self._borders: dict[Hashable, int] = {}
+        self._likenesses: dict[Hashable, Hashable] = {}
+        self._kinds: dict[Hashable, int] = {}
         self._prepared: dict[Hashable, Any] = {}
         self._last: Replay | None = None
         for place, model in enumerate(self.models):
@@ -63,6 +68,18 @@ class FilledTogether:
         """The number of a traced type, the same for types that are equal wherever a replay does not refuse."""
         key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
         return self._types.setdefault(key, len(self._types))
+
+    def add_likeness(self, likeness: Hashable) -> Hashable:
+        """The same for all that are equal, so that they are compared at once."""
+        return self._likenesses.setdefault(likeness, likeness)
+
+    def add_kind(self, kind: Hashable) -> int:
+        """The number of what a model is but for names, the same for all that are equal."""
+        return self._kinds.setdefault(kind, len(self._kinds))
+
+    def add_border(self, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> int:
+        """The number of a border, the same where types of inputs and outputs, or their numbers, are the same."""
+        return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
     def at(self, known: Sequence[Any]) -> Replay:
         """What models share at these numbers, as long as the same ones are asked for again."""
@@ -103,8 +120,9 @@ class FillableModel:
         self.is_sound = model.is_sound
         self.has_traced_operations = any(map(is_traced, _values(model.operations)))
         every = numbers(model)
-        self._take = taking([each.number for each in every if isinstance(each, Traced)])
+        self._traced_numbers = tuple([each.number for each in every if isinstance(each, Traced)])
         plain = repr([None if isinstance(each, Traced) else each for each in every])
+        self._take = taking(list(self._traced_numbers))
         self.likeness: Hashable = (self.model.structure, plain)
         """What models have in common that differ in names, in traced numbers and in what constants hold."""
         self._types: dict[int, int] = {}
@@ -115,14 +133,27 @@ class FillableModel:
     """Those that are filled with it; itself alone, as long as nobody says otherwise."""
     place: int
     """Among them."""
+    kind: int
+    """Equal for those of them that are the same at any sizes, but for names; with constants, each is one of its own."""
+    border: int
+    """Equal for those of them of which the same goes in and comes out, at any sizes."""
 
     def join(self, together: FilledTogether, place: int) -> None:
         """Be filled with others from here on."""
         self.together, self.place = together, place
+        self.likeness = together.add_likeness(self.likeness)
         operands = enumerate(self.model.operands)
         self._types = {
             index: together.add(operand.type) for index, operand in operands if is_traced(operand.type.dimensions)
         }
+        plain = self.model.operands
+        inputs, outputs = (
+            [self._types.get(index, plain[index].type) for index in each]
+            for each in (self.model.inputs, self.model.outputs)
+        )
+        self.border = together.add_border(inputs, outputs)
+        holds = self.given or any(each.value is not None for each in plain)
+        self.kind = together.add_kind((self.likeness, self._traced_numbers, place if holds else None))
 
     def numbers_at(self, known: Sequence[Any]) -> Hashable:
         """The numbers of the model in the order of `ir.structure.numbers`, equal where they are the very same."""
@@ -155,6 +186,7 @@ class FilledModel(Model):
             outputs=of.model.outputs,
             is_sound=of.is_sound,
             is_open=False,
+            made={},
         )
         if not of.has_traced_operations:
             self.__dict__["operations"] = of.model.operations
@@ -163,6 +195,7 @@ class FilledModel(Model):
     known: Sequence[Any]
     replay: Replay
     contents: Mapping[int, Array]
+    made: dict[Hashable, Any]
 
     @property
     def operation_count(self) -> int:
@@ -196,7 +229,6 @@ class FilledModel(Model):
             return self.of.model.structure
         return Model(self.operands, self.operations, self.inputs, self.outputs).structure
 
-    @cached_property
     def likeness(self) -> Hashable:
         """Equal for models of one replay that differ in names and in what constants hold."""
         shapes = tuple([(value.dtype, value.shape) for value in self.contents.values()])
@@ -205,6 +237,21 @@ class FilledModel(Model):
     def type_at(self, operand: int) -> OperandType:
         """See `Model.type_at`."""
         return self.of.type_at(operand, self.replay)
+
+    def prepared(self, key: Hashable, prepare: Callable[[FilledModel], Any]) -> Any:
+        """What `prepare` made of it, once; twice where two threads ask at the same time."""
+        if key not in self.made:
+            self.made[key] = prepare(self)
+        return self.made[key]
+
+    def of_border(self, key: Hashable, prepare: Callable[[Border], Any]) -> Any:
+        """What `prepare` made of the types of inputs and outputs, once for all models of a replay that share them."""
+        return self.replay.prepared((key, self.of.border), lambda _: prepare(self._border))
+
+    @property
+    def _border(self) -> Border:
+        inputs, outputs = (tuple(map(self.type_at, each)) for each in (self.inputs, self.outputs))
+        return inputs, outputs
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The model without what it was made of."""
@@ -217,7 +264,7 @@ class FilledModel(Model):
 
 def likeness_of(model: Model) -> Hashable:
     """Equal for models with known sizes that differ in names and in what constants hold."""
-    return model.likeness if isinstance(model, FilledModel) else (model.structure, repr(numbers(model)))
+    return model.likeness() if isinstance(model, FilledModel) else (model.structure, repr(numbers(model)))
 
 
 def _values(operations: Sequence[Operation]) -> list[Any]:

@@ -11,7 +11,7 @@ import sys
 from functools import cached_property
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 if TYPE_CHECKING:
     from _thread import RLock as ReentrantLock
@@ -25,7 +25,10 @@ class Parting(Protocol):
 
 
 _things: WeakSet[Parting] = WeakSet()
-_locks: WeakSet[Any] = WeakSet()
+_locks: set[ref[Any]] = set()
+"""Those that are there: plans of many segments make thousands."""
+_forget = _locks.discard
+"""A lock that goes takes itself out, all in C."""
 
 
 def part_at_fork(thing: Parting) -> None:
@@ -36,19 +39,19 @@ def part_at_fork(thing: Parting) -> None:
 def new_lock() -> Lock:
     """Return a lock that nobody holds in a process that was just forked."""
     lock = Lock()
-    _locks.add(lock)
+    _locks.add(ref(lock, _forget))
     return lock
 
 
 def new_re_lock() -> ReentrantLock:
     """Return a lock that the thread that holds it may take again; see `new_lock`."""
     lock = RLock()
-    _locks.add(lock)
+    _locks.add(ref(lock, _forget))
     return lock
 
 
 def _part() -> None:
-    for lock in (*_locks, *_of_properties):
+    for lock in (*filter(None, [each() for each in _locks.copy()]), *_of_properties):
         lock._at_fork_reinit()  # as the standard library does with its own
     for thing in list(_things):
         thing.part()

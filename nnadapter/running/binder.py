@@ -17,6 +17,7 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arenas
 from nnadapter.planning.overlap import Overlap
+from nnadapter.process.forking import new_lock
 from nnadapter.running.borders import borders_of
 from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.executor import CompiledPlan
@@ -136,6 +137,7 @@ class Binder:
             "health": self._site.health(step.device) if step.device in self._site.accelerators else WELL,
             "copies_inputs": step.device in self._site.raw,
             "on_check": self._on_check,
+            "lock": new_lock(),
         }
 
     def plan(self, steps: Sequence[BoundStep], sizes: SizeClass | None = None) -> CompiledPlan:

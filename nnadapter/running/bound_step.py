@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from threading import Lock
 
 from nnadapter.drivers.border import OutputCheck
 from nnadapter.running.incidents import Incident
@@ -50,6 +50,8 @@ class BoundStep:
     """Makes what the step is compared with, or raises."""
     names: tuple[str, ...]
     """Of the inputs."""
+    lock: Lock
+    """Held while `substitute` or `reference` is made and `failures` grows; steps at one position share it."""
     health: Health = WELL
     """Of its device."""
     copies_inputs: bool = False
@@ -62,14 +64,12 @@ class BoundStep:
     """What it may do in its device's own memory; None where there is none."""
     seconds: float = 0.0
     """Duration of the last run, for the report."""
-    failures: list[str] = field(default_factory=list)
+    failures: tuple[str, ...] = ()
     """Why it did not deliver: the first few different reasons."""
     substitute: Substitute | None = None
     """What runs the step instead, from its first failure on."""
     reference: Substitute | None = None
     """What the step is compared with, from its first comparison on."""
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while `substitute` or `reference` is made and `failures` grows."""
 
     @property
     def pools(self) -> list[ExecutionPool]:

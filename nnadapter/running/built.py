@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
@@ -23,8 +23,7 @@ Likeness = Hashable
 """What segments have in common that may share a program, each with its own constants."""
 
 
-@dataclass(frozen=True, slots=True)
-class Built:
+class Built(NamedTuple):
     """A compiled segment, and the values that its inputs stand for."""
 
     program: Program

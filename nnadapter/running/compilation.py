@@ -6,20 +6,15 @@ again, and the fact is kept for the report. Programs that were compiled already 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from nnadapter.drivers.border import bind, checked_program
 from nnadapter.drivers.crashes import NamedCalls
-from nnadapter.drivers.interface import Program
 from nnadapter.errors import FAILURES, CompilationError, ExecutionError, NNAdapterError, TransientError, describe
-from nnadapter.ir.model import Model
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.memory.arenas import Arenas
-from nnadapter.offering.part import Part
 from nnadapter.planning.absent import INSTEAD
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.judgment import Atoms, Judgment, banning
@@ -29,9 +24,9 @@ from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.running.binder import Bindable, Binder
 from nnadapter.running.bound_step import Substitute
+from nnadapter.running.builder import Builder
 from nnadapter.running.built import (
     Built,
-    Likeness,
     Programs,
     atoms_of,
     bound_by,
@@ -44,12 +39,11 @@ from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import REPEATED, fall_back
 from nnadapter.running.fallback import named, note_unanswered, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.filled import Filled, FilledClass
-from nnadapter.running.filling import Filling, Wanted, check_admitted
+from nnadapter.running.filling import Filling
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.repair import Repair, blamed, delegated, host_of, run_failure
 from nnadapter.running.site import Site
 from nnadapter.running.slots import OtherShapeError
-from nnadapter.running.traced_programs import making
 from nnadapter.running.whole import Whole
 from partition.plan import Step
 
@@ -71,7 +65,7 @@ class Compiler:
         """Of the session."""
         for device, kind, message in self.setting.absent:
             self.incidents.add(Incident("load", device, None, (), kind, message, INSTEAD))
-        self._repair = Repair(self.setting)
+        self._repair, self._builder = Repair(self.setting), Builder(self.setting)
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Settle, compile, and settle again without what failed, until everything is compiled.
@@ -200,40 +194,15 @@ class Compiler:
     ) -> Built:
         alone, calls = len(partitioning.plan.steps) == 1, calls_about(partitioning, step)
         if piece is not None:
-            return self._built_of(piece.part, calls, programs, alone=alone)
+            likeness = None if alone else likeness_of(calls.device, piece.part)
+            return self._builder.like(piece.part, calls, likeness, programs, alone=alone)
         parts = partitioning.model.parts
         whole = parts.cpu_part(step)
         try:
-            return self._built(whole, calls, alone=alone)
+            return self._builder.built(whole, calls, alone=alone)
         except CompilationError:
             # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
-            return self._built(parts.part(step), calls)
-
-    def _built_of(self, part: Part, calls: NamedCalls, programs: Programs, *, alone: bool) -> Built:
-        """A part that its device admitted: by a program of one that is like it, or compiled."""
-        likeness = None if alone else likeness_of(calls.device, part)
-        bound = self._bound(part, calls, likeness, programs) if likeness is not None else None
-        return bound or self._built(part, calls, likeness, alone=alone)
-
-    def _built(self, part: Part, calls: NamedCalls, likeness: Likeness | None = None, *, alone: bool = False) -> Built:
-        started = time.perf_counter()
-        context = self.setting.by_name[calls.device].context
-        call = "compile_whole" if alone else "compile"
-        with making(self.setting.trace, calls.device, "compile", *calls.about):
-            program = checked_program(calls[call](getattr(context, call), part.model))
-        is_told_sizes = isinstance(part.model, Model) and part.model.is_open
-        return Built(program, part.inputs, time.perf_counter() - started, likeness, is_told_sizes)
-
-    def _bound(self, part: Part, calls: NamedCalls, likeness: Likeness, programs: Programs) -> Built | None:
-        """The part by a program of one that is like it; None where it has to be compiled."""
-        started = time.perf_counter()
-        for twin in programs.alike(likeness):
-            context = self.setting.by_name[calls.device].context
-            with making(self.setting.trace, calls.device, "bind", *calls.about):
-                bound = calls["bind"](bind, context, programs[twin].program, part.model)
-            if bound is not None:
-                return Built(bound, part.inputs, time.perf_counter() - started, likeness, twin=twin)
-        return None
+            return self._builder.built(parts.part(step), calls)
 
     def _compile_failed(
         self, partitioning: Partitioning, step: Step, error: BaseException, instead: str = _NEXT
@@ -296,17 +265,7 @@ class Compiler:
         shared = {position: (bound_by(binder, position, each), each.seconds) for position, each in built.items()}
 
         calls = {step.segment: calls_about(opened, step) for step in opened.plan.steps}
-        contexts = {device.name: device.context for device in self.setting.devices}
-        alone = len(opened.plan.steps) == 1
-
-        def build(wanted: Sequence[Wanted]) -> Iterator[tuple[Program, float]]:
-            made = Programs()
-            for step, part, _ in wanted:  # one thing for all after the other: half the time of all things for each
-                check_admitted(contexts[step.device], calls[step.segment], part)
-            for step, part, _ in wanted:
-                built = self._built_of(part, calls[step.segment], made, alone=alone)
-                yield built.program, built.seconds  # first: nobody has it before, and an interrupt may come any time
-                made.add(step.segment, built)
+        build = partial(self._builder.filled, calls=calls, alone=len(opened.plan.steps) == 1)
 
         def wrap(plan: CompiledPlan, seconds: Mapping[int, float], of: Filling[Filled]) -> Filled:
             return Filled(partitioning, plan, (), seconds, opening=opening, of=of)
@@ -327,7 +286,7 @@ class Compiler:
         host, outputs = self.setting.host, partitioning.plan.graph.outputs
         try:
             whole = None if forbidden else partitioning.model.parts.as_it_was(outputs)
-            built = None if whole is None else self._built(whole, NamedCalls(host.name))
+            built = None if whole is None else self._builder.built(whole, NamedCalls(host.name))
         except NNAdapterError:
             built = None
         if built is None:
@@ -383,14 +342,14 @@ class Compiler:
         part, last_resort = partitioning.model.parts.part(step), self.setting.last_resort
         about = calls_about(partitioning, step).about
         try:
-            return device, self._built(part, NamedCalls(device.name, *about))
+            return device, self._builder.built(part, NamedCalls(device.name, *about))
         except CompilationError as failure:
             if device is not last_resort and not blamed(partitioning, step, failure):
                 raise
             last = failure
         if device is not last_resort:
             with suppress(CompilationError):
-                return last_resort, self._built(part, NamedCalls(last_resort.name, *about))
+                return last_resort, self._builder.built(part, NamedCalls(last_resort.name, *about))
         raise ExecutionError(
             f"{message}; nothing else runs it: {last}", device=step.device, segment=step.segment
         ) from error

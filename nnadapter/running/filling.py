@@ -3,22 +3,23 @@
 Judging, converting and cutting are done once for the class (`planning.opening`). What is left for new sizes is to
 replay the trace, to fill in numbers, to make tables constants, and what the driver does: it is asked about the segment,
 and compiles it. A program is shared by all sizes at which its segment is the same: of a language model whose cache
-grows, only what reads the cache is compiled again. Programs of the host and of devices that leave sizes open serve all.
+grows, only what reads the cache is compiled again. Segments without constants that are the same but for names, as those
+of equal layers, have one program. Programs of the host and of devices that leave sizes open serve all.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
-from nnadapter.drivers.border import ask_admission, ask_supported
+from nnadapter.drivers.border import OutputCheck, ask_admission, ask_supported
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.errors import FAILURES, NNAdapterError, describe
-from nnadapter.ir.operand import OperandType
+from nnadapter.ir.filled_model import Border, FilledModel
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.offering.filled_parts import FillablePart, fill_together
 from nnadapter.offering.part import Part
@@ -28,6 +29,7 @@ from nnadapter.running.binder import Binder
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.plan_memory import Holding
+from nnadapter.running.same_program import SameProgram
 from partition.plan import Step
 from partition.verdict import Unsupported
 
@@ -47,6 +49,7 @@ Build = Callable[[Sequence[Wanted]], Iterable[tuple[Program, float]]]
 _Key = tuple[int, tuple[Any, ...]]
 """The position of a step, and the numbers that its segment hangs on."""
 _SHARED: tuple[Any, ...] = ()
+_POSITION = attrgetter("position")
 _BYTES_PER_PROGRAM = 7 << 10
 """What a program, its execution and its step take beside what the driver tells; measured on 6,500 programs of a driver
 in C that tells nothing."""
@@ -80,11 +83,11 @@ class _Leaving(NamedTuple):
     """How many have its programs without it."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Made:
-    """A step with its program."""
+class _Made(NamedTuple):
+    """The steps that have one program."""
 
-    step: BoundStep
+    steps: tuple[BoundStep, ...]
+    """The first closes it."""
     seconds: float
     """What compiling took."""
 
@@ -118,12 +121,17 @@ class Filling(Generic[FilledPlan]):
         self._steps, self._fillable, self._binder = steps, fillable, binder
         for device in {steps[position].device for position in fillable}:
             fill_together([part for position, part in fillable.items() if steps[position].device == device])
+        kinds: dict[Hashable, list[int]] = {}
+        for position, part in fillable.items():
+            kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
+        self._same = {first: tuple(others) for first, *others in kinds.values()}
+        """Positions of segments that are filled -> those of others that are the same, and have their programs."""
         self._build, self._wrap = build, wrap
         self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
         """The steps that serve all sizes, by position."""
         self._shared = tuple((position, _SHARED) for position in shared)
         self._made: dict[_Key, _Made] = {
-            (position, _SHARED): _Made(step, seconds) for position, (step, seconds) in shared.items()
+            (position, _SHARED): _Made((step,), seconds) for position, (step, seconds) in shared.items()
         }
         is_told = sizes is not None and bool(
             sizes.contents.names or any(step.is_told_sizes for step, _ in shared.values())
@@ -148,15 +156,17 @@ class Filling(Generic[FilledPlan]):
         """
         with self._lock:
             self._close_left()
-            keys = tuple([(position, part.key(sizes)) for position, part in self._fillable.items()])
+            keys = tuple([(position, self._fillable[position].key(sizes)) for position in self._same])
             own = (*self._shared, *keys)
             before = {key: self._holders.get(key, 0) for key in own}
             self._leaving = _Leaving(None, before)  # first: an interrupt may come at any time
             try:
                 self._make([key for key in keys if key not in self._made], sizes)
-                made = [self._made[key] for key in sorted(own)]
-                plan = self._binder.plan([each.step for each in made], self._told)
-                filled = self._wrap(plan, {each.step.step.segment: each.seconds for each in made}, self)
+                made = [self._made[key] for key in own]
+                steps = sorted([step for each in made for step in each.steps], key=_POSITION)
+                seconds = dict.fromkeys([step.step.segment for step in steps], 0.0)
+                seconds.update([(each.steps[0].step.segment, each.seconds) for each in made])
+                filled = self._wrap(self._binder.plan(steps, self._told), seconds, self)
                 self._hold(filled, own, before)
             except BaseException:
                 self._close_left()
@@ -170,9 +180,10 @@ class Filling(Generic[FilledPlan]):
         with self._lock:
             self._close_left()
             return tuple(
-                (position, numbers, each.step)
+                (step.position, numbers, step)
                 for (position, numbers), each in self._made.items()
                 if position in self._fillable
+                for step in each.steps
             )
 
     def told(self, sizes: Sequence[Any] | None) -> Sequence[Any] | None:
@@ -182,12 +193,17 @@ class Filling(Generic[FilledPlan]):
     def holding_of(self, holder: object) -> Holding:
         """The memory of the programs of a plan, any of which other plans may have too."""
         # Without the lock, which is held while drivers compile.
-        every = list(filter(None, map(self._made.get, self._held.get(ref(holder), _NOBODY).keys)))
-        if ref(holder) in self._unused:  # what it is made of told it a moment ago, or is asked for another plan
+        every = [
+            step.pool
+            for each in map(self._made.get, self._held.get(ref(holder), _NOBODY).keys)
+            if each is not None
+            for step in each.steps
+        ]
+        if ref(holder) in self._unused:  # as long as it is the newest, its own counts for nothing; then it is asked
             self._unused.discard(ref(holder))
-            told = [each.step.pool.told for each in every]
+            told = [pool.told for pool in every]
         else:
-            told = [each.step.pool.holding for each in every]
+            told = [pool.holding for pool in every]
         shared = dict[Hashable, int](zip(every, [own_bytes + _BYTES_PER_PROGRAM for own_bytes, _ in told], strict=True))
         for _, shared_bytes in told:
             if shared_bytes:
@@ -230,7 +246,7 @@ class Filling(Generic[FilledPlan]):
             self._held.pop(holder, None)
         unheld = [key for key, number in after.items() if not number]
         going = [self._made[key] for key in unheld if key in self._made]
-        close_all([pool for each in going for pool in each.step.pools])
+        close_all([pool for each in going for step in reversed(each.steps) for pool in step.pools])
         for key in unheld:
             self._made.pop(key, None)
             self._holders.pop(key, None)
@@ -242,8 +258,7 @@ class Filling(Generic[FilledPlan]):
             wanted = [Wanted(steps[position], fillable[position].filled(sizes), numbers) for position, numbers in keys]
             for key, (_, part, _), (program, seconds) in zip(keys, wanted, self._build(wanted), strict=True):
                 try:
-                    bound = self._binder.step(key[0], program, part.inputs, expected=_expected(part))
-                    self._made[key] = _Made(bound, seconds)
+                    self._made[key] = _Made(tuple(self._steps_with(program, key[0], part)), seconds)
                 except BaseException:
                     if key not in self._made:
                         close_all([program])
@@ -252,6 +267,14 @@ class Filling(Generic[FilledPlan]):
             raise
         except FAILURES as error:  # a driver may raise anything; the plan of these shapes' own says what
             raise NotFilledError(f"a segment is not compiled: {describe(error)}") from error
+
+    def _steps_with(self, program: Program, first: int, part: Part) -> Iterator[BoundStep]:
+        """The steps whose segments are this one, or the same but for names."""
+        expected = _expected(part.model)
+        yield self._binder.step(first, program, part.inputs, expected=expected)
+        for position in self._same[first]:
+            inputs = self._fillable[position].inputs
+            yield self._binder.step(position, SameProgram(program), inputs, expected=expected)
 
 
 class FillsPlans:
@@ -295,11 +318,16 @@ def check_admitted(context: Context, calls: NamedCalls, part: Part) -> None:
     model = part.model
     verdicts = calls["supported"](ask_supported, context, model, model.operation_count)
     admission: Admission = calls["admit"](ask_admission, context, model)
-    refused = next((each for each in (*verdicts, admission.verdict) if isinstance(each, Unsupported)), None)
-    if refused is not None:
-        raise NotFilledError(f"{calls.device} does not take a segment at these sizes: {refused.detail}")
+    for each in (*verdicts, admission.verdict):
+        if isinstance(each, Unsupported):
+            raise NotFilledError(f"{calls.device} does not take a segment at these sizes: {each.detail}")
 
 
-def _expected(part: Part) -> list[Any]:
-    types: list[OperandType] = list(map(part.model.type_at, part.model.outputs))
-    return [(type_.dimensions, type_.dtype.array_type) for type_ in types]
+def _expected(model: FilledModel) -> OutputCheck:
+    expected: OutputCheck = model.of_border("expected", _check)
+    return expected
+
+
+def _check(border: Border) -> OutputCheck:
+    _, outputs = border
+    return [(type_.dimensions, type_.dtype.array_type) for type_ in outputs]

@@ -86,7 +86,7 @@ def observed_of(
         compile_seconds=compiled.compile_seconds,
         bound_to=compiled.bound_to,
         cache=dict(_outcomes(compiled)),
-        failures={bound.step.segment: tuple(bound.failures) for bound in steps if bound.failures},
+        failures={bound.step.segment: bound.failures for bound in steps if bound.failures},
         notes=(
             *compiled.notes,
             *(_fell_back(compiled.partitioning, bound) for bound in steps if bound.failures),

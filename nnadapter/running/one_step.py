@@ -113,7 +113,7 @@ def after_failure(
     substitute = _substitute(bound, error)
     with bound.lock:
         if failure not in bound.failures and len(bound.failures) < _MOST_FAILURES:
-            bound.failures.append(failure)
+            bound.failures = (*bound.failures, failure)
     results = _results_of(substitute, bound, failure, values, control, given)
     incident = bound.say(bound.step, error, f"it runs on {substitute.display_name} instead")
     return _noted(bound, substitute.device, results, values, started, failure, (incident,))

@@ -22,58 +22,75 @@ class Holding(NamedTuple):
 _NOTHING = Holding(0, {})
 
 
-class _Counted(NamedTuple):
-    """What was told, and what it comes to."""
-
-    holdings: dict[object, Holding]
-    shared: dict[Hashable, tuple[int, int]]
-    """By what it is, how many plans hold it, and its bytes."""
-    total_bytes: int
-
-
 class PlanMemory:
     """What plans told, the last time that they were asked; used by one thread at a time.
 
-    An interrupt comes between any two steps, so what is counted is counted aside and put in its place by one.
+    An interrupt comes between any two steps. So what was told is put in its place by one, and what it comes to is
+    counted along with it: where an interrupt came between, it is counted anew.
     """
 
     def __init__(self) -> None:
-        self._counted = _Counted({}, {}, 0)
+        self._holdings: dict[object, Holding] = {}
+        self._shared: dict[Hashable, tuple[int, int]] = {}
+        """By what it is, how many plans hold it, and its bytes."""
+        self._total_bytes = 0
+        self._is_counted = True
 
     @property
     def total_bytes(self) -> int:
         """What all hold together."""
-        return self._counted.total_bytes
+        self._count()
+        return self._total_bytes
 
     def tell(self, plan: object, holding: Holding) -> None:
         """Take what a plan holds now."""
-        if self._counted.holdings.get(plan) != holding:
-            self._counted = _changed(self._counted, plan, holding)
+        if self._holdings.get(plan) != holding:
+            self._change(plan, holding)
 
     def forget(self, plan: object) -> None:
         """Count a plan no more."""
-        self._counted = _changed(self._counted, plan, None)
+        self._change(plan, None)
 
     def freed_bytes(self, last: object) -> int:
         """What dropping all but the plan used last would free, and that plan's own."""
-        return self.total_bytes - sum(self._counted.holdings.get(last, _NOTHING).shared_bytes.values())
+        return self.total_bytes - sum(self._holdings.get(last, _NOTHING).shared_bytes.values())
 
-
-def _changed(counted: _Counted, plan: object, holding: Holding | None) -> _Counted:
-    """The same with what a plan holds now, or without it: copied once, as there may be thousands of programs."""
-    holdings, shared = dict(counted.holdings), dict(counted.shared)
-    before, now = holdings.pop(plan, _NOTHING), holding or _NOTHING
-    if holding is not None:
-        holdings[plan] = holding
-    total_bytes = counted.total_bytes - before.own_bytes + now.own_bytes
-    for key in before.shared_bytes:
-        holders, nbytes = shared.pop(key)
-        if holders > 1:
-            shared[key] = holders - 1, nbytes
+    def _change(self, plan: object, holding: Holding | None) -> None:
+        self._count()
+        before = self._holdings.get(plan, _NOTHING)
+        self._is_counted = False
+        if holding is None:
+            self._holdings.pop(plan, None)
         else:
-            total_bytes -= nbytes
-    for key, nbytes in now.shared_bytes.items():
-        holders, known = shared.get(key, (0, 0))
-        shared[key] = holders + 1, nbytes
-        total_bytes += nbytes - known
-    return _Counted(holdings, shared, total_bytes)
+            self._holdings[plan] = holding
+        self._take_out(before)
+        self._add(holding or _NOTHING)
+        self._is_counted = True
+
+    def _count(self) -> None:
+        """Add all up again, if an interrupt came into it."""
+        if self._is_counted:
+            return
+        self._shared.clear()
+        self._total_bytes = 0
+        for holding in self._holdings.values():
+            self._add(holding)
+        self._is_counted = True
+
+    def _take_out(self, holding: Holding) -> None:
+        shared, total_bytes = self._shared, self._total_bytes - holding.own_bytes
+        for key in holding.shared_bytes:
+            holders, nbytes = shared.pop(key)
+            if holders > 1:
+                shared[key] = holders - 1, nbytes
+            else:
+                total_bytes -= nbytes
+        self._total_bytes = total_bytes
+
+    def _add(self, holding: Holding) -> None:
+        shared, total_bytes = self._shared, self._total_bytes + holding.own_bytes
+        for key, nbytes in holding.shared_bytes.items():
+            holders, known = shared.get(key, (0, 0))
+            shared[key] = holders + 1, nbytes
+            total_bytes += nbytes - known
+        self._total_bytes = total_bytes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -42,14 +41,17 @@ class ExecutionPool:
     @property
     def holding(self) -> Holding:
         """The memory of the program with its executions, of which there will be one at least; the last that it told."""
-        with suppress(*FAILURES):
-            self._holding = self._calls["memory_bytes"](_held, self.program, max(len(self._executions.all), 1))
-        return self._holding or _NOTHING
+        try:
+            told: Holding = self._calls["memory_bytes"](_held, self.program, len(self._executions.all))
+        except FAILURES:
+            return self.told
+        self._holding = told
+        return told
 
     @property
     def told(self) -> Holding:
-        """What `holding` was when somebody asked last; asked now if nobody did."""
-        return self._holding or self.holding
+        """What `holding` was when somebody asked last; nothing if nobody did."""
+        return self._holding or _NOTHING
 
     @property
     def shared(self) -> Execution | None:
@@ -149,8 +151,9 @@ class ExecutionPool:
 
 def _held(program: Program, executions: int) -> Holding:
     nbytes = program.memory_bytes
-    more = executions - 1 and (executions - 1) * program.execution_bytes
-    return Holding(nbytes + more, program.shared_bytes)
+    if executions > 1:
+        nbytes += (executions - 1) * program.execution_bytes
+    return Holding(nbytes, program.shared_bytes)
 
 
 def _method(execution: Execution, sizes: Sequence[Any] | None, how: str, *arguments: Any) -> Any:

@@ -25,6 +25,7 @@ from nnadapter.drivers.streams import Stream
 from nnadapter.errors import describe
 from nnadapter.ir.operand import Array
 from nnadapter.running.pool import ExecutionPool
+from nnadapter.running.same_program import SameProgram
 from nnadapter.running.traced_streams import Note, Watchers
 from nnadapter.traces.event import COMPILE, FALLBACK, STEP, WAIT
 from nnadapter.traces.trace import Trace
@@ -72,8 +73,9 @@ def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[
 
 
 def driver_program(program: Program) -> Program:
-    """Return the driver's own program that a traced one stands around; itself if it is none."""
-    return program.traced if isinstance(program, _TracedProgram) else program
+    """Return the driver's own program that a traced one, or that of a step with the same, stands around."""
+    program = program.traced if isinstance(program, _TracedProgram) else program
+    return program.of if isinstance(program, SameProgram) else program
 
 
 def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:

@@ -97,10 +97,9 @@ _NONE: Array = np.zeros(0, np.int64)
 
 
 def _copied(pattern: Array, moves: Array) -> tuple[Array, int]:
-    words: Array = np.empty_like(pattern)
-    address: int = words.__array_interface__["data"][0]
-    np.multiply(moves, address, out=words)
-    np.add(words, pattern, out=words)
+    words: Array = pattern.copy()
+    address = ctypes.addressof(ctypes.c_char.from_buffer(words.data))  # a quarter of what numpy takes to say it
+    words += moves * address
     return words, address
 
 

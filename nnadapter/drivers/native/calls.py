@@ -127,6 +127,8 @@ class Sized:
     def __init__(self, border: Border, told: Any = None) -> None:
         """Take the types, and an array of C; None where the model leaves no sizes open."""
         self.border, self.told = border, told
+        self.calls: dict[object, NativeCall] = {}
+        """By seat, the request that its user fills in: whatever is computed there, one thing at a time is."""
 
     @cached_property
     def request(self) -> Request:

@@ -74,7 +74,7 @@ class NativeContext(Context):
             self._admission.clear()
             self._functions.call("admit", self._handle, address, self._admission.addresses[0])
             (verdict,), nbytes = verdicts.read(), int(self._admission.structures[0].memory_bytes)
-        return Admission(verdict=verdict, facts={"memory_bytes": nbytes} if nbytes else {})
+        return Admission(verdict=verdict, facts={"memory_bytes": nbytes}) if nbytes else Admission(verdict=verdict)
 
     def compile(self, model: Model) -> NativeProgram:
         """See `Context.compile`."""
@@ -182,11 +182,17 @@ class NativeContext(Context):
         return built
 
     def _built(self, model: Model) -> tuple[Holder, int]:
-        """A model in C, and what keeps it alive; the last one asked about is kept, as it is compiled next."""
+        """A model in C, and what keeps it alive; the last one asked about is kept, as it is compiled next.
+
+        Of segments that are filled all are asked about before the first is compiled: each keeps its own.
+        """
+        if isinstance(model, FilledModel):
+            built: tuple[Holder, int] = model.prepared(_filled, _filled)
+            return built
         last, held, address = self._last
         if last is not model:
             held = Holder()
-            address = _filled(model, held) if isinstance(model, FilledModel) else build(model, held)
+            address = build(model, held)
             self._last = model, held, address
         return held, address
 
@@ -207,18 +213,16 @@ def _told(operation: Operation, verdict: Verdict) -> Verdict:
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
 
 
-def _filled(model: FilledModel, holder: Holder) -> int:
+def _filled(model: FilledModel) -> tuple[Holder, int]:
     templates: ModelTemplates = model.of.together.prepared(ModelTemplates, ModelTemplates)
+    holder = Holder()
     address = templates.build(model, holder)
-    return build(model, holder) if address is None else address
+    return holder, build(model, holder) if address is None else address
 
 
 def _sized(model: Model) -> Sized:
     """What goes into a program of the model and comes out of it; shared by layers that are filled together."""
-    border = Border(*(tuple(map(model.type_at, each)) for each in (model.inputs, model.outputs)))
-    if not isinstance(model, FilledModel):
-        return Sized(border)
-    # Types of one replay are the same objects where they are equal, and live as long as it does.
-    key = tuple(map(id, border.inputs)), tuple(map(id, border.outputs))
-    sized: Sized = model.replay.prepared((Sized, key), lambda _: Sized(border))
-    return sized
+    if isinstance(model, FilledModel):
+        sized: Sized = model.of_border(Sized, lambda border: Sized(Border(*border)))
+        return sized
+    return Sized(Border(*(tuple(map(model.type_at, each)) for each in (model.inputs, model.outputs))))

@@ -91,12 +91,9 @@ class Functions:
         Raises:
             NNAdapterError: the class that the status stands for, with the driver's message.
         """
-        room = _ROOM
-        status = self._functions[name](*arguments, room.cleared())
-        if status == _OK:
-            return
-        kinds = {**_TELLING, Status.INVALID_ARGUMENT: misuse}
-        raise kinds.get(status, failure)(self._sentence(name, status, read_text(room.message.value)))
+        status = self._functions[name](*arguments, _ROOM.cleared())
+        if status != _OK:
+            raise self._error(name, status, failure, misuse)
 
     def made(self, name: str, *arguments: Any, **errors: Any) -> int:
         """Call a function whose last output is a new handle, and return that; see `call`.
@@ -109,11 +106,26 @@ class Functions:
             raise DriverError(f"{self.driver}: {name} gave OK and a null handle; report it to the vendor")
         return handle
 
-    def made_or_none(self, name: str, *arguments: Any, **errors: Any) -> int | None:
+    def made_or_none(
+        self,
+        name: str,
+        *arguments: Any,
+        failure: type[NNAdapterError] = DriverError,
+        misuse: type[NNAdapterError] = DriverError,
+    ) -> int | None:
         """As `made`, for a function that may give OK and no handle: then None."""
         handle = ctypes.c_void_p()
-        self.call(name, *arguments, ctypes.addressof(handle), **errors)
+        status = self._functions[name](*arguments, ctypes.addressof(handle), _ROOM.cleared())
+        if status != _OK:
+            raise self._error(name, status, failure, misuse)
         return handle.value
+
+    def _error(
+        self, name: str, status: Any, failure: type[NNAdapterError], misuse: type[NNAdapterError]
+    ) -> NNAdapterError:
+        """What a status stands for that this thread was given just now, see `call`."""
+        kinds = {**_TELLING, Status.INVALID_ARGUMENT: misuse}
+        return kinds.get(status, failure)(self._sentence(name, status, read_text(_ROOM.message.value)))
 
     def _sentence(self, name: str, status: int, message: str) -> str:
         known = (

@@ -51,8 +51,8 @@ class NativeExecution(Execution):
         self._fixed = sized
         self._seats = seats
         self._calls: dict[object, tuple[Sized | None, NativeCall]] = {}
-        """By seat, or by handle of the caller's stream, the last request, which the driver reads until it is done; and
-        what for, unless that was one run alone."""
+        """By handle of the caller's stream, the last request, which the driver reads until it is done; and what for,
+        unless that was one run alone."""
         self._last: tuple[Sequence[int], _SizedExecution | None] = (), None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -103,7 +103,7 @@ class NativeExecution(Execution):
         user = object()
         try:
             seat = self._seats.take(user)
-            call = self._call(seat, seat.stream, sized, control)
+            call = _seated(seat, sized, control)
             call.take(inputs, outputs)
             try:
                 self._compute(call)
@@ -126,7 +126,7 @@ class NativeExecution(Execution):
         user = object()
         try:
             seat = self._seats.take(user)
-            call = self._call(seat, seat.stream, sized, control)
+            call = _seated(seat, sized, control)
             return self._placed_by(call, sized, given, seat.stream, is_awaited=True)
         finally:
             self._seats.users.pop(user, None)
@@ -139,7 +139,7 @@ class NativeExecution(Execution):
         given = _placed(sized, inputs)
         if given is None:
             return None
-        call = self._call(stream.handle, stream, sized, control)
+        call = self._enqueued(stream, sized, control)
         return self._placed_by(call, sized, given, stream, is_awaited=False)
 
     def _placed_by(
@@ -171,12 +171,12 @@ class NativeExecution(Execution):
         """See `Execution.close`."""
         self._functions.plain("destroy_execution", self._handle)
 
-    def _call(self, user: object, stream: NativeStream | None, sized: Sized, control: Control) -> NativeCall:
-        """The request of who computes on a stream; the last one where it fits."""
-        last, call = self._calls.get(user, (None, None))
+    def _enqueued(self, stream: NativeStream, sized: Sized, control: Control) -> NativeCall:
+        """The request of work of a caller's stream; the last one where it fits."""
+        last, call = self._calls.get(stream.handle, (None, None))
         if call is None or last is not sized or control is not UNLIMITED:
-            call = NativeCall(sized.request, None if stream is None else stream.handle, control, sized.told)
-            self._calls[user] = sized if control is UNLIMITED else None, call
+            call = NativeCall(sized.request, stream.handle, control, sized.told)
+            self._calls[stream.handle] = sized if control is UNLIMITED else None, call
         return call
 
     def _compute(self, call: NativeCall) -> None:
@@ -208,6 +208,17 @@ class _SizedExecution(Execution):
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.enqueue`."""
         return self._whole.enqueued(self._sized, inputs, stream, control)
+
+
+def _seated(seat: Seat, sized: Sized, control: Control) -> NativeCall:
+    """The request of who has a seat: that of all executions at these sizes."""
+    stream = None if seat.stream is None else seat.stream.handle
+    if control is not UNLIMITED:
+        return NativeCall(sized.request, stream, control, sized.told)
+    call = sized.calls.get(seat)
+    if call is None:
+        call = sized.calls[seat] = NativeCall(sized.request, stream, control, sized.told)
+    return call
 
 
 def _placed(sized: Sized, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-import numpy as np
-
 from nnadapter.drivers.native.codes import REASONS
 from nnadapter.drivers.native.structures import Holder, Room, read_text
-from nnadapter.ir.operand import Array
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 DETAIL_BYTES = 512
@@ -27,8 +24,9 @@ class VerdictSink:
     def __init__(self, count: int, *, supported: bool = False) -> None:
         self._holder = Holder()
         self._count = count
-        self._details: Array = np.zeros((max(count, 1), DETAIL_BYTES), np.uint8)
-        self._start: int = self._details.__array_interface__["data"][0]
+        self._details = bytearray(max(count, 1) * DETAIL_BYTES)
+        self._nothing = bytes(max(count, 1))
+        self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._details))
         places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
         self._room = Room("Verdict", [{"supported": int(supported), **place} for place in places])
         self._all_supported = Room("Verdict", [{"supported": 1, **place} for place in places]).bytes
@@ -41,7 +39,7 @@ class VerdictSink:
     def cleared(self) -> VerdictSink:
         """Itself, as it was made: what a driver wrote is gone."""
         self._room.clear()
-        self._details[:, 0] = 0
+        self._details[::DETAIL_BYTES] = self._nothing
         return self
 
     def read(self) -> list[Verdict]:

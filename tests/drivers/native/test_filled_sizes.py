@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +52,18 @@ def test_segments_that_are_alike_keep_their_constants(fixed):
         for shape in ((2, 3), (4, 1), (1, 1), (1, 5), (2, 3), (7, 9), (0, 3)):
             agree(session, model, {"x": numbers(*shape), "w": numbers(*shape, seed=1)})
         assert [segment.device for segment in session.report().segments].count(fixed) == 4
+
+
+@needs_compiler
+def test_what_is_refused_for_its_contents_at_some_size_is_not_made_of_one_that_is_alike(tmp_path):
+    model, standing = parse(LAYERS), Path(__file__).parent / "refusing.c"
+    flags = ("-DACME_OPEN_SIZES=NNADAPTER_SIZES_NONE", "-Dnnadapter_driver=inner_driver", str(standing))
+    with acme_among_devices(tmp_path, *flags, name="refusing_acme") as name:
+        seen = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))
+        with nna.InferenceSession(model, devices=name, options=nna.Options(fallback="allow")) as session:
+            for shape in ((4, 3), (5, 1), (2, 3), (3, 2), (1, 4), (7, 9)):
+                asked = seen.refusing_asked()
+                agree(session, model, {"x": numbers(*shape), "w": numbers(*shape, seed=1)})
+                taken = [step.device for step in session.provenance.steps].count(name)
+                assert taken == 4 - (shape[0] in (1, 2, 3)) and seen.refusing_asked() - asked >= 4
+        assert seen.refusing_refused() and not seen.refusing_forced()
