@@ -59,6 +59,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable(report: pytest.TestReport):
+    """Workers tell of three phases of each test: what nobody reads of one that passed takes longer than many a test."""
+    said = yield
+    if said is not None and getattr(report, "passed", False):
+        said["keywords"] = {}
+    return said
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session):
     """What is imported and collected stays to the end: the collector of cycles need not look at it again and again.
 
@@ -70,9 +79,19 @@ def pytest_collection(session: pytest.Session):
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
         gc.freeze()
         gc.set_threshold(10_000, 10, 30)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
+    """So does what the tests of a file leave: many tests have the collector look at everything, several times each."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            gc.collect()
+            gc.freeze()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
