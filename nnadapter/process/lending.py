@@ -31,14 +31,18 @@ class Lending(Generic[Thing]):
             if not self.users and self.all:  # nearly always
                 self.users[user] = self.all[0]
                 return self.all[0]
-            # A list first: others pop without the lock, and the collector, if a map were made here, may let them.
-            lent = set(map(id, list(self.users.values())))
-            loan = next((thing for thing in self.all if id(thing) not in lent), None)
+            loan = self._free() if self.all else None
             if loan is None:
                 loan = self._make()
                 self.all.append(loan)
             self.users[user] = loan
             return loan
+
+    def _free(self) -> Thing | None:
+        """What nobody has now."""
+        # A list first: others pop without the lock, and the collector, if a map were made here, may let them.
+        lent = set(map(id, list(self.users.values())))
+        return next((thing for thing in self.all if id(thing) not in lent), None)
 
     def clear(self) -> list[Thing]:
         """Forget everything that was made, and return it."""

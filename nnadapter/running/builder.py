@@ -70,9 +70,8 @@ class Builder:
 
     def _bound(self, part: Part, calls: NamedCalls, likeness: Likeness, programs: Programs) -> Built | None:
         """The part by a program of one that is like it; None where it has to be compiled."""
-        started = time.perf_counter()
+        started, context = time.perf_counter(), self._setting.by_name[calls.device].context
         for twin in programs.alike(likeness):
-            context = self._setting.by_name[calls.device].context
             with making(self._setting.trace, calls.device, "bind", *calls.about):
                 bound = calls["bind"](bind, context, programs[twin].program, part.model)
             if bound is not None:
