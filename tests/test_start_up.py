@@ -97,13 +97,23 @@ OF_NO_FILE = (
     "nnadapter.drivers.fake_npu.kernels.spectral",
     "nnadapter.drivers.fake_npu.lowerings",
     "nnadapter.drivers.fake_npu.operations",
+    "nnadapter.drivers.onnxruntime.weights",
     "nnadapter.drivers.openvino.asking",
     "nnadapter.ir.builder",
     "nnadapter.ir.operations",
     "nnadapter.ir.passes",
     "nnadapter.kernels.choosing",
     "nnadapter.offering",
+    "nnadapter.planning.border_steps",
+    "nnadapter.process.plug_ins",
     "nnadapter.rules",
+    "nnadapter.running.bindings",
+    "nnadapter.running.checks",
+    "nnadapter.running.compiled",
+    "nnadapter.running.observed",
+    "nnadapter.running.promise",
+    "nnadapter.running.turns",
+    "nnadapter.running.whole",
     "nnadapter.traces.recorder",
     "onnx",
     "onnxruntime",
@@ -111,8 +121,14 @@ OF_NO_FILE = (
 )
 """Rooms and packages that no file needs whose segments are all on one device."""
 OF_THE_FILE_OF = {
-    "null": {"nnadapter.ir.operations", "nnadapter.ir.builder"},
-    "qnn": {"email", "importlib.metadata", "onnxruntime", "nnadapter.drivers.execution_providers"},
+    "null": {"nnadapter.ir.builder", "nnadapter.ir.operations", "nnadapter.process.plug_ins"},
+    "qnn": {
+        "email",
+        "importlib.metadata",
+        "onnxruntime",
+        "nnadapter.drivers.execution_providers",
+        "nnadapter.drivers.onnxruntime.weights",
+    },
 }
 """By device, which of these it needs after all."""
 OF_ONE_DEVICE = {"fake_npu": "nnadapter.drivers.fake_npu", "openvino": "openvino", "null": "nnadapter.drivers.null"}

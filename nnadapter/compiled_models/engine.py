@@ -15,7 +15,6 @@ from nnadapter.errors import InvalidInputError, InvalidOptionError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
-from nnadapter.running.observed import KeptReport, Observed
 from nnadapter.running.plans import PlanCache, PlanCounts
 from nnadapter.traces.trace import Trace
 
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.compiled_models.open_plans import OpenFilePlans
+    from nnadapter.running.observed import KeptReport, Observed
 
 
 class CompiledEngine(PlansEngine[FilePlan]):
@@ -97,6 +97,8 @@ class CompiledEngine(PlansEngine[FilePlan]):
         return self._told()
 
     def _told(self) -> KeptReport:
+        from nnadapter.running.observed import KeptReport  # most processes ask for no report
+
         newest = self._plans.newest
         if newest is None:
             return KeptReport(self._file.report(self._file.message.plans[0]), plans=self.counts)

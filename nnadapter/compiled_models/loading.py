@@ -38,7 +38,6 @@ from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.plan_memory import Holding
-from nnadapter.running.promise import Watch
 from nnadapter.running.site import Site
 from nnadapter.traces.trace import Trace
 from partition.graph import Graph, Node
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.compiled_models.open_sizes import HeldSizes
+    from nnadapter.running.promise import Watch
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

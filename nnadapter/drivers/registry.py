@@ -30,8 +30,8 @@ from nnadapter.errors import (
     describe,
     located,
 )
+from nnadapter.process.entry_points import distribution_of, named
 from nnadapter.process.forking import new_lock, new_re_lock
-from nnadapter.process.plug_ins import distribution_of, named
 
 if TYPE_CHECKING:
     from nnadapter.drivers.isolated import IsolatedDevice

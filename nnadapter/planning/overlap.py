@@ -19,10 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from nnadapter.planning.border_steps import Wait
 from nnadapter.planning.saving import saving_steps
 from partition.plan import Plan
+
+if TYPE_CHECKING:
+    from nnadapter.planning.border_steps import Wait
 
 Reads = Mapping[int, Collection[str]]
 
@@ -63,6 +66,10 @@ def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], han
         handed: segments that threads of their devices run.
     """
     begun = enqueued | handed
+    if not begun:
+        return Overlap()
+    from nnadapter.planning.border_steps import Wait  # most plans wait for nothing
+
     device_of = {step.segment: step.device for step in plan.steps}
     done: dict[str, int] = {}
     waits: list[Wait] = []

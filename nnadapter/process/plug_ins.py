@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from nnadapter.errors import describe
+from nnadapter.process.entry_points import distribution_of, named
 from nnadapter.process.forking import new_re_lock
-
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
 
 _Value = TypeVar("_Value")
 
@@ -118,26 +116,7 @@ class PlugIns(Generic[_Value]):
         return f"{plug_in.name!r} of {plug_in.distribution} ({self._group}) is not used: {problem}"
 
 
-def named(target: str) -> object:
-    """Return what an entry point names: an attribute of a module, or the module; extras behind it say nothing here.
-
-    Source: the entry points specification of PyPA, `module:attribute [extra]`.
-    """
-    from importlib import import_module
-
-    module_name, _, attribute = target.partition("[")[0].strip().partition(":")
-    value: object = import_module(module_name.strip())
-    for name in filter(None, attribute.strip().split(".")):
-        value = getattr(value, name)
-    return value
-
-
 def _clash(known: PlugIn, other: PlugIn, group: str) -> PlugIn:
     brought = f"{known.target} of {known.distribution} and {other.target} of {other.distribution}"
     problem = f"two packages bring it, {brought}; uninstall one of them"
     return PlugIn(known.name, known.target, known.distribution, problem)
-
-
-def distribution_of(point: EntryPoint) -> str:
-    """Return name and version of the distribution that brings an entry point."""
-    return f"{point.dist.name} {point.dist.version}" if point.dist and point.dist.name else "an unknown distribution"

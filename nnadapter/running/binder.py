@@ -29,11 +29,11 @@ from nnadapter.running.resting import WELL
 from nnadapter.running.site import Site
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
 from nnadapter.running.traced_programs import transfers_of
-from nnadapter.running.whole import Whole
 from partition.plan import Plan, Step
 
 if TYPE_CHECKING:
     from nnadapter.ir.size_class import SizeClass
+    from nnadapter.running.whole import Whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

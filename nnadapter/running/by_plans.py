@@ -12,9 +12,6 @@ from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg
-from nnadapter.running.bindings import Binding, PlannedBinding
-from nnadapter.running.checks import Checks
-from nnadapter.running.compiled import RunnablePlan
 from nnadapter.running.control import RunControl
 from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.incidents import Incident
@@ -26,9 +23,13 @@ from nnadapter.running.repeating import Repeat
 if TYPE_CHECKING:
     import onnxruntime
 
+    from nnadapter.running.bindings import Binding
+    from nnadapter.running.checks import Checks
+    from nnadapter.running.compiled import RunnablePlan
+
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Per input its shape; None for what has none."""
-Held = TypeVar("Held", bound=RunnablePlan)
+Held = TypeVar("Held", bound="RunnablePlan")
 Taken = tuple[Lease[Held], Held, Sequence[Any] | None]
 """A plan, and what its programs are told of sizes."""
 
@@ -163,6 +164,8 @@ class PlansEngine(ABC, Generic[Held]):
 
     def binding(self) -> Binding:
         """See `Engine.binding`."""
+        from nnadapter.running.bindings import PlannedBinding  # most sessions bind nothing
+
         return PlannedBinding(self, self._all_outputs, self._devices)
 
     def _contradicted(self, lease: Lease[Held]) -> None:

@@ -22,12 +22,13 @@ from nnadapter.drivers.control import Control
 from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options
 from nnadapter.errors import CancelledError, DeadlineExceededError
 from nnadapter.running.deadlines import ENTRY, Deadlines, deadline_of
-from nnadapter.running.turns import Turns
 from nnadapter.traces.event import WAIT
 from nnadapter.traces.trace import SILENT
 
 if TYPE_CHECKING:
     import onnxruntime
+
+    from nnadapter.running.turns import Turns
 
 _LEAST_SECONDS = 1e-9
 """What a driver is told where no time is left: 0 means that there is no deadline."""

@@ -25,10 +25,10 @@ from nnadapter.running.plan_memory import Holding
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
 from nnadapter.running.slots import OtherShapeError
-from nnadapter.running.whole import Whole
 
 if TYPE_CHECKING:
     from nnadapter.ir.size_class import SizeClass
+    from nnadapter.running.whole import Whole
 
 
 class Ahead(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,11 +19,13 @@ from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.onnx.signature import Signature
 from nnadapter.running.bound_step import BoundStep
-from nnadapter.running.compiled import RunnablePlan
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, of_one
 from nnadapter.running.single import SingleStep
+
+if TYPE_CHECKING:
+    from nnadapter.running.compiled import RunnablePlan
 
 Done = tuple[list[Any], Provenance]
 _Run = Callable[[Sequence[str], Mapping[str, Any]], list[Any]]

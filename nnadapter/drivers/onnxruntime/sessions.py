@@ -18,7 +18,6 @@ from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.onnxruntime.arena import USES_SHARED_ARENA, register_arena
 from nnadapter.drivers.onnxruntime.errors import translated, translation
 from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
-from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 from nnadapter.process.forking import new_lock
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.drivers.onnxruntime.profiling import SessionProfile
+    from nnadapter.drivers.onnxruntime.weights import Loadable
 
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
 """The caller's run options for the run that is under way in this thread."""

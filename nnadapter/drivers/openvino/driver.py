@@ -17,7 +17,6 @@ from nnadapter.drivers.capability import (
     OptionValues,
     Threading,
 )
-from nnadapter.drivers.hardware import HardwareNeeds, Machine
 from nnadapter.drivers.interface import Context, Device, Driver
 from nnadapter.drivers.openvino.context import OpenvinoContext
 from nnadapter.drivers.openvino.engine import EXTRA, core, missing, translated, version
@@ -27,14 +26,6 @@ from nnadapter.process.extras import has_extra
 
 KINDS = {"CPU": DeviceType.CPU, "GPU": DeviceType.GPU, "NPU": DeviceType.ACCELERATOR}
 """The engine's kinds of devices that are offered, first choice first."""
-
-_SYSTEMS = ("Linux", "Windows")
-_NEEDS = {
-    "CPU": HardwareNeeds((*_SYSTEMS, "Darwin")),
-    "GPU": HardwareNeeds(_SYSTEMS, ("sys/class/drm/*/device/vendor",), "0x8086"),
-    "NPU": HardwareNeeds(_SYSTEMS, ("sys/class/accel/*/device/vendor",), "0x8086"),
-}
-"""What a kind needs of the machine: 0x8086 is Intel's number as a vendor."""
 
 _LIMITS = (
     "Shapes are known and no tensor is empty. NaN in an input may come out as a number, since the engine's maximum, "
@@ -126,7 +117,9 @@ def _row(name: str, type_: DeviceType) -> DeviceInfo:
     why = _missing(name)
     row = DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_)
     if why:
-        return replace(row, available=False, reason=why, possible=_NEEDS[name.partition(".")[0]].met_by(Machine()))
+        from nnadapter.drivers.openvino.needs import is_possible  # of a device that is there, nobody asks
+
+        return replace(row, available=False, reason=why, possible=is_possible(name.partition(".")[0]))
     return replace(
         row,
         sub_type=str(core().get_property(name, "FULL_DEVICE_NAME")),

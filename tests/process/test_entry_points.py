@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from nnadapter.process.plug_ins import named
+from nnadapter.process.entry_points import named
 
 
 @pytest.mark.parametrize(
