@@ -21,7 +21,8 @@ from nnadapter.drivers import registry
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from tests.c_compiler import COMPILER, acme_among_devices
 from tests.installed import hide, hide_from_children
-from tests.made_once import operator_tests_made_once
+from tests.made_once import VARIABLE as OPERATOR_TESTS
+from tests.made_once import make_once
 
 VARIABLES = tuple(f"NNADAPTER_{name}" for name in ("CACHE_DIR", "DEVICES", "DRIVER_PATH", "FAULTS", "ISOLATE", "LOG"))
 """Of the environment, that nnadapter reads."""
@@ -38,6 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """The short form draws the same examples each time: what it decides must not hang on chance. Long forms look on."""
     asked = any(name in config.option.markexpr for name in LONG)
     settings.load_profile("anew" if asked else "repeatable")
+    make_once()
     for pool in POOLS:  # workers share the processors: threads that look out for work take them from other workers
         os.environ.setdefault(pool, "1")
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
@@ -203,8 +205,9 @@ def folder_of_all_workers(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def onnx_cases(folder_of_all_workers):
-    """onnx's own operator tests are made by the first worker that needs them."""
-    with operator_tests_made_once(folder_of_all_workers / "operator_tests"):
+    """onnx's own operator tests are made by the first process that needs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(OPERATOR_TESTS, str(folder_of_all_workers / "operator_tests"))
         yield
 
 

@@ -30,5 +30,12 @@ def hide(before):
 
 
 def hide_from_children(folder, before):
-    """Write what makes Python hide them in every process that finds `folder` on its path."""
-    (folder / "sitecustomize.py").write_text(f"import runpy\nrunpy.run_path({__file__!r})['hide']({before!r})\n")
+    """Write what makes Python hide them in every process that finds `folder` on its path.
+
+    There, too, operator tests of onnx are read where another process made them.
+    """
+    from tests import made_once  # not where children run this file
+
+    calls = [(__file__, f"['hide']({before!r})"), (made_once.__file__, "['make_once']()")]
+    lines = (f"runpy.run_path({file!r}){call}" for file, call in calls)
+    (folder / "sitecustomize.py").write_text("\n".join(["import runpy", *lines, ""]))

@@ -1,33 +1,63 @@
-"""onnx's own operator tests, whose making takes seconds, are made by the first worker that needs them."""
+"""onnx's own operator tests, whose making takes seconds, are made by the first process that needs them.
 
-from __future__ import annotations
+Processes that tests start run this as well, before anything else: it imports little.
+"""
 
-import pickle
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
-from pathlib import Path
+import os
+import sys
+from importlib.machinery import PathFinder
 
-import pytest
-from onnx.backend.test import loader
+VARIABLE = "TESTS_OF_OPERATORS"
+"""Says in which file they are kept, to this process and to those that it starts."""
 
 
-@contextmanager
-def operator_tests_made_once(kept: Path) -> Iterator[None]:
-    """In the block, onnx's loader reads its operator tests in a file, if they are there, and else keeps them there."""
-    make = loader.load_node_model_tests
+class Once:
+    """Finds onnx's loader of tests as Python does, and has it read in that file what is there."""
 
-    @cache
+    def find_spec(self, name, path=None, target=None):
+        """See `importlib.abc.MetaPathFinder`."""
+        if name != "onnx.backend.test.loader":
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            module.load_node_model_tests = kept(module.load_node_model_tests)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def kept(make):
+    """What is made once: then it is here, and in the file for others."""
+    held = []
+
     def load():
-        if kept.exists():
-            return pickle.loads(kept.read_bytes())
-        made = make()
-        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
-            pickle.dump(made, file)
-        Path(file.name).replace(kept)  # in one step: others may read meanwhile
-        return made
+        if not held:
+            held.append(_read_or_made(make))
+        return held[0]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loader, "load_node_model_tests", load)
-        yield
+    return load
+
+
+def _read_or_made(make):
+    import pickle
+    import tempfile
+    from pathlib import Path
+
+    if VARIABLE not in os.environ:
+        return make()
+    file = Path(os.environ[VARIABLE])
+    if file.exists():
+        return pickle.loads(file.read_bytes())
+    made = make()
+    with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as beside:
+        pickle.dump(made, beside)
+    Path(beside.name).replace(file)  # in one step: others may read meanwhile
+    return made
+
+
+def make_once():
+    """Have this process read what others made, if a file is named when it needs it."""
+    sys.meta_path.insert(0, Once())

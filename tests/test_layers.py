@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -91,20 +91,30 @@ def modules() -> Mapping[str, Path]:
 @functools.cache
 def imports(path: Path, *, typing_too: bool = False) -> frozenset[str]:
     """Absolute names of what a file imports, inside functions too; imports for type checkers alone are left out."""
-    found: set[str] = set()
-    skipped: set[ast.AST] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not typing_too:
-            skipped.update(inner for child in node.body for inner in ast.walk(child))
-        if node in skipped:
-            continue
+    return frozenset(name for name, typing in imported(path) if typing_too or not typing)
+
+
+@functools.cache
+def imported(path: Path) -> frozenset[tuple[str, bool]]:
+    """What a file imports, and whether for type checkers alone; expressions import nothing."""
+    found: set[tuple[str, bool]] = set()
+    for node, typing in statements(ast.parse(path.read_text()).body):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            found.update((alias.name, typing) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
-            found.add(str(node.module))
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+            found.add((str(node.module), typing))
+            found.update((f"{node.module}.{alias.name}", typing) for alias in node.names)
     return frozenset(found)
+
+
+def statements(body: Sequence[ast.AST], typing: bool = False) -> Iterator[tuple[ast.AST, bool]]:
+    """Each of them with those inside, and whether it is for type checkers alone."""
+    for node in body:
+        yield node, typing
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            for_types = block == "body" and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+            yield from statements(getattr(node, block, ()), typing or for_types)
 
 
 def within(name: str, room: str) -> bool:

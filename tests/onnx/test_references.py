@@ -24,6 +24,7 @@ from nnadapter.onnx.references import array_of, bytes_of, inlined, is_reference,
 
 DEVICES = ["cpu", "fake_npu", "openvino", "null"]
 WEIGHTS = np.random.default_rng(0).standard_normal((256, 512)).astype(np.float32)
+MIB = 1 << 20
 X = np.random.default_rng(1).standard_normal((2, 256)).astype(np.float32)
 
 
@@ -312,6 +313,19 @@ print(bytes_read() - before)
 """
 
 
+@pytest.fixture(scope="module")
+def many_weights(tmp_path_factory):
+    """A file of 400 MiB, in which as many tensors lie."""
+    tensor = onnx.TensorProto(data_type=1, dims=[MIB // 4], raw_data=bytes(MIB))
+    model, path = model_with(), tmp_path_factory.mktemp("many") / "model.onnx"
+    for number in range(400):
+        tensor.name = f"w{number}"
+        model.graph.initializer.append(tensor)
+    path.write_bytes(model.SerializeToString())
+    yield path
+    path.unlink()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of a process")
 @pytest.mark.parametrize(
     "how",
@@ -322,16 +336,11 @@ print(bytes_read() - before)
     ],
     ids=["an interrupt", "no memory"],
 )
-def test_threads_that_read_ahead_end_after(tmp_path, how):
-    size = 1 << 20
-    tensors = [onnx.TensorProto(name=f"w{number}", data_type=1, dims=[size // 4]) for number in range(400)]
-    for tensor in tensors:
-        tensor.raw_data = bytes(size)
-    onnx.save_model(model_with(*tensors), tmp_path / "model.onnx")
-    command = [sys.executable, "-c", STOPPED.format(how=how), str(tmp_path / "model.onnx")]
+def test_threads_that_read_ahead_end_after(many_weights, how):
+    command = [sys.executable, "-c", STOPPED.format(how=how), str(many_weights)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     stopped, read = done.stdout.split()
-    assert stopped == "True" and int(read) < 300 * size
+    assert stopped == "True" and int(read) < 300 * MIB
     assert done.stderr == ""
 
 
