@@ -5,6 +5,7 @@
     │   ├── ModelFileError       the model's file or its external data cannot be read
     │   └── CompiledModelError   a compiled model: damaged, of a newer version, or not for what it is asked here
     ├── InvalidInputError        the caller: a feed that is missing, superfluous, or of the wrong type or shape
+    │   ├── GivenUpError         a value on a device that was given up to another run, and is gone
     │   ├── InputTypeError       a feed of the wrong data type
     │   └── MissingInputError    a feed that is not there
     ├── InvalidOptionError       the caller: an option, a rule or a device's option that does not exist or does not fit
@@ -76,6 +77,10 @@ class InvalidInputError(NNAdapterError):
         super().__init__(message)
         self.name = name
         """The input in question, if it is one."""
+
+
+class GivenUpError(InvalidInputError):
+    """The caller is at fault: a run was given a value on a device, and made a result in its memory. It is gone."""
 
 
 class InputTypeError(InvalidInputError):

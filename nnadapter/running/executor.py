@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nnadapter.drivers.copies import Copies, Transfer
-from nnadapter.errors import CancelledError, NNAdapterError, describe
+from nnadapter.errors import CancelledError, GivenUpError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.process.forking import new_lock
@@ -143,7 +143,7 @@ class CompiledPlan:
             with self._borders.lent() as given:
                 return self._run_steps(feeds, wanted, control, kept, sizes, given)
         except NNAdapterError as error:
-            if isinstance(error, CancelledError) or self._make_whole is None:
+            if isinstance(error, (CancelledError, GivenUpError)) or self._make_whole is None:
                 raise
             return self._run_whole(error, feeds, wanted, kept, control)
 
@@ -167,7 +167,7 @@ class CompiledPlan:
                 return *self.run(feeds, wanted, control, kept, sizes), []
             return *self._run_steps(feeds, wanted, control, kept, sizes, held=held), held
         except NNAdapterError as error:
-            if isinstance(error, CancelledError) or self._make_whole is None:
+            if isinstance(error, (CancelledError, GivenUpError)) or self._make_whole is None:
                 raise
             return *self._run_whole(error, feeds, wanted, kept, control), []
 

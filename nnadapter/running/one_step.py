@@ -21,6 +21,7 @@ from nnadapter.errors import (
     FAILURES,
     CancelledError,
     ExecutionError,
+    GivenUpError,
     InvalidInputError,
     NNAdapterError,
     TransientError,
@@ -97,8 +98,8 @@ def after_failure(
     device = bound.step.device
     if control is not None and control.is_over:
         raise _stopped(control, bound, device, "was under way") from error
-    if not bound.guarded or isinstance(error, OtherShapeError):
-        raise error  # the host's own errors are typed, and nobody comes after it
+    if not bound.guarded or isinstance(error, (OtherShapeError, GivenUpError)):
+        raise error  # the host's own errors are typed, and nobody comes after it; what is gone is gone for others, too
     if isinstance(error, TransientError):
         try:
             results = _computed(bound, _on_host(bound, values), control, sizes, given)

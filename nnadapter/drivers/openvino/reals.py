@@ -1,7 +1,8 @@
 """Operators of the engine's model that are computed in real numbers, among others that are computed in integers.
 
 The engine computes what reads dequantized values in integers where it can, and is wrong in some of these. They get a
-step in front that it does not look through: the maximum of a value and the smallest number, which is the value.
+step in front that it does not look through: the maximum of a value and the smallest number, which is the value, or the
+minimum of it and the largest one. A maximum and a minimum in a row would be one operator to the engine.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
 
-_SMALLEST = np.finfo(np.float32).min
+_REALS = np.finfo(np.float32)
 
 
 def _pads_with_zeros(operator: Any) -> bool:
@@ -22,19 +23,25 @@ def _pads_with_zeros(operator: Any) -> bool:
     return not attributes["exclude-pad"] and (any(pads) or attributes["auto_pad"] != "explicit")
 
 
+def _has_open_channels(operator: Any) -> bool:
+    return bool(operator.get_input_partial_shape(0)[1].is_dynamic)
+
+
 def _always(operator: Any) -> bool:
     return True
 
 
 _REAL: Mapping[str, Callable[[Any], bool]] = {
     "AvgPool": _pads_with_zeros,
+    "BatchNormInference": _has_open_channels,
     "Clamp": _always,
     "ConvolutionBackpropData": _always,
     "GroupConvolutionBackpropData": _always,
     "Maximum": _always,
     "Minimum": _always,
 }
-"""Which of the operators: the engine pads quantized values with the integer 0, and cuts bounds to whole numbers."""
+"""Which of the operators: the engine pads quantized values with the integer 0, cuts bounds to whole numbers, and where
+channels are open, takes a normalization's zero for another."""
 
 
 def keep_real(model: Any) -> None:
@@ -48,5 +55,12 @@ def keep_real(model: Any) -> None:
             source = port.get_source_output()
             is_constant = source.get_node().get_type_name() == "Constant"
             if source.get_element_type().get_type_name() == "f32" and not is_constant:
-                port.replace_source_output(operators.maximum(source, operators.constant(_SMALLEST)).output(0))
+                port.replace_source_output(_same(operators, operator.get_type_name(), source).output(0))
                 break
+
+
+def _same(operators: Any, kind: str, source: Any) -> Any:
+    """A value, by a step that neither is looked through nor becomes one with the operator behind it."""
+    if kind == "Minimum":
+        return operators.minimum(source, operators.constant(_REALS.max))
+    return operators.maximum(source, operators.constant(_REALS.min))

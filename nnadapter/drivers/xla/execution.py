@@ -66,8 +66,14 @@ class XlaExecution(Execution):
         """As `_started`, in memory of inputs that are given up, where XLA has a use for it."""
         values = list(map(value_of, inputs))
         given_up = [position for position, each in enumerate(inputs) if each.is_given_up]
-        results = self._donating.start(values, given_up) if given_up else None
-        return self._started(values) if results is None else results
+        try:
+            results = self._donating.start(values, given_up) if given_up else None
+            return self._started(values) if results is None else results
+        except ExecutionError:
+            for tensor in inputs:
+                if not tensor.is_given_up:
+                    value_of(tensor)  # whoever fed one that another run took meanwhile is at fault, and is told so
+            raise
 
     def _started(self, inputs: Sequence[Any]) -> Sequence[Any]:
         """JAX's arrays of the results, which XLA may still be computing."""

@@ -9,7 +9,7 @@ import numpy as np
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.xla.carrying import carried, carrier
 from nnadapter.drivers.xla.engine import module, own_settings, translated
-from nnadapter.errors import DriverError, OutOfMemoryError
+from nnadapter.errors import DriverError, GivenUpError, OutOfMemoryError
 from nnadapter.ir.operand import Array, array_type_of
 
 
@@ -69,7 +69,7 @@ class XlaMemory(Memory):
         self._check()
         held = self._value
         if held is not None and held.is_deleted():
-            raise DriverError("the tensor was given up to a run, which made a result in its memory; feed it anew")
+            raise GivenUpError("the tensor was given up to a run, which made a result in its memory; feed it anew")
         return held
 
     def _check(self) -> None:

@@ -90,3 +90,27 @@ def test_what_the_engine_computes_wrong_in_integers_is_computed_in_reals(node):
     opened = context()
     assert all(opened.supported(model))
     np.testing.assert_allclose(computed(opened, model, [x])[0], run_plain(model, {"x": x})[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "given", "made", "node"),
+    [
+        ("2,3,5", (0.1, -128), 0.017, "y = Min (real, bound)"),
+        ("2,height,5", (0.1, -128), 0.017, "y = Min (real, bound)"),
+        ("channels,height,5", (0.013, 0), 0.0091, "y = BatchNormalization (real, c, c, c, c)"),
+    ],
+    ids=["minimum", "minimum at open sizes", "normalization of open channels"],
+)
+def test_what_is_quantized_behind_it_is_computed_in_reals(sizes, given, made, node):
+    """The engine took Min and a step before it for one Clip, whose bounds it rounds; and another zero, in the other."""
+    model = model_of(f"""(float[1,{sizes}] x) => (q) <float s = {{{given[0]}}}, int8 z = {{{given[1]}}},
+    float bound = {{1.7}}, float[2] c = {{0.5, 1.5}},
+    float t = {{{made}}}, uint8 n = {{0}}> {{
+        bytes = QuantizeLinear (x, s, z) real = DequantizeLinear (bytes, s, z) {node}
+        less = QuantizeLinear (y, t, n) q = DequantizeLinear (less, t, n)
+    }}""")
+    x = given[0] * np.linspace(-123, 123, 30, dtype=np.float32).reshape(1, 2, 3, 5)
+    opened = context()
+    assert opened.admit(model).verdict
+    (expected,), (got,) = run_plain(model, {"x": x}), computed(opened, model, [x])
+    np.testing.assert_allclose(got, expected, atol=1.01 * made)

@@ -9,7 +9,9 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.xla import donating
 from nnadapter.drivers.xla.donating import Donating, usable
-from nnadapter.errors import NNAdapterError
+from nnadapter.drivers.xla.execution import XlaExecution
+from nnadapter.errors import GivenUpError, NNAdapterError
+from nnadapter.running.resting import IN_A_ROW
 from tests.drivers.xla.harness import DEVICE, context, numbers, relu
 from tests.models import parse
 
@@ -142,6 +144,26 @@ def test_another_owner_learns_that_the_tensor_is_gone():
     for reads in (before.host, gone.numpy, gone.__dlpack__, gone.__dlpack_device__):
         with pytest.raises(NNAdapterError, match="given up to a run"):
             reads()
+
+
+@pytest.mark.parametrize("meanwhile", [False, True], ids=["before the run", "during the run"])
+def test_whoever_feeds_a_tensor_that_is_gone_is_at_fault(meanwhile, monkeypatch):
+    """Nothing falls back, however often, and the device does what it is asked next."""
+    session = nna.InferenceSession(parse(TWICE), devices=DEVICE, options={"fallback": "allow"})
+    cache, other = (nna.DeviceValue.from_numpy(numbers(4, 8) * each, DEVICE) for each in (1, 3))
+    gone, binding = nna.DeviceValue(cache.contents, DEVICE), bound(session, cache, also=other)
+    if meanwhile:  # somebody else takes the memory when this run has looked at it
+        array = gone.contents.tensor_on(DEVICE).memory.value(np.dtype(np.float32), (4, 8))
+        started = XlaExecution._started
+        monkeypatch.setattr(XlaExecution, "_started", lambda each, inputs: (array.delete(), started(each, inputs))[1])
+    else:
+        session.run_with_iobinding(binding)
+    for _ in range(IN_A_ROW + 1):
+        with pytest.raises(GivenUpError, match="given up to a run, .*; feed it anew"):
+            session.run_with_ort_values(None, {"past": gone, "also": other})
+    monkeypatch.undo()
+    session.run(None, {"past": numbers(4, 8), "also": numbers(4, 8)})
+    assert [step.device for step in session.provenance.steps] == [DEVICE] and not session.provenance.steps[0].failure
 
 
 def test_a_value_has_its_output_though_another_one_does_not_fit():
