@@ -8,6 +8,7 @@ and runs in the caller's thread.
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,7 +46,9 @@ _RUN_ENTRIES = (
     "qnn.lora_config",
 )
 """Source: onnxruntime_run_options_config_keys.h; ONNX Runtime does not list those of an object."""
-_SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
+_FOLDER = "session.model_external_initializers_file_folder_path"
+"""Where ONNX Runtime looks for files that a model in memory names; else in the current folder."""
+_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
 
 
 def new_session_options() -> onnxruntime.SessionOptions:
@@ -190,11 +193,13 @@ def open_session(
     else:
         options = session_options
     # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
-    # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something.
+    # entry cannot be taken out again: they stay in the caller's object, unless the caller had said something.
     with options_lock:
-        for key in () if spins else _SPINNING:
+        # Weights in files were read before: a model that still names some comes from somebody else's compiled file.
+        entries = {_FOLDER: os.devnull} if spins else {_FOLDER: os.devnull, **_SPINNING}
+        for key, entry in entries.items():
             if not _has_entry(options, key):
-                options.add_session_config_entry(key, "0")
+                options.add_session_config_entry(key, entry)
         if shares_arena and options.enable_cpu_mem_arena and not _has_entry(options, USES_SHARED_ARENA):
             register_arena()
             options.add_session_config_entry(USES_SHARED_ARENA, "1")

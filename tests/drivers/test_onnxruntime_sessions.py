@@ -1,0 +1,54 @@
+"""A session of a model in memory opens no files, whatever the model says."""
+
+from __future__ import annotations
+
+import onnx
+import onnxruntime
+import pytest
+from onnx import parser
+
+from nnadapter.drivers.onnxruntime.sessions import open_session
+from nnadapter.drivers.onnxruntime.weights import Loadable
+
+TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {{ {} y = Add(x, w) }}'
+OUTSIDE = onnx.TensorProto(
+    name="w",
+    data_type=1,
+    dims=[2],
+    data_location=onnx.TensorProto.EXTERNAL,
+    external_data=[
+        onnx.StringStringEntryProto(key=key, value=value)
+        for key, value in {"location": "weights", "offset": "0", "length": "8"}.items()
+    ],
+)
+
+
+def of_a_weight():
+    model = parser.parse_model(TEXT.format(""))
+    model.graph.initializer.append(OUTSIDE)
+    return model
+
+
+def of_a_constant():
+    model = parser.parse_model(TEXT.format("w = Constant <value = float {0}> ()"))
+    model.graph.node[0].attribute[0].t.CopyFrom(OUTSIDE)
+    return model
+
+
+def plain_options():
+    """In which ONNX Runtime reads files of the current folder."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    return options
+
+
+@pytest.mark.parametrize("make", [of_a_weight, of_a_constant])
+@pytest.mark.parametrize("spins", [True, False])
+def test_files_of_the_current_folder_are_not_read(tmp_path, monkeypatch, make, spins):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weights").write_bytes(bytes(8))
+    contents = make().SerializeToString()
+    onnxruntime.InferenceSession(contents, plain_options(), providers=["CPUExecutionProvider"])
+    with pytest.raises(Exception, match="weights"):
+        open_session(Loadable(contents), plain_options(), has_pool=False, spins=spins)
