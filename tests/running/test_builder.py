@@ -10,6 +10,7 @@ import pytest
 import nnadapter as nna
 from tests.models import numbers, parse
 from tests.planning.test_open_ir import HEAD, agree, session
+from tests.trace_checks import lanes_of
 from tests.trial_driver import COUNTS
 
 LAYERS = f"""{HEAD} layers (float[n, 3] x) => (float[n, 3] y)
@@ -70,6 +71,17 @@ def test_segments_that_are_the_same_but_for_names_have_one_program(counts):
         assert counts["admit"] == counts["compile"] == 3 and counts["execution"] == 4
         counts.clear()
     assert counts["closed"] == 4 + 3 * 3, "each once: four of the plan made first, three at each sizes"
+
+
+def test_each_step_is_traced_as_its_own_segment_whoever_has_its_program(tmp_path):
+    model, path = parse(SAME), tmp_path / "trace.json"
+    options = nna.Options(fallback="allow", trace=path)
+    with session(model, "trial", options=options, only=("ADD",)) as opened:
+        for rows in (2, 4, 5):
+            agree(opened, model, {"x": numbers(rows, 3)})
+        segments = {step.segment for step in opened.provenance.steps if step.device == "trial"}
+    ran = [each["args"]["segment"] for each in lanes_of(path)["trial"] if each.get("cat") == "step"]
+    assert len(segments) == 4 and sorted(ran) == sorted([*segments] * 3)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 64])
