@@ -37,12 +37,10 @@ std::map<uintptr_t, Range> &ranges() {
     return all;
 }
 
-const NNAdapterMemoryFunctions *functions() { return memory_functions(); }
-
 }  // namespace
 
 void *allocate(Device &device, size_t bytes) {
-    const auto *memory = functions();
+    const auto *memory = memory_functions();
     if (!memory) {
         const size_t whole = (std::max<size_t>(bytes, 1) + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
         void *address = std::aligned_alloc(ALIGNMENT, whole);
@@ -68,7 +66,7 @@ void *allocate(Device &device, size_t bytes) {
 void release(Device &device, void *address) noexcept {
     if (!address) return;
     wait_quietly(device, nullptr); /* work that is under way may read it or write to it */
-    const auto *memory = functions();
+    const auto *memory = memory_functions();
     if (!memory) return std::free(address);
     Range range{};
     {
@@ -83,7 +81,7 @@ void release(Device &device, void *address) noexcept {
 }
 
 Spot spot_of(const void *address) {
-    if (!functions()) return {};
+    if (!memory_functions()) return {};
     const auto number = reinterpret_cast<uintptr_t>(address);
     const std::shared_lock<std::shared_mutex> guard(ranges_lock());
     auto found = ranges().upper_bound(number);
@@ -110,7 +108,7 @@ void copy_in(Device &device, Stream *stream, void *target, const void *source, s
     auto held = staged ? std::make_shared<std::vector<char>>(first, first + bytes) : nullptr;
     const void *from = held ? held->data() : source;
     enqueue(device, stream, "copy_in", held, [&](NNAdapterStream *handle, NNAdapterError *error) {
-        return functions()->copy_in(to.memory, to.offset, from, bytes, handle, error);
+        return memory_functions()->copy_in(to.memory, to.offset, from, bytes, handle, error);
     });
 }
 
@@ -123,7 +121,7 @@ void copy_out(Device &device, Stream *stream, void *target, const void *source, 
         return;
     }
     enqueue(device, stream, "copy_out", nullptr, [&](NNAdapterStream *handle, NNAdapterError *error) {
-        return functions()->copy_out(from.memory, from.offset, target, bytes, handle, error);
+        return memory_functions()->copy_out(from.memory, from.offset, target, bytes, handle, error);
     });
 }
 
@@ -136,7 +134,7 @@ void copy_within(Device &device, Stream *stream, void *target, const void *sourc
         return;
     }
     enqueue(device, stream, "copy_between", nullptr, [&](NNAdapterStream *handle, NNAdapterError *error) {
-        return functions()->copy_between(to.memory, to.offset, from.memory, from.offset, bytes, handle, error);
+        return memory_functions()->copy_between(to.memory, to.offset, from.memory, from.offset, bytes, handle, error);
     });
 }
 

@@ -22,12 +22,11 @@ NNAdapterControl unbounded() {
     return control;
 }
 const NNAdapterControl CONTROL = unbounded();
-const char NAME[] = NNADAPTER_PADDLE_DEVICE;
 
 /* Where Paddle tells what it does (GLOG_v=1), what the device takes is told as well, once per form. */
 void tell(const std::string &sentence) {
     static const char *level = std::getenv("GLOG_v");
-    if (level && std::atoi(level) > 0) std::fprintf(stderr, "%s %s\n", NAME, sentence.c_str());
+    if (level && std::atoi(level) > 0) std::fprintf(stderr, "%s %s\n", NNADAPTER_PADDLE_DEVICE, sentence.c_str());
 }
 
 /* As "ADD of float32[2, 3], float32[3]". */

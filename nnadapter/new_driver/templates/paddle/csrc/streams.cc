@@ -21,8 +21,6 @@ namespace {
 
 const size_t MOST_HELD = 256; /* pieces of work that a stream has before it is waited for */
 
-const NNAdapterStreamFunctions *functions() { return stream_functions(); }
-
 /* What went wrong while memory or a stream was given up, where nothing can be raised: the next to wait is told. */
 void tell_untold(Device &device) {
     const std::lock_guard<std::mutex> guard(device.untold_lock);
@@ -31,7 +29,7 @@ void tell_untold(Device &device) {
 
 void synchronize_locked(Device &device, Stream *stream) {
     Sentence sentence;
-    const NNAdapterStatus status = functions()->synchronize_stream(stream->handle, sentence.buffer());
+    const NNAdapterStatus status = stream_functions()->synchronize_stream(stream->handle, sentence.buffer());
     stream->held.clear();
     sentence.check(status, "synchronize_stream", device.id);
     tell_untold(device);
@@ -41,10 +39,10 @@ void synchronize_locked(Device &device, Stream *stream) {
 
 Stream *create_stream(Device &device) {
     auto made = std::make_unique<Stream>();
-    if (functions()) {
+    if (stream_functions()) {
         Sentence sentence;
-        sentence.check(functions()->create_stream(device.handle, &made->handle, sentence.buffer()), "create_stream",
-                       device.id);
+        sentence.check(stream_functions()->create_stream(device.handle, &made->handle, sentence.buffer()),
+                       "create_stream", device.id);
     }
     return made.release();
 }
@@ -52,23 +50,23 @@ Stream *create_stream(Device &device) {
 void destroy_stream(Device &device, Stream *stream) noexcept {
     if (!stream) return;
     wait_quietly(device, stream);
-    if (stream->handle) functions()->destroy_stream(stream->handle);
+    if (stream->handle) stream_functions()->destroy_stream(stream->handle);
     delete stream;
 }
 
 Event *create_event(Device &device) {
     auto made = std::make_unique<Event>();
-    if (functions()) {
+    if (stream_functions()) {
         Sentence sentence;
-        sentence.check(functions()->create_event(device.handle, &made->handle, sentence.buffer()), "create_event",
-                       device.id);
+        sentence.check(stream_functions()->create_event(device.handle, &made->handle, sentence.buffer()),
+                       "create_event", device.id);
     }
     return made.release();
 }
 
 void destroy_event(Event *event) noexcept {
     if (!event) return;
-    if (event->handle) functions()->destroy_event(event->handle);
+    if (event->handle) stream_functions()->destroy_event(event->handle);
     delete event;
 }
 
@@ -76,7 +74,7 @@ void record(Device &device, Event *event, Stream *stream) {
     if (!event->handle || !handle_of(stream)) return;
     const std::lock_guard<std::mutex> guard(stream->lock);
     Sentence sentence;
-    sentence.check(functions()->record_event(event->handle, stream->handle, sentence.buffer()), "record_event",
+    sentence.check(stream_functions()->record_event(event->handle, stream->handle, sentence.buffer()), "record_event",
                    device.id);
     event->recorded = true;
 }
@@ -85,13 +83,15 @@ void wait(Device &device, Stream *stream, Event *event) {
     if (!event->handle || !handle_of(stream)) return;
     const std::lock_guard<std::mutex> guard(stream->lock);
     Sentence sentence;
-    sentence.check(functions()->wait_event(stream->handle, event->handle, sentence.buffer()), "wait_event", device.id);
+    sentence.check(stream_functions()->wait_event(stream->handle, event->handle, sentence.buffer()), "wait_event",
+                   device.id);
 }
 
 void synchronize(Device &device) {
-    if (!functions()) return;
+    if (!stream_functions()) return;
     Sentence sentence;
-    sentence.check(functions()->synchronize_device(device.handle, sentence.buffer()), "synchronize_device", device.id);
+    sentence.check(stream_functions()->synchronize_device(device.handle, sentence.buffer()), "synchronize_device",
+                   device.id);
     tell_untold(device);
 }
 
@@ -103,16 +103,17 @@ void synchronize(Device &device, Stream *stream) {
 
 void synchronize(Device &device, Event *event) {
     if (!event->handle || !event->recorded) return;
-    if (!NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, functions(), synchronize_event))
+    if (!NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, stream_functions(), synchronize_event))
         return synchronize(device); /* the stream may be gone */
     Sentence sentence;
-    sentence.check(functions()->synchronize_event(event->handle, sentence.buffer()), "synchronize_event", device.id);
+    sentence.check(stream_functions()->synchronize_event(event->handle, sentence.buffer()), "synchronize_event",
+                   device.id);
 }
 
 bool happened(Device &device, Event *event) {
     if (!event->handle || !event->recorded) return true;
-    if (NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, functions(), query_event))
-        return functions()->query_event(event->handle);
+    if (NNADAPTER_PADDLE_HAS(NNAdapterStreamFunctions, stream_functions(), query_event))
+        return stream_functions()->query_event(event->handle);
     synchronize(device, event); /* whoever asks until it happened is not to ask for ever */
     return true;
 }
