@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.costs.stopwatch import Stopwatch
@@ -107,7 +108,7 @@ def bench(
 def _check(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: object, against: Sequence[str], rounds: int
 ) -> None:
-    if not isinstance(rounds, int) or rounds < 1:
+    if isinstance(rounds, bool) or not isinstance(rounds, Integral) or rounds < 1:
         raise InvalidOptionError(f"rounds is {rounds!r}, expected a whole number of at least 1")
     is_compiled = kind_of(model) is SourceKind.COMPILED
     if is_compiled and against:

@@ -69,7 +69,7 @@ def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool)
             doubt=f"not held against Paddle, which does not run it on inputs that are made up ({_said(error)})"
         )
     first = _run_and_held(contents, feed, expected)
-    reals = {name: 2 * each - 1 for name, each in feed.items() if each.dtype.kind == "f"}
+    reals = {name: np.asarray(2 * each - 1, each.dtype) for name, each in feed.items() if each.dtype.kind == "f"}
     if first.wrong or not reals:
         return first
     second = _held_below_0(contents, predictor, {**feed, **reals})

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from nnadapter.process.cache import remembered
 
-_SUFFIX = ".dist-info"
+_FORM, _OLDER = "dist-info", ("egg-info", "egg")
 
 
 @remembered(1)
@@ -24,11 +24,13 @@ def installed_version(distribution: str) -> str:
     Source: the specification of PyPA for installed projects, `{name}-{version}.dist-info`.
     """
     wanted = _normalized(distribution)
-    for stem in _stems():
+    for stem, form in _found():
         name, _, version = stem.partition("-")
-        if version and _normalized(name) == wanted:
+        if _normalized(name) == wanted:
+            if form in _OLDER or not version:
+                break
             return version
-    from importlib import metadata  # which knows older forms, and takes as long to import as twenty of our modules
+    from importlib import metadata  # which knows older forms, and takes as long to import as ten of our modules
 
     try:
         return metadata.version(distribution)
@@ -36,11 +38,14 @@ def installed_version(distribution: str) -> str:
         return ""
 
 
-def _stems() -> Iterator[str]:
-    """Names and versions of what Python finds, in its order."""
+def _found() -> Iterator[tuple[str, str]]:
+    """Names and versions of what Python finds, in its order, and in which form it is there."""
     for folder in (each for each in sys.path if isinstance(each, str)):
-        with suppress(OSError), os.scandir(folder or ".") as entries:
-            yield from (each.name.removesuffix(_SUFFIX) for each in entries if each.name.endswith(_SUFFIX))
+        with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
+            for each in entries:
+                stem, _, form = each.name.rpartition(".")
+                if form == _FORM or form in _OLDER:
+                    yield stem, form
 
 
 def _normalized(name: str) -> str:

@@ -106,7 +106,8 @@ def after_failure(
         except FAILURES as second:
             if control is not None and control.is_over:
                 raise _stopped(control, bound, device, "was under way") from second
-            error = second
+            if not isinstance(second, GivenUpError):  # that a failed run gave it up follows from the first
+                error = second
         else:
             return _noted(bound, device, results, values, started, "", (bound.say(bound.step, error, REPEATED),))
     bound.health.failed(bound.step.outputs, error)
@@ -126,7 +127,12 @@ def _without_trying(
     """Run a step elsewhere whose device rests, and note what it made."""
     failure = bound.health.text(bound.step.outputs) or f"device {bound.step.device!r} rested"
     substitute = _substitute(bound, ExecutionError(failure, device=bound.step.device, phase="run"))
-    results = _results_of(substitute, bound, failure, values, control, given)
+    try:
+        results = _results_of(substitute, bound, failure, values, control, given)
+    except ExecutionError as error:
+        if isinstance(error.__cause__, GivenUpError):  # no device failed now
+            raise error.__cause__ from None
+        raise
     return _noted(bound, substitute.device, results, values, started, failure)
 
 
@@ -219,7 +225,7 @@ def _results_of(
         segment = bound.step.segment
         also = substitute.display_name
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"
-        if isinstance(second, InvalidInputError):
+        if isinstance(second, InvalidInputError) and not isinstance(second, GivenUpError):
             raise InvalidInputError(message) from second
         raise ExecutionError(message, device=substitute.device, segment=segment, phase="run") from second
     return results if given is None else given.kept_apart(results)

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +35,9 @@ def is_wanted() -> bool:
     level = os.environ.get(VARIABLE, "").strip().lower()
     if level:
         _write_from(level)
+    elif _HANDLER in _ROOT.handlers:
+        _ROOT.removeHandler(_HANDLER)
+        _ROOT.setLevel(_HANDLER.level_before)
     return bool(level) or _ROOT.isEnabledFor(logging.INFO)
 
 
@@ -49,22 +51,32 @@ def _write_from(level: str) -> None:
         raise InvalidOptionError(f"{VARIABLE} is {level!r}, expected {', '.join(_LEVELS)}{near}")
     number = logging.getLevelNamesMapping()[level.upper()]
     _HANDLER.setLevel(number)
+    if _HANDLER not in _ROOT.handlers:
+        _HANDLER.level_before = _ROOT.level
+        _ROOT.addHandler(_HANDLER)
     if not _ROOT.isEnabledFor(number):
         _ROOT.setLevel(number)
-    _ROOT.addHandler(_HANDLER)  # which is done once
 
 
 class _StandardError(logging.Handler):
     """Writes to standard error, as it is then, what no other handler writes there."""
+
+    level_before = logging.NOTSET
+    """Of the logger, put back when nobody asks any more."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler.emit`."""
         stream = sys.stderr
         if stream is None or any(_writes_to(stream, each, record) for each in _handlers_of(record)):
             return
-        with suppress(OSError, ValueError):  # it was closed: nobody reads it
+        try:
             stream.write(f"{self.format(record)}\n")
-            stream.flush()
+            if hasattr(stream, "flush"):
+                stream.flush()
+        except (OSError, ValueError):  # it was closed: nobody reads it
+            return
+        except Exception:  # noqa: BLE001  a record that cannot be written ends no session
+            self.handleError(record)
 
 
 def _handlers_of(record: logging.LogRecord) -> Iterator[logging.Handler]:
@@ -76,7 +88,8 @@ def _handlers_of(record: logging.LogRecord) -> Iterator[logging.Handler]:
 
 
 def _writes_to(stream: object, handler: logging.Handler, record: logging.LogRecord) -> bool:
-    return getattr(handler, "stream", None) is stream and record.levelno >= handler.level
+    is_there = getattr(handler, "stream", None) is stream and record.levelno >= handler.level
+    return is_there and bool(handler.filter(record))
 
 
 _HANDLER = _StandardError()

@@ -1,4 +1,4 @@
-"""A session of a model in memory opens no files, whatever the model says."""
+"""A session of a model in memory opens no files, whatever the model says; options of a caller's stay the caller's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-from nnadapter.drivers.onnxruntime.sessions import open_session
+from nnadapter.drivers.onnxruntime.sessions import open_session, without_files
 from nnadapter.drivers.onnxruntime.weights import Loadable
 
 TEXT = '<ir_version: 8, opset_import: ["" : 17]> g (float[2] x) => (float[2] y) {{ {} y = Add(x, w) }}'
@@ -43,12 +43,24 @@ def plain_options():
     return options
 
 
-@pytest.mark.parametrize("make", [of_a_weight, of_a_constant])
-@pytest.mark.parametrize("spins", [True, False])
-def test_files_of_the_current_folder_are_not_read(tmp_path, monkeypatch, make, spins):
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "weights").write_bytes(bytes(8))
+
+
+@pytest.mark.parametrize("make", [of_a_weight, of_a_constant])
+def test_files_of_the_current_folder_are_not_read(folder, make):
     contents = make().SerializeToString()
     onnxruntime.InferenceSession(contents, plain_options(), providers=["CPUExecutionProvider"])
-    with pytest.raises(Exception, match="weights"):
-        open_session(Loadable(contents), plain_options(), has_pool=False, spins=spins)
+    for options in (None, without_files(plain_options())):
+        with pytest.raises(Exception, match=r"/weights|\\weights"):
+            open_session(Loadable(contents), options, has_pool=False, spins=False)
+
+
+def test_options_of_a_caller_load_models_with_weights_beside_them_afterwards(folder):
+    options = plain_options()
+    plain = parser.parse_model(TEXT.format("w = Identity(x)")).SerializeToString()
+    open_session(Loadable(plain), options, has_pool=False, spins=False)
+    onnx.save(of_a_weight(), "model.onnx")
+    onnxruntime.InferenceSession("model.onnx", options, providers=["CPUExecutionProvider"])

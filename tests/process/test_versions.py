@@ -32,5 +32,13 @@ def test_names_have_many_forms(tmp_path, monkeypatch, folder, name):
     assert versions.installed_version(name) == metadata.version(name) == "1.2"
 
 
+def test_an_older_form_that_is_found_first_counts(tmp_path, monkeypatch):
+    for folder, file, version in (("new/a.egg-info", "PKG-INFO", "2.0"), ("old/a-1.0.dist-info", "METADATA", "1.0")):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / file).write_text(f"Metadata-Version: 2.1\nName: a\nVersion: {version}\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "new"), str(tmp_path / "old")])
+    assert versions.installed_version("a") == metadata.version("a") == "2.0"
+
+
 def test_what_is_not_installed_has_none():
     assert versions.installed_version("no-such-package-of-anybody") == ""

@@ -14,7 +14,7 @@ import nnadapter as nna
 from nnadapter.errors import InvalidOptionError
 from nnadapter.traces.asking import trace_for
 from nnadapter.traces.event import COMPILE, FALLBACK, RUN
-from nnadapter.traces.logged import Logged
+from nnadapter.traces.logged import VARIABLE, Logged, is_wanted
 from nnadapter.traces.trace import SILENT
 from tests.models import CHAIN, numbers, parse
 
@@ -148,3 +148,29 @@ def test_a_standard_error_that_is_gone(program, monkeypatch):
     tell("warning", monkeypatch)
     monkeypatch.setattr(sys, "stderr", None)
     tell("warning", monkeypatch)
+
+
+class NoFlush:
+    def __init__(self):
+        self.lines = []
+
+    def write(self, text):
+        self.lines.append(text)
+
+
+def test_a_standard_error_that_cannot_be_flushed_ends_nothing(program, monkeypatch):
+    stream = NoFlush()
+    monkeypatch.setenv(VARIABLE, "info")
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert is_wanted()
+    logging.getLogger("nnadapter.compile").info("compiled")
+    assert "compiled" in stream.lines[0]
+
+
+def test_nothing_is_written_when_nobody_asks_any_more(program, monkeypatch):
+    level = logging.getLogger("nnadapter").level
+    monkeypatch.setenv(VARIABLE, "info")
+    assert is_wanted()
+    monkeypatch.delenv(VARIABLE)
+    assert not is_wanted()
+    assert logging.getLogger("nnadapter").level == level

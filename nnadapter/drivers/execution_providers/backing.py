@@ -17,7 +17,7 @@ from nnadapter.drivers.execution_providers.libraries import (
     register,
 )
 from nnadapter.drivers.execution_providers.names import full_name, how_to_get
-from nnadapter.drivers.onnxruntime.sessions import open_session
+from nnadapter.drivers.onnxruntime.sessions import open_session, without_files
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
 from nnadapter.onnx.onnxruntime_limits import QUIET
@@ -84,7 +84,7 @@ class Backing:
 
         A plug-in is named by its devices: named in `providers=` it would be left out without a word.
         """
-        made = onnxruntime.SessionOptions()
+        made = without_files(onnxruntime.SessionOptions())
         made.log_severity_level = QUIET
         made.graph_optimization_level = self.level if level is None else level
         made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")

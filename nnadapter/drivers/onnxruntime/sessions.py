@@ -47,8 +47,8 @@ _RUN_ENTRIES = (
 )
 """Source: onnxruntime_run_options_config_keys.h; ONNX Runtime does not list those of an object."""
 _FOLDER = "session.model_external_initializers_file_folder_path"
-"""Where ONNX Runtime looks for files that a model in memory names; else in the current folder."""
-_SPINNING = {"session.intra_op.allow_spinning": "0", "session.inter_op.allow_spinning": "0"}
+"""Where ONNX Runtime looks for files that a model names; else in the current folder, if the model is in memory."""
+_SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
 def new_session_options() -> onnxruntime.SessionOptions:
@@ -56,6 +56,15 @@ def new_session_options() -> onnxruntime.SessionOptions:
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     return onnxruntime.SessionOptions()
+
+
+def without_files(options: onnxruntime.SessionOptions) -> onnxruntime.SessionOptions:
+    """Let sessions of these options open no file that a model names; never a caller's, who cannot take it back.
+
+    Weights in files are read before. A model that still names some comes from a compiled file that somebody forged.
+    """
+    options.add_session_config_entry(_FOLDER, os.devnull)
+    return options
 
 
 def new_run_options() -> onnxruntime.RunOptions:
@@ -187,19 +196,17 @@ def open_session(
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     if session_options is None:
-        options = new_session_options()
+        options = without_files(new_session_options())
         options.log_severity_level = QUIET
         model.add_to(options)
     else:
         options = session_options
     # SessionOptions cannot be copied, so the caller's own are changed while the session is made, under a lock. An
-    # entry cannot be taken out again: they stay in the caller's object, unless the caller had said something.
+    # entry cannot be taken out again: spinning stays off in the caller's object, unless the caller had said something.
     with options_lock:
-        # Weights in files were read before: a model that still names some comes from somebody else's compiled file.
-        entries = {_FOLDER: os.devnull} if spins else {_FOLDER: os.devnull, **_SPINNING}
-        for key, entry in entries.items():
+        for key in () if spins else _SPINNING:
             if not _has_entry(options, key):
-                options.add_session_config_entry(key, entry)
+                options.add_session_config_entry(key, "0")
         if shares_arena and options.enable_cpu_mem_arena and not _has_entry(options, USES_SHARED_ARENA):
             register_arena()
             options.add_session_config_entry(USES_SHARED_ARENA, "1")

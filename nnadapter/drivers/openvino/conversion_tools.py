@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
+from typing import Any
 
 from nnadapter.process.lazily import lazily
 
@@ -22,19 +23,20 @@ _HOMES = {"convert_model": _TOOLS}
 @contextmanager
 def without_conversion_tools() -> Iterator[None]:
     """While this thread imports the package in the block, that finds no tools, which it need not have."""
-    finder = _Finder()
-    sys.meta_path.insert(0, finder)
+    if _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)  # for good: other threads are in the middle of that list
+    _FINDER.threads.add(get_ident())
     try:
         yield
     finally:
-        sys.meta_path.remove(finder)
+        _FINDER.threads.discard(get_ident())
 
 
 class _Finder:
-    """Keeps the tools from the thread that made it. The package offers them later, before any thread has it whole."""
+    """Keeps the tools from threads that import the package. It offers them later, before any thread has it whole."""
 
     def __init__(self) -> None:
-        self._thread = get_ident()
+        self.threads: set[int] = set()
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Leave a module to the other finders.
@@ -42,6 +44,23 @@ class _Finder:
         Raises:
             ModuleNotFoundError: the tools are looked for.
         """
-        if name == _TOOLS and get_ident() == self._thread:
-            vars(sys.modules[_PACKAGE]).setdefault("__getattr__", lazily(_PACKAGE, _HOMES))
+        if name == _TOOLS and get_ident() in self.threads and _is_being_imported():
+            vars(sys.modules[_PACKAGE]).setdefault("__getattr__", _offered)
             raise ModuleNotFoundError(f"{name} is imported when it is used", name=name)
+
+
+_FINDER = _Finder()
+_tools = lazily(_PACKAGE, _HOMES)
+
+
+def _offered(name: str) -> Any:
+    """The package's `__getattr__`: as without us, there is no such name where the tools cannot be imported."""
+    try:
+        return _tools(name)
+    except ImportError as error:
+        raise AttributeError(f"module {_PACKAGE!r} has no attribute {name!r}: {error}") from error
+
+
+def _is_being_imported() -> bool:
+    spec = getattr(sys.modules.get(_PACKAGE), "__spec__", None)
+    return bool(getattr(spec, "_initializing", False))

@@ -36,7 +36,7 @@ class XlaMemory(Memory):
 
     def copy_out(self, array: Array) -> None:
         """See `Memory.copy_out`."""
-        with translated("the tensor is gone", "feed it anew", DriverError), own_settings():  # given up meanwhile
+        with translated("the tensor is gone", "feed it anew", GivenUpError), own_settings():  # given up meanwhile
             array[...] = np.asarray(self.value(array.dtype, array.shape)).astype(array.dtype, copy=False)
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:

@@ -29,10 +29,8 @@ def package(tmp_path, monkeypatch):
 
 
 def test_the_tools_come_when_they_are_used(package):
-    finders = list(sys.meta_path)
     with without_conversion_tools():
         imported = package()
-    assert sys.meta_path == finders
     assert "openvino.tools.ovc" not in sys.modules
     assert not hasattr(imported, "convert_models")
     from openvino import convert_model
@@ -43,6 +41,27 @@ def test_the_tools_come_when_they_are_used(package):
 def test_another_thread_imports_the_tools_as_ever(package):
     with without_conversion_tools(), ThreadPoolExecutor() as pool:
         assert "convert_model" in vars(pool.submit(package).result())
+
+
+def test_nobody_misses_a_finder_meanwhile(package):
+    with without_conversion_tools():
+        finders = list(sys.meta_path)
+        package()
+    assert sys.meta_path == finders
+
+
+def test_who_was_interrupted_imports_them_later(package):
+    package_of = without_conversion_tools()
+    package_of.__enter__()  # and nothing comes behind it
+    package()
+    importlib.import_module("openvino.tools.ovc")
+
+
+def test_tools_that_cannot_be_imported_are_no_attribute(package, tmp_path):
+    (tmp_path / "openvino" / "tools" / "ovc.py").write_text("import no_such_package_of_anybody")
+    with without_conversion_tools():
+        imported = package()
+    assert not hasattr(imported, "convert_model")
 
 
 def test_the_package_that_is_installed_offers_its_tools(monkeypatch):
