@@ -116,7 +116,11 @@ def after_failure(
     with bound.lock:
         if failure not in bound.failures and len(bound.failures) < _MOST_FAILURES:
             bound.failures = (*bound.failures, failure)
-    results = _results_of(substitute, bound, failure, values, control, given)
+    try:
+        results = _results_of(substitute, bound, failure, values, control, given)
+    except GivenUpError as gone:  # to the run that failed
+        text = f"segment {bound.step.segment} failed on {device!r} ({failure}), and cannot be repeated: {gone}"
+        raise ExecutionError(text, device=device, segment=bound.step.segment, phase="run") from error
     incident = bound.say(bound.step, error, f"it runs on {substitute.display_name} instead")
     return _noted(bound, substitute.device, results, values, started, failure, (incident,))
 
@@ -127,12 +131,7 @@ def _without_trying(
     """Run a step elsewhere whose device rests, and note what it made."""
     failure = bound.health.text(bound.step.outputs) or f"device {bound.step.device!r} rested"
     substitute = _substitute(bound, ExecutionError(failure, device=bound.step.device, phase="run"))
-    try:
-        results = _results_of(substitute, bound, failure, values, control, given)
-    except ExecutionError as error:
-        if isinstance(error.__cause__, GivenUpError):  # no device failed now
-            raise error.__cause__ from None
-        raise
+    results = _results_of(substitute, bound, failure, values, control, given)
     return _noted(bound, substitute.device, results, values, started, failure)
 
 
@@ -217,15 +216,16 @@ def _results_of(
     given: Given | None,
 ) -> Sequence[Any]:
     """What a substitute makes of the inputs of a step."""
+    handed = [on_host(values[slot]) for slot in substitute.inputs]
     try:
-        results = substitute.pool.compute([on_host(values[slot]) for slot in substitute.inputs], control)
+        results = substitute.pool.compute(handed, control)
     except NNAdapterError as second:
         if control is not None and control.is_over:
             raise _stopped(control, bound, substitute.device, "was under way") from second
         segment = bound.step.segment
         also = substitute.display_name
         message = f"segment {segment} failed on {bound.step.device!r} ({failure}) and on {also} as well: {second}"
-        if isinstance(second, InvalidInputError) and not isinstance(second, GivenUpError):
+        if isinstance(second, InvalidInputError):
             raise InvalidInputError(message) from second
         raise ExecutionError(message, device=substitute.device, segment=segment, phase="run") from second
     return results if given is None else given.kept_apart(results)

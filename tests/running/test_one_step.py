@@ -1,0 +1,65 @@
+"""Who is told what, where a value that a step reads was given up to another run."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers.copies import Copies
+from nnadapter.drivers.device_tensors import DeviceTensor, Memory
+from nnadapter.errors import ExecutionError, GivenUpError
+from nnadapter.running.bound_step import Substitute
+from nnadapter.running.one_step import after_failure, run_step
+
+
+class Gone(Memory):
+    """Memory in which something else lies by now."""
+
+    nbytes = 4
+
+    def copy_in(self, array):
+        raise AssertionError("nobody writes there")
+
+    def copy_out(self, array):
+        raise GivenUpError("it was given up; feed it anew")
+
+    def free(self):
+        pass
+
+
+@pytest.fixture
+def gone():
+    return [Copies(None, {"npu": DeviceTensor(Gone(), np.dtype(np.float32), (1,))})]
+
+
+def step(*, may_try=True):
+    bound = MagicMock()
+    bound.step = SimpleNamespace(segment=3, device="npu", outputs=("y",))
+    bound.guarded, bound.failures = True, ()
+    bound.health.is_troubled, bound.health.may_try.return_value = not may_try, may_try
+    bound.health.text.return_value = "it rests"
+    bound.substitute = Substitute("cpu", "the CPU", MagicMock(), (0,))
+    return bound
+
+
+def test_the_caller_of_a_device_that_rests(gone):
+    with pytest.raises(GivenUpError, match="feed it anew"):
+        run_step(step(may_try=False), gone, None, None, None, None, None)
+
+
+def test_a_device_that_failed_behind_it_is_what_failed(gone):
+    bound = step()
+    failed = ExecutionError("too hot", device="npu", phase="run")
+    with pytest.raises(ExecutionError, match="segment 3 failed .*too hot.*cannot be repeated: .*feed it anew"):
+        after_failure(bound, failed, gone, None, None, None, 0.0)
+    bound.health.failed.assert_called_once_with(("y",), failed)
+
+
+def test_a_caller_is_at_fault_alone(gone):
+    bound = step()
+    with pytest.raises(GivenUpError):
+        after_failure(bound, GivenUpError("gone"), gone, None, None, None, 0.0)
+    bound.health.failed.assert_not_called()
