@@ -14,7 +14,7 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Program
 from nnadapter.errors import FAILURES, describe
 from nnadapter.files.container.reading import Container
-from nnadapter.running.traced_programs import making
+from nnadapter.running.by_trace import making
 from nnadapter.traces.trace import Trace
 
 

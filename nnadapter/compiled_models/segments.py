@@ -14,7 +14,6 @@ from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import CompiledModelError, InvalidModelError
 from nnadapter.files.container import Container, ContainerWriter
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.separating import SeparateTensor, joined, joined_bytes, separated
 
 if TYPE_CHECKING:
     import onnx
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.weights import Loadable
     from nnadapter.ir.model import Model
     from nnadapter.ir.tracing import Trace
+    from nnadapter.onnx.separating import SeparateTensor
 
 
 def write_ir(message: Message, model: Model, inputs: Sequence[str], writer: ContainerWriter) -> None:
@@ -56,6 +56,8 @@ def write_onnx(
     message: Message, model: onnx.ModelProto, inputs: Sequence[str], without: Sequence[str], writer: ContainerWriter
 ) -> None:
     """Write a segment in ONNX, from which its constants are taken, and fill a Segment message."""
+    from nnadapter.onnx.separating import separated
+
     contents, constants = separated(model)
     for tensor in constants:
         write_tensor(message.constants.add(), tensor, writer)
@@ -81,6 +83,8 @@ class Segments:
         """
         if message.form == ModelForm.ONNX.value:
             contents, constants = self.onnx(message)
+            from nnadapter.onnx.separating import joined
+
             return joined(contents, [_tensor(name, array) for name, array in constants.items()])
         if message.form == ModelForm.IR.value:
             return self.open_model(message, trace) if message.places else self._ir(message)
@@ -140,6 +144,8 @@ class Segments:
 
 
 def _tensor(name: str, array: Array) -> SeparateTensor:
+    from nnadapter.onnx.separating import SeparateTensor
+
     return SeparateTensor(name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8))
 
 
@@ -149,6 +155,7 @@ def loadable_part(message: Message, segments: Segments, session_options: object)
     Those would keep the weights for other sessions.
     """
     from nnadapter.drivers.onnxruntime.weights import Loadable
+    from nnadapter.onnx.separating import joined_bytes
 
     contents, constants = segments.onnx(message)
     return Loadable(contents, constants) if session_options is None else Loadable(joined_bytes(contents, constants))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +13,11 @@ from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import CompiledModelError
 from nnadapter.files.container import Container, ContainerWriter
 from nnadapter.ir.operand import Array, array_type_of
-from nnadapter.onnx.separating import SeparateTensor
 from nnadapter.onnx.signature import ModelMetadata
 from partition.graph import Value
+
+if TYPE_CHECKING:
+    from nnadapter.onnx.separating import SeparateTensor
 
 
 def write_value(message: Message, value: Value) -> None:

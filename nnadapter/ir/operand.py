@@ -13,12 +13,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nnadapter.ir.tracing import settled
 from nnadapter.process.cache import remembered
 
-Array = NDArray[Any]
+Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 """A numpy array of any data type."""
 
 
@@ -178,6 +176,8 @@ class OperandType:
 
     def at(self, sizes: Sequence[Any]) -> OperandType:
         """The type with what traced dimensions are now: see `ir.tracing.settled`."""
+        from nnadapter.ir.tracing import settled  # most models have none
+
         return OperandType(self.dtype, settled(self.dimensions, sizes), self.layout, self.quantization)
 
     def __str__(self) -> str:

@@ -21,12 +21,12 @@ from nnadapter.errors import (
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.process.forking import new_lock
-from nnadapter.running.control import RunControl
 from nnadapter.running.outputs import Kept
 from nnadapter.running.provenance import Provenance
 from nnadapter.traces.trace import SILENT
 
 if TYPE_CHECKING:
+    from nnadapter.running.control import RunControl
     from nnadapter.running.observed import KeptReport, Observed
     from nnadapter.running.planned import PlannedEngine
 

@@ -20,15 +20,14 @@ from nnadapter.planning.overlap import Overlap
 from nnadapter.process.forking import new_lock
 from nnadapter.running.borders import borders_of
 from nnadapter.running.bound_step import BoundStep, Substitute
+from nnadapter.running.by_trace import transfers_of
 from nnadapter.running.executor import CompiledPlan
-from nnadapter.running.flights import Flights
 from nnadapter.running.incidents import Incident
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import residences
 from nnadapter.running.resting import WELL
 from nnadapter.running.site import Site
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
-from nnadapter.running.traced_programs import transfers_of
 from partition.plan import Plan, Step
 
 if TYPE_CHECKING:
@@ -143,6 +142,11 @@ class Binder:
     def plan(self, steps: Sequence[BoundStep], sizes: SizeClass | None = None) -> CompiledPlan:
         """The plan of all its steps; for many sizes where its programs are told them."""
         overlap, trace = self._bindable.overlap, self._site.trace
+        ahead = None
+        if not overlap.is_serial:
+            from nnadapter.running.flights import Flights  # most plans wait for every step
+
+            ahead = Flights(steps, overlap, trace)
         return CompiledPlan(
             steps,
             self._slots,
@@ -152,5 +156,5 @@ class Binder:
             transfers_of(trace),
             sizes,
             self._borders,
-            Flights(steps, overlap, trace) if not overlap.is_serial else None,
+            ahead,
         )

@@ -12,8 +12,8 @@ from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
 from nnadapter.planning.setting import Setting
 from nnadapter.running.built import Built, Likeness, Programs, likeness_of
+from nnadapter.running.by_trace import making
 from nnadapter.running.filling import Wanted, check_admitted
-from nnadapter.running.traced_programs import making
 
 
 class Builder:

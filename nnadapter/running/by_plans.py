@@ -9,11 +9,8 @@ from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nnadapter.drivers.kept_memory import TENSORS
-from nnadapter.drivers.onnxruntime.sessions import new_session_options, run_options
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import ModelMetadata, NodeArg, Shapes, Signature, node_arg
-from nnadapter.running.control import RunControl
-from nnadapter.running.deadlines import Deadlines
 from nnadapter.running.incidents import Incident
 from nnadapter.running.outputs import Kept
 from nnadapter.running.plans import Lease, PlanCache
@@ -26,6 +23,8 @@ if TYPE_CHECKING:
     from nnadapter.running.bindings import Binding
     from nnadapter.running.checks import Checks
     from nnadapter.running.compiled import RunnablePlan
+    from nnadapter.running.control import RunControl
+    from nnadapter.running.deadlines import Deadlines
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Per input its shape; None for what has none."""
@@ -60,7 +59,7 @@ class PlansEngine(ABC, Generic[Held]):
         self.signature, self.input_names, self.defaults = signature, tuple(inputs), defaults
         self._devices, self._plans, self._session_options = tuple(devices), plans, session_options
         self._all_outputs = list(signature.output_names)
-        self._deadlines = Deadlines(deadline_s) if deadline_s is not None else None
+        self._deadlines = _deadlines(deadline_s)
         self.checks: Checks | None = None
         """What holds runs to the CPU; None where nobody does."""
         self._latest: Repeat | None = None
@@ -84,6 +83,8 @@ class PlansEngine(ABC, Generic[Held]):
         is_due = checks is not None and checks.is_due()
         latest = None if is_due else self._latest
         if control is None and (options is not None or self._deadlines is not None):
+            from nnadapter.running.control import RunControl  # most runs have none
+
             control = RunControl()
         if (
             latest is not None
@@ -129,6 +130,8 @@ class PlansEngine(ABC, Generic[Held]):
         if control is None:
             yield
             return
+        from nnadapter.drivers.onnxruntime.sessions import run_options
+
         before = run_options.get()
         try:
             run_options.set(control.begin(options, self._deadlines))
@@ -191,6 +194,8 @@ class PlansEngine(ABC, Generic[Held]):
     def session_options(self) -> onnxruntime.SessionOptions:
         """See `Engine.session_options`: those that were given, or new ones."""
         if self._session_options is None:
+            from nnadapter.drivers.onnxruntime.sessions import new_session_options
+
             self._session_options = new_session_options()
         return self._session_options
 
@@ -216,3 +221,11 @@ class PlansEngine(ABC, Generic[Held]):
         if name in self.defaults:
             return self.defaults[name].shape
         return self.signature.by_name[name].static_shape
+
+
+def _deadlines(seconds: float | None) -> Deadlines | None:
+    if seconds is None:
+        return None
+    from nnadapter.running.deadlines import Deadlines
+
+    return Deadlines(seconds)

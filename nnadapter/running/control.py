@@ -19,7 +19,6 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.control import Control
-from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options
 from nnadapter.errors import CancelledError, DeadlineExceededError
 from nnadapter.running.deadlines import ENTRY, Deadlines, deadline_of
 from nnadapter.traces.event import WAIT
@@ -85,6 +84,8 @@ class RunControl:
             deadlines = self._of_call = Deadlines(seconds)
         if options is not None and deadlines is None and not self._is_held:
             return options
+        from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options  # most runs need none
+
         self._own = made = new_run_options() if options is None else copied_run_options(options)
         if options is not None:
             self._following = Lock()

@@ -17,8 +17,6 @@ from nnadapter.process.closing import close_all
 from nnadapter.process.forking import new_lock
 from nnadapter.running.borders import Borders, Given
 from nnadapter.running.bound_step import BoundStep
-from nnadapter.running.control import RunControl
-from nnadapter.running.one_run import OneRun
 from nnadapter.running.one_step import after_failure, ask_before, run_step
 from nnadapter.running.outputs import NOTHING_KEPT, Kept, output_of, own_value
 from nnadapter.running.plan_memory import Holding
@@ -28,6 +26,8 @@ from nnadapter.running.slots import OtherShapeError
 
 if TYPE_CHECKING:
     from nnadapter.ir.size_class import SizeClass
+    from nnadapter.running.control import RunControl
+    from nnadapter.running.one_run import OneRun
     from nnadapter.running.whole import Whole
 
 
@@ -220,6 +220,8 @@ class CompiledPlan:
                 values[slot] = array
         made = self._new_transfers() if self._stays or kept is not None else None
         if self._ahead is not None:
+            from nnadapter.running.one_run import OneRun  # most plans wait for every step
+
             one = OneRun(values, made, kept or NOTHING_KEPT, control, sizes, given, held is not None)
             runs = self._ahead.run(self.steps, one)
         else:

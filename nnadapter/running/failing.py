@@ -17,8 +17,8 @@ from nnadapter.errors import (
     OutOfMemoryError,
     TransientError,
 )
+from nnadapter.running.by_trace import fell_back
 from nnadapter.running.incidents import Incident, Incidents
-from nnadapter.running.traced_programs import fell_back
 from partition.plan import Step
 
 _TELLING: tuple[type[DriverError | OutOfMemoryError], ...] = (

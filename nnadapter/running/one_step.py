@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.border import check_results, copied, read_only
 from nnadapter.drivers.copies import Transfer, on_host
@@ -30,12 +30,14 @@ from nnadapter.errors import (
 from nnadapter.ir.operand import Array
 from nnadapter.running.borders import Given, Into
 from nnadapter.running.bound_step import BoundStep, Substitute
-from nnadapter.running.control import RunControl
 from nnadapter.running.failing import REPEATED
 from nnadapter.running.incidents import Incident
 from nnadapter.running.outputs import Kept
 from nnadapter.running.provenance import StepRun
 from nnadapter.running.slots import OtherShapeError
+
+if TYPE_CHECKING:
+    from nnadapter.running.control import RunControl
 
 _MOST_FAILURES = 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.border import create_execution
 from nnadapter.drivers.capability import Threading
@@ -18,8 +18,10 @@ from nnadapter.errors import FAILURES
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.process.lending import Lending
-from nnadapter.running.control import RunControl
 from nnadapter.running.plan_memory import Holding
+
+if TYPE_CHECKING:
+    from nnadapter.running.control import RunControl
 
 _NOTHING = Holding(0, {})
 

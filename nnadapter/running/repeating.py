@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.drivers.kept_memory import TENSORS
-from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.onnx.signature import Signature
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.plans import Lease, PlanCache
@@ -25,6 +24,7 @@ from nnadapter.running.provenance import Provenance, of_one
 from nnadapter.running.single import SingleStep
 
 if TYPE_CHECKING:
+    from nnadapter.drivers.onnxruntime.sessions import SessionExecution
     from nnadapter.running.compiled import RunnablePlan
 
 Done = tuple[list[Any], Provenance]
@@ -114,6 +114,8 @@ class Repeat:
     def _run_alone(
         self, bound: BoundStep, input_names: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]
     ) -> Done | None:
+        from nnadapter.drivers.onnxruntime.sessions import SessionExecution  # where the CPU runs all, it is there
+
         execution = bound.pool.shared
         if isinstance(execution, SessionExecution) and self._named_alike(execution, input_names, order):
             self._direct = (bound, execution.run)

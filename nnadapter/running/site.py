@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
+from nnadapter.running.by_trace import pools_of
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.resting import Health
-from nnadapter.running.traced_programs import pools_of
 from nnadapter.traces.trace import Trace
 
 

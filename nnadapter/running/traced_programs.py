@@ -6,7 +6,6 @@ A plan is bound to these as to any others, so that a run without a trace does no
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,9 +26,8 @@ from nnadapter.ir.operand import Array
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.same_program import SameProgram
 from nnadapter.running.traced_streams import Note, Watchers
-from nnadapter.traces.event import COMPILE, FALLBACK, STEP, WAIT
+from nnadapter.traces.event import COMPILE, STEP, WAIT
 from nnadapter.traces.trace import Trace
-from partition.plan import Step
 
 if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.profiling import SessionProfile
@@ -46,7 +44,7 @@ _Run = Callable[..., Any]
 
 def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | None) -> _Run:
     """Return a run of ONNX Runtime's over a whole model, by a feed or by a binding, as a step."""
-    steps = _Steps(trace, device, _segment_name(), _segment_facts())
+    steps = _Steps(trace, device, segment_name(), segment_facts())
 
     def traced(*arguments: Any) -> Any:
         feed = next((each for each in arguments if isinstance(each, Mapping)), {})
@@ -58,16 +56,14 @@ def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | N
     return traced
 
 
-def pools_of(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
-    """Return what makes pools of programs of one segment; if there is a trace, their computations are events.
+def traced_pools(trace: Trace, threading: Threading, calls: NamedCalls) -> Callable[[Program], ExecutionPool]:
+    """Return what makes pools of programs of one segment, whose computations are events.
 
     For the lock of a device that does one thing at a time they then wait themselves, which is an event, too.
     """
-    if not trace.is_kept:
-        return lambda program: ExecutionPool(program, threading, calls)
     device = calls.device
     lock = device_lock(device) if threading is Threading.SERIAL else None
-    steps = _Steps(trace, device, _segment_name(*calls.about), _segment_facts(*calls.about))
+    steps = _Steps(trace, device, segment_name(*calls.about), segment_facts(*calls.about))
     traced_threading = Threading.EXCLUSIVE if lock is not None else threading
     return lambda program: ExecutionPool(_TracedProgram(program, steps, lock), traced_threading, calls)
 
@@ -78,21 +74,9 @@ def driver_program(program: Program) -> Program:
     return program.of if isinstance(program, SameProgram) else program
 
 
-def transfers_of(trace: Trace) -> Callable[[], list[Transfer]]:
-    """Return what makes a list for the transfers of a run; if there is a trace, they are events."""
-    return partial(_TracedTransfers, trace) if trace.is_kept else list
-
-
-def making(trace: Trace, device: str, call: str, *about: Any) -> AbstractContextManager[object]:
-    """Return a block in which a device makes a program of a segment."""
-    if not trace.is_told:  # a new shape makes many, and what would be told of them takes longer than the rest
-        return trace.span(device, COMPILE, call)
-    return trace.span(device, COMPILE, f"{call} {_segment_name(*about)}", **_segment_facts(*about))
-
-
-def fell_back(trace: Trace, step: Step, reason: str, instead: str) -> None:
-    """Take note of what a device failed to do, and of what is done instead."""
-    trace.mark(step.device, FALLBACK, "fall back", segment=step.segment, reason=reason, then=instead)
+def traced_transfers(trace: Trace) -> Callable[[], list[Transfer]]:
+    """Return what makes a list for the transfers of a run, which are events."""
+    return partial(_TracedTransfers, trace)
 
 
 class _TracedTransfers(list[Transfer]):
@@ -258,7 +242,7 @@ def _with_failure(facts: Mapping[str, Any], failure: BaseException | None) -> Ma
     return facts if failure is None else {**facts, "error": describe(failure)}
 
 
-def _segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
+def segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
     """How events call a segment, or the model where it is none."""
     if segment is None:
         return "the model"
@@ -266,7 +250,7 @@ def _segment_name(segment: int | None = None, nodes: Sequence[str] = ()) -> str:
     return f"segment {segment}: {nodes[0]}{more}" if nodes else f"segment {segment}"
 
 
-def _segment_facts(segment: int | None = None, nodes: Sequence[str] = ()) -> Mapping[str, Any]:
+def segment_facts(segment: int | None = None, nodes: Sequence[str] = ()) -> Mapping[str, Any]:
     """What events say of a segment."""
     if segment is None:
         return {}

@@ -20,8 +20,8 @@ from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.registry import device_lock
 from nnadapter.errors import CancelledError, InvalidInputError, InvalidOptionError
 from nnadapter.running import traced_programs
+from nnadapter.running.by_trace import pools_of
 from nnadapter.running.pool import ExecutionPool
-from nnadapter.running.traced_programs import pools_of
 from nnadapter.traces.recorder import Recorder
 from nnadapter.traces.trace import SILENT
 from tests.models import CHAIN, SANDWICH, numbers, parse

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,12 +16,14 @@ from nnadapter.drivers.fake_npu.device_memory import DeviceMemory, FakeNpuMemory
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
 from nnadapter.drivers.fake_npu.streams import FakeNpuStream
 from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, Computation, others_spin
-from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.streams import Stream
 from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arena, Arenas
+
+if TYPE_CHECKING:
+    from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 
 
 class FakeNpuExecution(Execution):

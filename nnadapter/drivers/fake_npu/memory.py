@@ -9,8 +9,6 @@ from types import MappingProxyType
 
 from nnadapter.drivers.fake_npu.graph import Instruction, NpuGraph
 from nnadapter.drivers.fake_npu.kernels import KERNELS
-from nnadapter.memory.buffers import Buffer
-from nnadapter.memory.planner import place
 
 
 class Home(StrEnum):
@@ -75,6 +73,9 @@ class _Planner:
         self._output_roots: dict[int, int] = {}
 
     def plan(self) -> MemoryPlan:
+        from nnadapter.memory.buffers import Buffer  # a program that was kept has its plan
+        from nnadapter.memory.planner import place
+
         for step, instruction in enumerate(self._graph.instructions):
             for tensor in instruction.scratch:
                 self._root[tensor], self._life[tensor] = tensor, (step, step)

@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,12 +23,14 @@ from nnadapter.drivers.fake_npu.footprint import arena_bytes, bound_bytes
 from nnadapter.drivers.fake_npu.graph import Activation, Instruction, NpuGraph, NpuTensor, TensorType
 from nnadapter.drivers.fake_npu.memory import Home, MemoryPlan
 from nnadapter.drivers.fake_npu.needs import ProgramNeeds
-from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.ir.deferred import DeferredArray
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arenas
+
+if TYPE_CHECKING:
+    from nnadapter.drivers.fake_npu.tracing import InstructionEvents
 
 MAGIC = b"FAKENPU\0"
 VERSION = 5
