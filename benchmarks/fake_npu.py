@@ -20,7 +20,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -240,7 +239,7 @@ def timed_kernels(seconds: dict[str, float], calls: Counter[str]) -> Iterator[No
 
         return bind_timed
 
-    kernels = {name: replace(kernel, bind=timed(name, kernel.bind)) for name, kernel in KERNELS.items()}
+    kernels = {name: kernel._replace(bind=timed(name, kernel.bind)) for name, kernel in KERNELS.items()}
     with patch.object(execution, "KERNELS", kernels), patch.object(np, "matmul", product):
         yield
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from partition.graph import Graph, GraphError
 from partition.segments import Segment, check_order
 from partition.verdict import Verdict
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class Step(NamedTuple):
     """One segment in its place."""
 
     segment: int

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 from partition.graph import Graph, GraphError
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(NamedTuple):
     """A convex set of atoms on one device."""
 
     device: str
@@ -19,8 +18,7 @@ class Segment:
     """Positions of its atoms, ascending."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """A graph cut into segments."""
 
     segments: tuple[Segment, ...]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nnadapter.compiled_models.devices import FileDevices
 from nnadapter.compiled_models.messages import Message
@@ -78,8 +78,7 @@ class FilePlan:
         self.plan.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
+class Loaded(NamedTuple):
     """A program, where it runs, and the values that it reads."""
 
     program: Program

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
 from nnadapter.errors import IncompatibleProgramError
 
@@ -21,8 +21,7 @@ ADVICE = "compile the model again"
 """What to do about a program that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Envelope:
+class Envelope(NamedTuple):
     """One kind of such bytes."""
 
     magic: bytes

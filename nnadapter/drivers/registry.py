@@ -9,11 +9,11 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from nnadapter.drivers.capability import DeviceInfo, DeviceRole
 from nnadapter.drivers.common_names import devices_called
@@ -40,8 +40,7 @@ GROUP = "nnadapter.drivers"
 """The entry point group; an entry point's name is the device's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class DriverSource:
+class DriverSource(NamedTuple):
     """Where a driver comes from."""
 
     target: str
@@ -67,8 +66,7 @@ _BUILT_IN = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
+class _Failure(NamedTuple):
     reason: str
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.registry import open_device, open_isolated, require_driver
@@ -28,8 +27,7 @@ ISOLATE = "isolate"
 """What a person says so by, among the options of a device."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selected:
+class Selected(NamedTuple):
     """One chosen device."""
 
     name: str

@@ -6,9 +6,8 @@ The classes are made from a descriptor and not by protoc's own module, which run
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
@@ -20,8 +19,7 @@ Message = Any
 """A message; its fields are those of the .proto."""
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(NamedTuple):
     """The messages of one .proto."""
 
     descriptor: bytes

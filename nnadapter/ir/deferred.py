@@ -7,8 +7,7 @@ A function that is `deferrable` says what form its result has by what forms its 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -22,8 +21,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Array])
 _deferrals: dict[Callable[..., Any], Deferral] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Deferral:
+class Deferral(NamedTuple):
     """How calls of a function are deferred."""
 
     form: FormRule

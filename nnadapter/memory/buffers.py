@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 ALIGNMENT = 64
 """Bytes; every offset is a multiple of it: a cache line, and the widest vector register."""
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(NamedTuple):
     """One piece of memory and when it is needed."""
 
     nbytes: int

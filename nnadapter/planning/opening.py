@@ -252,8 +252,7 @@ def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: OpenPar
     kept = frozenset(plan.graph.outputs)
     there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return tuple(
-        replace(
-            step,
+        step._replace(
             inputs=own,
             released=tuple(name for name in names if last[name] == number and name in there and name not in kept),
         )

@@ -18,8 +18,8 @@ The third takes costs (`alongside.overlap_of`); a compiled file says what came o
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from nnadapter.planning.saving import saving_steps
 from partition.plan import Plan
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 Reads = Mapping[int, Collection[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overlap:
+class Overlap(NamedTuple):
     """How the steps of a plan are under way at once."""
 
     enqueued: frozenset[int] = frozenset()
@@ -40,7 +39,7 @@ class Overlap:
     """Segments that a thread of their device runs."""
     waits: tuple[Wait, ...] = ()
     """For these segments, in their order; every other segment is done when the host goes on."""
-    awaited: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """Segment -> those of them that are waited for before it."""
 
     @property

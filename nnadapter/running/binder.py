@@ -6,9 +6,8 @@ Plans of models and plans of compiled files are bound by this alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nnadapter.drivers.border import OutputCheck
 from nnadapter.drivers.crashes import NamedCalls
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from nnadapter.running.whole import Whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bindable:
+class Bindable(NamedTuple):
     """A plan, and what was decided of it before its programs are bound."""
 
     plan: Plan

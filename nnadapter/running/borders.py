@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import accumulate
 from math import prod
 from operator import or_
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ Into = tuple[Array, ...]
 """Where a step writes its outputs; empty where it makes them itself."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """What an output is, and where it lies."""
 
     dimensions: tuple[int, ...]
@@ -56,8 +55,7 @@ class Place:
         return block[self.offset : self.offset + nbytes].view(self.dtype).reshape(self.dimensions)
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """The block that one run has, and what lies where in it."""
 
     block: Array
@@ -124,7 +122,7 @@ def borders_of(plan: Plan, reads: Mapping[int, Sequence[str]], arenas: Arenas) -
     starts = (0, *accumulate(regions))
     rows = [
         [
-            replace(place, offset=starts[region_of[name]]) if name in region_of else place
+            place._replace(offset=starts[region_of[name]]) if name in region_of else place
             for name, place in zip(step.outputs, places, strict=True)
         ]
         if places and not region_of.keys().isdisjoint(step.outputs)

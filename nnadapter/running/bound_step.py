@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
+from typing import NamedTuple
 
 from nnadapter.drivers.border import OutputCheck
 from nnadapter.running.incidents import Incident
@@ -15,8 +16,7 @@ from nnadapter.running.slots import Planned
 from partition.plan import Step
 
 
-@dataclass(frozen=True, slots=True)
-class Substitute:
+class Substitute(NamedTuple):
     """What runs a step in place of its own device."""
 
     device: str

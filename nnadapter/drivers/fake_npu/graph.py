@@ -7,9 +7,10 @@ names a kernel, and everything it holds can be written as JSON and raw bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,7 @@ Parameters = Mapping[str, Any]
 """What a kernel must know beside its tensors: numbers, strings, and tuples of these."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(NamedTuple):
     """Element type and dimensions of one tensor."""
 
     dtype: str
@@ -57,8 +57,7 @@ class NpuTensor:
     """The tensor whose memory this one is, seen in other dimensions; None if it has memory of its own."""
 
 
-@dataclass(frozen=True, slots=True)
-class Activation:
+class Activation(NamedTuple):
     """A function applied to an instruction's output while it is still in cache."""
 
     function: str
@@ -66,8 +65,7 @@ class Activation:
     parameters: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruction:
+class Instruction(NamedTuple):
     """One call of a kernel. All numbers are positions in `NpuGraph.tensors`."""
 
     kernel: str
@@ -76,19 +74,12 @@ class Instruction:
     outputs: tuple[int, ...]
     scratch: tuple[int, ...] = ()
     """Memory that only this instruction uses: what the kernel asks for, then what the activation asks for."""
-    parameters: Parameters = field(default_factory=dict)
+    parameters: Parameters = MappingProxyType({})
     activation: Activation | None = None
 
     def with_scratch(self, scratch: tuple[int, ...]) -> Instruction:
         """The same instruction with that scratch memory."""
-        return Instruction(
-            kernel=self.kernel,
-            inputs=self.inputs,
-            outputs=self.outputs,
-            scratch=scratch,
-            parameters=self.parameters,
-            activation=self.activation,
-        )
+        return self._replace(scratch=scratch)
 
     @property
     def label(self) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
 from nnadapter.drivers.fake_npu.options import FakeNpuOptions
 from nnadapter.errors import IncompatibleProgramError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProgramNeeds:
+class ProgramNeeds(NamedTuple):
     """What the context that compiled a program had to give."""
 
     arithmetic: Arithmetic

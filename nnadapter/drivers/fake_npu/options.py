@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import NamedTuple
 
 from nnadapter.drivers.capability import Option, OptionValues
 from nnadapter.drivers.fake_npu.arithmetic import Arithmetic
@@ -97,8 +97,7 @@ _ONNX_NAMES = {
 """ONNX op types that are called otherwise in the adapter IR. What else becomes the same is off as well."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FakeNpuOptions:
+class FakeNpuOptions(NamedTuple):
     """Options as the context uses them."""
 
     switched_off: frozenset[str]

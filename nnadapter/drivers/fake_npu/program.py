@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Hashable, Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,7 +90,7 @@ class FakeNpuProgram(Program):
         header = json.dumps(
             {
                 "byteorder": sys.byteorder,
-                "needs": asdict(self.needs),
+                "needs": {**self.needs._asdict(), "arithmetic": self.needs.arithmetic._asdict()},
                 "tensors": [_tensor_row(tensor, weights) for tensor in self.graph.tensors],
                 "instructions": [_instruction_row(instruction) for instruction in self.graph.instructions],
                 "inputs": self.graph.inputs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.fake_npu.graph import NpuGraph, NpuTensor, Parameters, TensorType
@@ -77,7 +77,7 @@ class TracedGraph:
         for index, kind in self.kinds.items():
             tensors[index] = NpuTensor(types[kind], tensors[index].value, tensors[index].view_of)
         for index in self.parameters:
-            instructions[index] = replace(instructions[index], parameters=self.parameters_with(index, numbers))
+            instructions[index] = instructions[index]._replace(parameters=self.parameters_with(index, numbers))
         return NpuGraph(tuple(tensors), tuple(instructions), self.graph.inputs, self.graph.outputs)
 
     def type_with(self, type_: int, numbers: Sequence[Any]) -> TensorType:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 from hashlib import sha256
 
 import pytest
@@ -147,7 +146,7 @@ def test_tables_are_bounded_before_memory_is_taken_for_them():
 
 
 def test_what_is_larger_than_readers_take_is_not_written():
-    small = replace(MESSAGES, largest=100)
+    small = MESSAGES._replace(largest=100)
     table = small.new("Table")
     table.parts.add(kind="x", sha256=bytes(32))
     assert small.parse("Table", small.bytes_of(table)) == table

@@ -7,7 +7,6 @@ O / group], so that a window's elements lie in the order in which they are copie
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -77,7 +76,7 @@ def _bind_convolution(call: KernelArguments) -> Run:
     steps: list[Run] = []
     if len(call.scratch) > 1:
         steps.append(bind_padded_copy(image, call.scratch[1], window, 0.0))
-        image, window = call.scratch[1][:, :, 0], replace(window, pads=(0, 0, 0, 0))
+        image, window = call.scratch[1][:, :, 0], window._replace(pads=(0, 0, 0, 0))
     for images, rows in _output_blocks(out.shape, depth * 4):
         block = out[images, rows]
         target = block.reshape(-1, out.shape[3])

@@ -7,9 +7,8 @@ is not read once `out` has been written; a function that needs `x` later works i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import erf, pi, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,8 +21,7 @@ Function = Callable[..., object]
 """Called as `function(x, out, *temporaries)`; what it returns is not looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnaryFunction:
+class UnaryFunction(NamedTuple):
     """One row of the table."""
 
     make: Callable[..., Function]

@@ -9,7 +9,6 @@ Floating-point warnings are off while a program runs, so kernels may overflow wh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from nnadapter.drivers.fake_npu.graph import Parameters, TensorType
@@ -33,8 +32,7 @@ class KernelArguments(NamedTuple):
     """The fused activation; only kernels with `fuses` are given one, and they must bind it to all of their output."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """One instruction before it has memory."""
 
     inputs: Sequence[TensorType]
@@ -52,8 +50,7 @@ def no_scratch(outline: Outline) -> tuple[TensorType, ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumpyKernel:
+class NumpyKernel(NamedTuple):
     """One row of the kernel table."""
 
     bind: Bind

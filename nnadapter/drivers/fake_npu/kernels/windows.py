@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -13,8 +13,7 @@ from nnadapter.drivers.fake_npu.graph import Parameters
 from nnadapter.ir.operand import Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Window(NamedTuple):
     """A window that slides over spatial axes; tuples have one value per axis, in the image's order."""
 
     kernel_shape: tuple[int, ...]

@@ -14,7 +14,7 @@ Images are [N, H, W, C]. The filter [O, C, 3, 3] is packed at compile time as [1
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 
@@ -148,7 +148,7 @@ def _bind_pixels(image: Array, window: Window, first_row: int, pixels: Array) ->
     """Copy what tiles from row `first_row` of tiles on read; what lies outside the image is zero."""
     top = window.pads[0] - 2 * first_row
     start = max(0, -top)
-    inside = replace(window, pads=(max(0, top), *window.pads[1:]))
+    inside = window._replace(pads=(max(0, top), *window.pads[1:]))
     return bind_padded_copy(image[:, start:], pixels[:, :, np.newaxis], inside, 0.0)
 
 
