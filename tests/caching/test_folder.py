@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import shutil
+import sys
 import tempfile
 import time
 import warnings
@@ -211,6 +212,7 @@ def warned(path, words):
 
 
 def on_a_full_disk(path):
+    sys.dont_write_bytecode = True  # it would be cut off as well
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
     warned(path, "cannot be written: File too large")
 

@@ -20,6 +20,7 @@ import resource, signal, sys
 import nnadapter as nna
 from nnadapter.errors import CompiledModelError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+sys.dont_write_bytecode = True  # it would be cut off as well
 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, 1 << 12))
 try:
     nna.compile(sys.argv[1], sys.argv[2], devices=["fake_npu"])
