@@ -65,6 +65,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         self._records: dict[InputShapes, Message] = {
             tuple(file.shapes(plan).values()): plan for plan in message.plans if not plan.HasField("open")
         }
+        file.container.check_ahead(step.program.part for step in message.plans[0].steps if step.HasField("program"))
         self._open_devices = open_devices(
             message.devices, requests, options.fallback, session_options, trace, options.isolated
         )

@@ -7,7 +7,7 @@ is the number that it has there; another one the name of an entry, with the leng
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from nnadapter.caching.entry import Entry, UnusableError
@@ -90,6 +90,9 @@ class LinkedContainer(Container):
         if isinstance(entry, str):
             raise CompiledModelError(f"{self.name!r}: {entry}", file=self.name)
         return writer.link(part.kind, place, entry)
+
+    def check_ahead(self, numbers: Iterable[int]) -> None:
+        """See `Container.check_ahead`: who has found the entry has opened the devices, and asks at once."""
 
     def verify(self) -> None:
         """See `Container.verify`: of what the entry itself holds."""

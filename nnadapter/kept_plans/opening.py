@@ -16,7 +16,7 @@ from nnadapter.errors import InvalidOptionError, ModelFileError, NNAdapterError,
 from nnadapter.kept_plans.engine import KeptEngine
 from nnadapter.kept_plans.place import Place, devices_of
 from nnadapter.kept_plans.settings import key_of
-from nnadapter.kept_plans.sources import Source, UnkeyedError, source_of
+from nnadapter.kept_plans.sources import Source, UnkeyedError, begun_source, source_of
 from nnadapter.kernels.registered import registered_kernels
 from nnadapter.options import Options
 
@@ -118,11 +118,12 @@ def keeping(source: Any, requests: Requests, options: Options) -> Keeping | None
         options: with a cache.
     """
     try:
+        telling = begun_source(source)  # while devices are opened, and their packages imported
         named = deepcopy(named_requests(requests))
         devices = tuple(_selected(named, options.isolated))
         isolate = {each.name: each.limits for each in devices if each.limits is not None}
         options = replace(options, isolate=isolate or False)
-        told = source_of(source)
+        told = telling()
         place = Place(folder_of(options), key_of(told, devices, options))
         return Keeping(told, devices, tuple(named.items()), options, place)
     except (NNAdapterError, UnkeyedError, OSError):

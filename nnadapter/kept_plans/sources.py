@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from stat import S_ISREG
@@ -68,6 +69,25 @@ def source_of(source: Any) -> Source:
     if names:
         raise UnkeyedError("a model that is not in a file names files of external data")
     return _source(contents, digest, len(contents), {})
+
+
+def begun_source(source: Any) -> Callable[[], Source]:
+    """Return what gives `source_of` a model; the bytes of a large file are read from now on, by threads."""
+    if not _is_large(source):
+        return partial(source_of, source)
+    from concurrent.futures import ThreadPoolExecutor
+
+    pool = ThreadPoolExecutor(1)
+    telling = pool.submit(source_of, source)
+    pool.shutdown(wait=False)
+    return telling.result
+
+
+def _is_large(source: Any) -> bool:
+    try:
+        return isinstance(source, (str, os.PathLike)) and Path(source).stat().st_size > _PIECE_BYTES
+    except (OSError, ValueError):  # what is wrong with it is said where it is read
+        return False
 
 
 def _serialized(model: Any) -> bytes:

@@ -105,11 +105,12 @@ class OpenvinoDriver(Driver):
 
     def devices(self) -> Sequence[DeviceInfo]:
         """See `Driver.devices`."""
-        return [row for kind in KINDS for row in _rows(kind)]
+        present = _present()
+        return [row for kind in KINDS for row in _rows(kind, present)]
 
 
-def _rows(kind: str) -> Sequence[DeviceInfo]:
-    device_names = [name for name in _present() if name.partition(".")[0] == kind] or [kind]
+def _rows(kind: str, present: Sequence[str]) -> Sequence[DeviceInfo]:
+    device_names = [name for name in present if name.partition(".")[0] == kind] or [kind]
     return [_row(name, KINDS[kind]) for name in device_names]
 
 

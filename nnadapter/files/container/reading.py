@@ -9,10 +9,11 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from itertools import pairwise
 from stat import S_ISREG
+from threading import Thread
 
 from nnadapter import limits
 from nnadapter.errors import CompiledModelError
@@ -29,6 +30,8 @@ from nnadapter.files.source_kind import MAGIC
 
 _DIGEST_BYTES = 32
 _CHECKED_BYTES = 1 << 24
+_AHEAD_BYTES = 1 << 20
+"""Fewer are checked before a thread has started."""
 
 
 class Container:
@@ -39,6 +42,7 @@ class Container:
         self._data, self.name = data.toreadonly(), name
         self.parts = self._table()
         self._checked: set[int] = set()
+        self._ahead: dict[int, Thread] = {}
 
     @classmethod
     def open(
@@ -89,12 +93,34 @@ class Container:
             raise self.damaged(f"part {number} is {part.kind!r}, expected {kind!r}")
         return self._checked_data(number, part)
 
-    def _checked_data(self, number: int, part: Part) -> memoryview:
+    def check_ahead(self, numbers: Iterable[int]) -> None:
+        """Have a thread check large parts that somebody is going to ask for, who has other things to do before.
+
+        Nothing is said of what it finds: a part that is not what it was is checked again, by who asks for it.
+        """
+        large = [number for number in numbers if self.parts[number].length >= _AHEAD_BYTES]
+        if large:
+            thread = Thread(target=self._check_all, args=(large,), name="nnadapter check", daemon=True)
+            self._ahead.update(dict.fromkeys(large, thread))
+            thread.start()
+
+    def _check_all(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._check_one(number)
+
+    def _check_one(self, number: int) -> memoryview:
+        part = self.parts[number]
         data = self._data[part.offset : part.offset + part.length]
-        if number not in self._checked:
-            if zlib.crc32(data) != part.crc32:
-                raise self.damaged(f"part {number} ({part.kind}, {part.length} bytes) is not what it was")
+        if number not in self._checked and zlib.crc32(data) == part.crc32:
             self._checked.add(number)
+        return data
+
+    def _checked_data(self, number: int, part: Part) -> memoryview:
+        if number not in self._checked and number in self._ahead:
+            self._ahead[number].join()
+        data = self._check_one(number)
+        if number not in self._checked:
+            raise self.damaged(f"part {number} ({part.kind}, {part.length} bytes) is not what it was")
         return data
 
     def verify(self) -> None:

@@ -49,6 +49,20 @@ def test_pieces_are_one_part(tmp_path):
     assert bytes(Container.open(tmp_path / "f").contents(0, "x")) == b"abcd"
 
 
+def test_what_a_thread_checked_is_checked_and_what_it_found_damaged_is_refused(tmp_path):
+    large = [("l", bytes([value]) * (1 << 20)) for value in (1, 2)]
+    written(tmp_path / "f", [("s", b"small"), *large])
+    contents = bytearray((tmp_path / "f").read_bytes())
+    contents[Container.of(contents).parts[2].offset] ^= 1
+    container = Container.of(contents)
+    container.check_ahead(range(3))
+    assert bytes(container.contents(1)) == large[0][1]
+    for _ in range(2):
+        with pytest.raises(CompiledModelError, match="part 2 .* is not what it was"):
+            container.contents(2)
+    assert bytes(container.contents(0)) == b"small"
+
+
 def test_large_parts_begin_at_a_page(tmp_path):
     written(tmp_path / "f", [("s", b"1"), ("l", bytes(PAGE)), ("s", b"2"), ("l", b"y" * (PAGE + 1))])
     assert [part.offset % PAGE for part in Container.open(tmp_path / "f").parts if part.length >= PAGE] == [0, 0]
@@ -222,6 +236,7 @@ def test_what_fails_leaves_what_was_there_and_nothing_beside(tmp_path):
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path):
     code = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "sys.dont_write_bytecode = True\n"  # it would be cut off as well
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))\n"
         "from nnadapter.errors import CompiledModelError\n"
         "from nnadapter.files.container import write_container\n"
