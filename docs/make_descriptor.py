@@ -25,9 +25,9 @@ MODULES: Mapping[str, str] = {
 """The module of every .proto."""
 _TEXT = '''"""{proto} as protoc understands it. Made by docs/make_descriptor.py."""
 
-from base64 import b64decode
+from binascii import a2b_base64
 
-DESCRIPTOR = b64decode(
+DESCRIPTOR = a2b_base64(
     """
 {lines}
 """

@@ -6,7 +6,6 @@ A plan is immutable. A run takes one reference to it and keeps it to its end; re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from partition.graph import Graph, GraphError
@@ -33,8 +32,7 @@ class Step(NamedTuple):
     """Values that nobody reads after this step."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(NamedTuple):
     """A placed and cut graph, ready to be compiled."""
 
     graph: Graph

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IWOTH
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from nnadapter.caching.key import PARTS, Key, KeyPart
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container import Container, ContainerWriter
 from nnadapter.files.container.layout import Part
+from nnadapter.files.container.reading import Container
+from nnadapter.files.container.writing import ContainerWriter
 
 FORMAT = 1
 """Raised whenever entries change their meaning; others are not used."""
@@ -25,8 +25,7 @@ class UnusableError(Exception):
     """An entry is not used, for this reason. Nobody outside of this room sees it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A file that was opened, whose key was read."""
 
     container: Container

@@ -12,15 +12,14 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from stat import S_IMODE, S_IWGRP, S_IWOTH
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from nnadapter.caching.entry import MADE, Entry, UnusableError, read_entry, write_entry
 from nnadapter.caching.key import Key, differences, nearest, short_parts
 from nnadapter.caching.outcome import warn_once
-from nnadapter.files.container import ContainerWriter
+from nnadapter.files.container.writing import ContainerWriter
 from nnadapter.files.replacing import replace_file
 
 _ABANDONED_SECONDS = 3600
@@ -36,8 +35,7 @@ class _TooMuchError(Exception):
     """An entry is larger than all entries may be together."""
 
 
-@dataclass(frozen=True, slots=True)
-class Miss:
+class Miss(NamedTuple):
     """Why there is nothing to be used."""
 
     why: str
@@ -45,8 +43,7 @@ class Miss:
     """An entry was there, and something is wrong with it or its folder: a person should know."""
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(NamedTuple):
     """A file of a cache, by its name and what the system says of it."""
 
     path: Path
@@ -55,8 +52,7 @@ class Listed:
     """Seconds since 1970."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(NamedTuple):
     """Where entries lie.
 
     Args:

@@ -13,8 +13,8 @@ constants  every byte of them
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
+from typing import NamedTuple
 
 PARTS = ("device", "driver", "host", "machine", "options", "structure", "shapes", "constants")
 """In the order in which a key names them."""
@@ -25,8 +25,7 @@ _SHORT = 7
 _LONGEST = 120
 
 
-@dataclass(frozen=True, slots=True)
-class KeyPart:
+class KeyPart(NamedTuple):
     """One part of a key."""
 
     digest: str
@@ -35,8 +34,7 @@ class KeyPart:
     """What it says, for people."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """What decides what was made."""
 
     kind: str

@@ -1,8 +1,8 @@
 """nnadapter/compiled_models/compiled_model.proto as protoc understands it. Made by docs/make_descriptor.py."""
 
-from base64 import b64decode
+from binascii import a2b_base64
 
-DESCRIPTOR = b64decode(
+DESCRIPTOR = a2b_base64(
     """
 ChRjb21waWxlZF9tb2RlbC5wcm90bxISbm5hZGFwdGVyLmNvbXBpbGVkIpUFCg1Db21waWxlZE1vZGVsEhgKB3ZlcnNpb24YASAB
 KA1SB3ZlcnNpb24SMQoGaW5wdXRzGAIgAygLMhkubm5hZGFwdGVyLmNvbXBpbGVkLlZhbHVlUgZpbnB1dHMSOwoLb3ZlcnJpZGFi

@@ -10,7 +10,8 @@ from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.segments import Segments, write_ir
 from nnadapter.compiled_models.traces import read_trace, traced_numbers, write_trace
 from nnadapter.compiled_models.values import read_array, read_sizes, write_array, write_shape
-from nnadapter.files.container import Container, ContainerWriter
+from nnadapter.files.container.reading import Container
+from nnadapter.files.container.writing import ContainerWriter
 from nnadapter.ir.given import Given, Tables
 from nnadapter.ir.operand import Array
 from nnadapter.ir.size_arrays import SizeArray

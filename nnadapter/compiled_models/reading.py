@@ -10,7 +10,7 @@ from nnadapter.compiled_models.validity import problem_of
 from nnadapter.compiled_models.values import read_metadata, read_sizes, read_value
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container import Container
+from nnadapter.files.container.reading import Container
 from nnadapter.onnx.signature import Signature
 
 

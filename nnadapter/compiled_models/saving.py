@@ -29,7 +29,7 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.registry import device_info
 from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
-from nnadapter.files.container import ContainerWriter, write_container
+from nnadapter.files.container.writing import ContainerWriter, write_container
 from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import onnx_part

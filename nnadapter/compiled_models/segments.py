@@ -12,13 +12,14 @@ from nnadapter.compiled_models.parts import CONSTANT, IR, ONNX
 from nnadapter.compiled_models.values import read_array, write_tensor
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import CompiledModelError, InvalidModelError
-from nnadapter.files.container import Container, ContainerWriter
 from nnadapter.ir.operand import Array
 
 if TYPE_CHECKING:
     import onnx
 
     from nnadapter.drivers.onnxruntime.weights import Loadable
+    from nnadapter.files.container.reading import Container
+    from nnadapter.files.container.writing import ContainerWriter
     from nnadapter.ir.model import Model
     from nnadapter.ir.tracing import Trace
     from nnadapter.onnx.separating import SeparateTensor

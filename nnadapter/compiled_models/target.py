@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nnadapter.files.container import ContainerWriter
+from nnadapter.files.container.writing import ContainerWriter
 from nnadapter.running.bound_step import BoundStep
 
 

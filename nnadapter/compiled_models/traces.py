@@ -13,7 +13,7 @@ from typing import Any
 
 from nnadapter.compiled_models.messages import Message
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container import Container
+from nnadapter.files.container.reading import Container
 from nnadapter.ir.replaying import Constant, Step
 from nnadapter.ir.size_arithmetic import BINARY, UNARY
 from nnadapter.ir.tracing import Trace, Traced

@@ -14,7 +14,7 @@ from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.parts import IR, LARGEST_RANK, MOST_SIZES, ONNX, PROGRAM, REPORT
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.selection import CPU
-from nnadapter.files.container import Container
+from nnadapter.files.container.reading import Container
 from partition.dtypes import ITEMSIZE_OF_DTYPE
 
 Rule = Callable[[Message, Container], Iterator[str]]

@@ -11,12 +11,13 @@ from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.parts import CONSTANT
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container import Container, ContainerWriter
 from nnadapter.ir.operand import Array, array_type_of
 from nnadapter.onnx.signature import ModelMetadata
 from partition.graph import Value
 
 if TYPE_CHECKING:
+    from nnadapter.files.container.reading import Container
+    from nnadapter.files.container.writing import ContainerWriter
     from nnadapter.onnx.separating import SeparateTensor
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from nnadapter.caching.entry import Entry, UnusableError
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container import Container, ContainerWriter
 from nnadapter.files.container.layout import Part
+from nnadapter.files.container.reading import Container
+from nnadapter.files.container.writing import ContainerWriter
 
 _LINKS = "links"
 

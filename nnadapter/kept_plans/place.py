@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nnadapter.caching.entry import Entry
 from nnadapter.caching.folder import Folder, Miss
 from nnadapter.caching.key import Key
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container import Container
+from nnadapter.files.container.reading import Container
 from nnadapter.kept_plans.links import LinkedContainer
 
 FACTS = "facts"
@@ -20,8 +20,7 @@ MOST_PLANS = 8
 """In an entry; those made last."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where the plans of a session are kept."""
 
     folder: Folder

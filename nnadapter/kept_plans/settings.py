@@ -128,8 +128,8 @@ def _own_files() -> str:
 def _listed(folder: Path | str, inside: str) -> Iterator[tuple[str, int, int]]:
     with os.scandir(folder) as entries:
         for each in entries:
-            if each.is_dir(follow_symlinks=False):
-                yield from _listed(each.path, f"{inside}{each.name}/")
-            elif each.name.endswith(".py"):
+            if each.name.endswith(".py"):
                 status = each.stat()
                 yield inside + each.name, status.st_size, status.st_mtime_ns
+            elif each.name != "__pycache__" and each.is_dir(follow_symlinks=False):
+                yield from _listed(each.path, f"{inside}{each.name}/")

@@ -17,7 +17,8 @@ from nnadapter.compiled_models.saving import add_message, message_of
 from nnadapter.compiled_models.target import Target
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.errors import CompiledModelError
-from nnadapter.files.container import Container, ContainerWriter
+from nnadapter.files.container.reading import Container
+from nnadapter.files.container.writing import ContainerWriter
 from nnadapter.kept_plans.links import LinkedContainer, LinkingWriter
 from nnadapter.kept_plans.place import FACTS, MOST_PLANS, Place, facts
 from nnadapter.planning.bounds import Bounds

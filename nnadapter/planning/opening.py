@@ -107,7 +107,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     open_partitioning = replace(
         partitioning,
         judgment=replace(partitioning.judgment, model=replace(model, parts=parts)),
-        plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts)),
+        plan=plan._replace(graph=parts.open_graph, steps=_rejoined(plan, read, parts)),
         pieces=tuple(each.piece for each in segments),
     )
     return Opened(open_partitioning, sizes, fillable, next((each.why_fixed for each in segments if each.why_fixed), ""))

@@ -11,9 +11,8 @@ Source: growth of the process by malloc's own count, models of 10 to 530 nodes a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 _BYTES_PER_NODE = 22 << 10
 """A kernel with the code that is made for its sizes."""
@@ -21,8 +20,7 @@ _WORKING_MEMORY = 1.2
 """What the engine takes for tensors, of the most that live at one time: it packs channels by 8 or 16."""
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(NamedTuple):
     """The graph that a compiled model runs, in numbers."""
 
     nodes: int

@@ -19,8 +19,8 @@ An int64 tensor is taken where it counts elements or positions of a tensor, whic
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import NamedTuple
 
 from nnadapter.ir.operand import DataType
 
@@ -36,15 +36,14 @@ _MOVED = FLOATS | _BYTES | _SHORTS | _INT32 | _BOOL
 """What comes through unchanged where it only moves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorRow:
+class OperatorRow(NamedTuple):
     """What is taken of one op."""
 
     dtypes: frozenset[DataType]
     """Of inputs and outputs that no other field names."""
-    inputs: Mapping[int, frozenset[DataType]] = field(default_factory=dict)
+    inputs: Mapping[int, frozenset[DataType]] = MappingProxyType({})
     """Of single inputs, by position."""
-    outputs: Mapping[int, frozenset[DataType]] = field(default_factory=dict)
+    outputs: Mapping[int, frozenset[DataType]] = MappingProxyType({})
     """Of single outputs, by position."""
     limits: str = ""
     """Further limits, in words."""

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from nnadapter.drivers.capability import Option, OptionValues
-from nnadapter.drivers.openvino.operators import OPERATORS
 from nnadapter.errors import InvalidOptionError, close_names
 
 PRECISIONS = {"float32": ("FP32", "f32"), "float16": ("FP16", "f16"), "bfloat16": ("BF16", "bf16")}
@@ -73,6 +72,10 @@ def op_types_named(names: Collection[str]) -> frozenset[str]:
     Raises:
         InvalidOptionError: one is not among those that the device takes.
     """
+    if not names:
+        return frozenset()
+    from nnadapter.drivers.openvino.operators import OPERATORS  # few people switch op types off
+
     for name in names:
         if name not in OPERATORS:
             raise InvalidOptionError(

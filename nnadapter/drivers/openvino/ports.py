@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
+class Output(NamedTuple):
     """One output port; its number is its place in the model's outputs."""
 
     dtype: str
@@ -25,8 +23,7 @@ class Output:
         return sizes if len(sizes) == len(self.shape) else None
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
+class Ports(NamedTuple):
     """The ports of a program."""
 
     inputs: tuple[int | None, ...]

@@ -6,8 +6,3 @@
 
 What parts mean is for those who write them. Nothing here knows a model.
 """
-
-from nnadapter.files.container.reading import Container
-from nnadapter.files.container.writing import ContainerWriter, write_container
-
-__all__ = ["Container", "ContainerWriter", "write_container"]

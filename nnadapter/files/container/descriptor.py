@@ -1,8 +1,8 @@
 """nnadapter/files/container/container.proto as protoc understands it. Made by docs/make_descriptor.py."""
 
-from base64 import b64decode
+from binascii import a2b_base64
 
-DESCRIPTOR = b64decode(
+DESCRIPTOR = a2b_base64(
     """
 Cg9jb250YWluZXIucHJvdG8SE25uYWRhcHRlci5jb250YWluZXIiOAoFVGFibGUSLwoFcGFydHMYASADKAsyGS5ubmFkYXB0ZXIu
 Y29udGFpbmVyLlBhcnRSBXBhcnRzIngKBFBhcnQSEgoEa2luZBgBIAEoCVIEa2luZBIWCgZvZmZzZXQYAiABKARSBm9mZnNldBIW

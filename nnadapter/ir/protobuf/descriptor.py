@@ -1,8 +1,8 @@
 """nnadapter/ir/model.proto as protoc understands it. Made by docs/make_descriptor.py."""
 
-from base64 import b64decode
+from binascii import a2b_base64
 
-DESCRIPTOR = b64decode(
+DESCRIPTOR = a2b_base64(
     """
 Cgttb2RlbC5wcm90bxIMbm5hZGFwdGVyLmlyImYKBEZpbGUSFgoGZm9ybWF0GAEgASgJUgZmb3JtYXQSGAoHdmVyc2lvbhgCIAEo
 DVIHdmVyc2lvbhIWCgZzaGEyNTYYAyABKAxSBnNoYTI1NhIUCgVtb2RlbBgEIAEoDFIFbW9kZWwipQEKBU1vZGVsEjEKCG9wZXJh

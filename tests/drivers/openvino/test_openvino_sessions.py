@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +35,7 @@ def test_three_drivers_in_one_plan():
 
 def test_nodes_that_fail_to_compile_go_elsewhere_and_the_rest_stays(monkeypatch):
     rows = dict(operators.OPERATORS)
-    rows["Neg"] = replace(rows["Neg"], dtypes=frozenset((DataType.UINT8,)))
+    rows["Neg"] = rows["Neg"]._replace(dtypes=frozenset((DataType.UINT8,)))
     monkeypatch.setattr("nnadapter.drivers.openvino.verdicts.OPERATORS", rows)
     monkeypatch.setattr("nnadapter.drivers.openvino.asking.Asker._query", lambda self, part: None)
     model = model_of("(uint8[4] x) => (uint8[4] y) { a = Identity(x)  b = Identity(a)  c = Max(b, a)  y = Neg(c) }")
