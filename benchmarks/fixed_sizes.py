@@ -6,8 +6,9 @@ Two models: a decoder of the form of GPT-2 whose cache grows by one at each step
 so many lengths in random order. Two devices that compile for fixed sizes: `fixed`, in Python, which takes all of a
 model and computes zeros, and `acme_fixed`, the example in C, which takes seven operations; and `acme_open`, the same
 as it leaves sizes open. A run at a new shape is compared with the next one at the same shape: what is more is our work
-and the driver's. The driver's is what its own functions took to judge and to compile, in C by
-`fixed_sizes_watch.c`, which stands in front of it. Last,
+and the driver's. The driver's is what more its own functions took: to judge and to compile, and in C, where
+`fixed_sizes_watch.c` stands in front of it, to compute, which takes longer where memory of other sizes is touched
+first. Last,
 tokens per second of the decoder, every length new to its session, beside ONNX Runtime.
 """
 
@@ -69,7 +70,7 @@ class CWatch:
 
     @property
     def seconds(self) -> float:
-        """Of all its functions that judge or compile, until now."""
+        """Of all its functions that judge, compile or compute, until now."""
         return float(self._seconds())
 
 
@@ -148,8 +149,9 @@ def new_shapes(
         def twice(feed: Feed) -> Sequence[Any]:
             before = watch.seconds
             new.append(seconds(lambda: session.run(None, dict(feed))))
-            driver.append(watch.seconds - before)
+            between = watch.seconds
             again.append(seconds(lambda: session.run(None, dict(feed))))
+            driver.append((between - before) - (watch.seconds - between))
             return session.run(None, dict(feed))
 
         feeds(twice)

@@ -1,4 +1,4 @@
-/* Stands in front of a driver and adds up the seconds that its own functions take to judge and to compile.
+/* Stands in front of a driver and adds up the seconds that its own functions take to judge, to compile and to compute.
  *
  * The driver's sources are compiled with -Dnnadapter_driver=watched_driver, and this file with them. */
 #include <time.h>
@@ -9,6 +9,7 @@
 
 static const NNAdapterDriver *watched;
 static NNAdapterDriver table;
+static NNAdapterStreamFunctions streams;
 static double total;
 
 NNADAPTER_EXPORT double watched_seconds(void) { return total; }
@@ -52,6 +53,15 @@ static NNAdapterStatus create_execution(NNAdapterProgram *program, NNAdapterExec
     WATCHED(watched->create_execution(program, execution, error));
 }
 
+static NNAdapterStatus compute(NNAdapterExecution *execution, const NNAdapterComputeRequest *request,
+                               NNAdapterError *error) {
+    WATCHED(watched->compute(execution, request, error));
+}
+
+static NNAdapterStatus synchronize_stream(NNAdapterStream *stream, NNAdapterError *error) {
+    WATCHED(watched->streams->synchronize_stream(stream, error));
+}
+
 const NNAdapterDriver *watched_driver(uint32_t host_version);
 
 NNADAPTER_EXPORT const NNAdapterDriver *nnadapter_driver(uint32_t host_version) {
@@ -63,6 +73,12 @@ NNADAPTER_EXPORT const NNAdapterDriver *nnadapter_driver(uint32_t host_version) 
     table.supported = supported;
     table.compile = compile;
     table.create_execution = create_execution;
+    table.compute = compute;
+    if (watched->streams) {
+        streams = *watched->streams;
+        streams.synchronize_stream = synchronize_stream;
+        table.streams = &streams;
+    }
     table.admit = watched->admit ? admit : NULL;
     table.bind = watched->bind ? bind : NULL;
     return &table;

@@ -250,8 +250,11 @@ class FilledModel(Model):
 
     @property
     def _border(self) -> Border:
-        inputs, outputs = (tuple(map(self.type_at, each)) for each in (self.inputs, self.outputs))
-        return inputs, outputs
+        border: Border = self.replay.prepared((Border, self.of.border), lambda _: self._border_types())
+        return border
+
+    def _border_types(self) -> Border:
+        return tuple(map(self.type_at, self.inputs)), tuple(map(self.type_at, self.outputs))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The model without what it was made of."""

@@ -15,11 +15,12 @@ from nnadapter.running.incidents import Incident
 from nnadapter.running.outputs import Kept
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.provenance import Provenance, with_incidents
-from nnadapter.running.repeating import Repeat
+from nnadapter.running.repeating import Done, Repeat
 
 if TYPE_CHECKING:
     import onnxruntime
 
+    from nnadapter.ir.size_class import SizeClass
     from nnadapter.running.bindings import Binding
     from nnadapter.running.checks import Checks
     from nnadapter.running.compiled import RunnablePlan
@@ -93,6 +94,8 @@ class PlansEngine(ABC, Generic[Held]):
             and (names is None or (type(names) is list and names == self._all_outputs))
         ):
             done = latest.run(feed)
+            if done is None:
+                done = self._run_at_other_sizes(latest, feed)
             if done is not None:
                 if latest.is_broken:
                     self._contradicted(latest.lease)
@@ -111,7 +114,9 @@ class PlansEngine(ABC, Generic[Held]):
             if checks is not None and (is_due or not checks.is_checked(compiled)):
                 return self._run_checked(checks, use, shapes, (values, wanted, kept), options, control)
             if not self.defaults and (latest is None or latest.lease is not lease or is_open):
-                self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes)
+                self._latest = Repeat(
+                    self._plans, lease, compiled, self.signature, values, sizes, self._class_of(compiled)
+                )
             if control is None:
                 done = compiled.plan.run(values, wanted, None, kept, sizes)
                 if compiled.watch is not None and compiled.watch.is_broken_by(done[1].seconds, time.perf_counter()):
@@ -123,6 +128,26 @@ class PlansEngine(ABC, Generic[Held]):
             self._plans.users.pop(use, None)
             self._plans.close_unused()
             TENSORS.free_gone()
+
+    def _class_of(self, compiled: Held) -> SizeClass | None:
+        """The class of shapes that a plan serves, if nothing else decides which these are."""
+        return None
+
+    def _may_serve(self, shapes: InputShapes) -> bool:
+        """Whether a plan that serves a class may serve these shapes of it: not those with a plan of their own."""
+        return True
+
+    def _run_at_other_sizes(self, latest: Repeat, feed: Any) -> Done | None:
+        """A run like the one before but for shapes of one class; None, and nothing done, if it is none."""
+        other = latest.at_other_sizes(feed)
+        if other is None:
+            return None
+        repeat, by_name = other
+        shapes = tuple([by_name.get(name) for name in self.input_names])
+        if not self._may_serve(shapes):
+            return None
+        self._latest, self._last = repeat, shapes
+        return repeat.run_like(feed)
 
     @contextmanager
     def _controlled(self, control: RunControl | None, options: Any) -> Iterator[None]:

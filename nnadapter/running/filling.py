@@ -193,21 +193,19 @@ class Filling(Generic[FilledPlan]):
     def holding_of(self, holder: object) -> Holding:
         """The memory of the programs of a plan, any of which other plans may have too."""
         # Without the lock, which is held while drivers compile.
-        every = [
-            step.pool
-            for each in map(self._made.get, self._held.get(ref(holder), _NOBODY).keys)
-            if each is not None
-            for step in each.steps
-        ]
-        if ref(holder) in self._unused:  # as long as it is the newest, its own counts for nothing; then it is asked
-            self._unused.discard(ref(holder))
-            told = [pool.told for pool in every]
-        else:
-            told = [pool.holding for pool in every]
-        shared = dict[Hashable, int](zip(every, [own_bytes + _BYTES_PER_PROGRAM for own_bytes, _ in told], strict=True))
-        for _, shared_bytes in told:
-            if shared_bytes:
-                shared.update(shared_bytes)
+        keys = self._held.get(ref(holder), _NOBODY).keys
+        every = [each for each in map(self._made.get, keys) if each is not None]
+        is_unused = ref(holder) in self._unused
+        self._unused.discard(ref(holder))  # as long as it is the newest, its own counts for nothing; then it is asked
+        shared: dict[Hashable, int] = {}
+        for each in every:
+            own_bytes = 0
+            for step in each.steps:
+                told_bytes, shared_bytes = step.pool.told if is_unused else step.pool.holding
+                own_bytes += told_bytes + _BYTES_PER_PROGRAM
+                if shared_bytes:
+                    shared.update(shared_bytes)
+            shared[each.steps[0].pool] = own_bytes
         return Holding(0, shared)
 
     def release(self, holder: object) -> None:

@@ -138,7 +138,8 @@ class OpenPlans:
         self._limit, self._count, self._planned_at = limit, 0, planned_at
         self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
         self._trace = setting.trace
-        self._needs_elements = any(device.accelerates and not device.takes_ir for device in setting.devices)
+        self.needs_elements = any(device.accelerates and not device.takes_ir for device in setting.devices)
+        """A device takes ONNX: tensors without elements have plans of their own, but for a cache at its start."""
         self._made: tuple[OpenPlan, ...] = ()
         """The one used last first."""
         self._reasons: list[str] = []
@@ -199,9 +200,11 @@ class OpenPlans:
         if not self._may_hold(known):
             return None
         taken = self._take_known(use, known)
-        if taken is not None or self._unfilled.get(tuple(known.values())):
-            return taken
-        return self._take_new(use, known)
+        return taken if taken is not None or self._unfilled.get(tuple(known.values())) else self._take_new(use, known)
+
+    def served(self) -> None:
+        """Take note that the plan used last served other shapes."""
+        self._in_vain = 0
 
     @property
     def kept(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
@@ -374,7 +377,7 @@ class OpenPlans:
     def _may_hold(self, shapes: Shapes) -> bool:
         """Whether devices take what has no elements here: a cache at its start, where a device takes ONNX."""
         return (
-            not self._needs_elements
+            not self.needs_elements
             or all(0 not in shape for shape in shapes.values())
             or all(
                 size or axis == self.growing.get(name)
@@ -385,7 +388,7 @@ class OpenPlans:
 
     def _with_elements(self, shapes: Shapes) -> Shapes:
         """The shapes at which a plan is made: where a device takes ONNX, as if a cache at its start had grown."""
-        if not self._needs_elements:
+        if not self.needs_elements:
             return shapes
         return {name: tuple(size or 1 for size in shape) for name, shape in shapes.items()}
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
+    from nnadapter.ir.size_class import SizeClass
     from nnadapter.running.measuring import Measurer
 
 
@@ -229,6 +230,20 @@ class PlannedEngine(PlansEngine[Compiled]):
         has_own = shapes == self._first or not self._may_leave_open
         taken = None if has_own else self._open.take(use, shapes)
         return taken or (*self._plans.take(use, shapes, lambda: self._make(shapes, feed)), None)
+
+    def _class_of(self, compiled: Compiled) -> SizeClass | None:
+        """See `PlansEngine._class_of`."""
+        opening = compiled.opening
+        if opening is None or opening.fillable or opening.is_looked_through or self._open.needs_elements:
+            return None
+        return opening.sizes
+
+    def _may_serve(self, shapes: InputShapes) -> bool:
+        """See `PlansEngine._may_serve`."""
+        if shapes == self._first:
+            return False
+        self._open.served()
+        return True
 
     def _make_open(self, shapes: Shapes) -> Compiled:
         """The plan at these shapes with its sizes left open.

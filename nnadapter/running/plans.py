@@ -85,6 +85,8 @@ class PlanCache(Generic[Kept]):
         self._limit = limit
         self._limit_bytes = limit_bytes
         self._leases: OrderedDict[Hashable, Lease[Kept]] = OrderedDict()
+        self._unmade: dict[Lease[Kept], Hashable] = {}
+        """Those to be made, or that did not come to be, by what their plans are kept under."""
         self._memory = PlanMemory()
         """What is kept holds."""
         self._lock = new_lock()
@@ -138,7 +140,9 @@ class PlanCache(Generic[Kept]):
             lease = self._leases.get(key)
             if lease is None:
                 self._is_tidy = False  # it may not come to be made
-                lease = self._leases[key] = Lease(came_back=key in self._gone)
+                lease = Lease(came_back=key in self._gone)
+                self._unmade[lease] = key
+                self._leases[key] = lease
             else:
                 self._leases.move_to_end(key)
             self.users[use] = lease
@@ -187,16 +191,18 @@ class PlanCache(Generic[Kept]):
             return  # as after nearly every run
         with self._lock:
             used = list(self.users.values())
-            for key, lease in list(self._leases.items()):
-                if lease.plan is None and lease not in used:
+            for lease, key in list(self._unmade.items()):
+                if lease.plan is None and lease in used:
+                    continue
+                if lease.plan is None and self._leases.get(key) is lease:
                     del self._leases[key]
+                del self._unmade[lease]
             closing: list[Closable] = [each.plan for each in self._left if each not in used and each.plan is not None]
             self._left = [lease for lease in self._left if lease in used]
             if self._at_end and not used:
                 closing.extend(self._at_end)
                 self._at_end = ()
-            unmade = any(lease.plan is None for lease in self._leases.values())
-            self._is_tidy = not (self._left or self._at_end or unmade)
+            self._is_tidy = not (self._left or self._at_end or self._unmade)
         close_all(closing)
 
     def close(self, at_end: Sequence[Closable] = ()) -> None:
@@ -219,6 +225,7 @@ class PlanCache(Generic[Kept]):
                 plan = make()
             with self._lock:
                 lease.plan = plan
+                self._unmade.pop(lease, None)
                 if self._leases.get(key) is lease:
                     self._leases.move_to_end(key)  # others were used while it was made
                 self._made += 1
@@ -228,14 +235,16 @@ class PlanCache(Generic[Kept]):
 
     def _trim(self) -> None:
         """Drop what is too much: first what was used once, the one used longest ago first; the one used last never."""
-        kept = [(key, lease) for key, lease in self._leases.items() if lease.plan is not None]
-        if not kept:
-            return  # closed while the plan was made
-        in_the_making = len(self._leases) - len(kept)
-        last, may_go = kept[-1][1], sorted(kept[:-1], key=_recurs)
-        if may_go:  # else nothing follows from what they hold
+        if len(self._leases) > 1:  # else nothing follows from what they hold
             self._ask()
-        most = self._limit - in_the_making - 1
+        last = next((lease for lease in reversed(self._leases.values()) if lease.plan is not None), None)
+        if last is None:
+            return  # closed while the plan was made
+        if len(self._leases) <= self._limit and self._memory.freed_bytes(last) <= self._limit_bytes:
+            return  # nearly always
+        kept = [(key, lease) for key, lease in self._leases.items() if lease.plan is not None and lease is not last]
+        may_go = sorted(kept, key=_recurs)
+        most = self._limit - (len(self._leases) - len(kept))
         for left, (key, _) in zip(range(len(may_go), 0, -1), may_go, strict=True):
             if left <= most and self._memory.freed_bytes(last) <= self._limit_bytes:
                 break
@@ -247,9 +256,9 @@ class PlanCache(Generic[Kept]):
 
     def _ask(self) -> None:
         """Ask the plans that were used since they were asked what they hold."""
-        for lease in self._leases.values():
+        for lease in [lease for lease in self._leases.values() if lease.told != lease.again]:
             again, plan = lease.again, lease.plan
-            if plan is not None and lease.told != again:
+            if plan is not None:
                 is_used = lease in list(self.users.values())
                 self._memory.tell(lease, plan.holding)
                 lease.told = _IN_USE if is_used else again

@@ -1,9 +1,9 @@
 """The run after another one like it: what was decided and checked for that one holds for this one too.
 
 A feed with the data types and shapes of the run before needs no other plan, and its arrays are what the model declares.
-That is told by looking at each array once; everything else is left out. Where all of the plan is one step on the CPU,
-nothing is left but to call ONNX Runtime, with the person's own feed; where it is one on a device, to call that
-(`single.py`).
+That is told by looking at each array once; everything else is left out. One with other shapes of the class that the
+plan serves needs their numbers besides. Where all of the plan is one step on the CPU, nothing is left but to call ONNX
+Runtime, with the person's own feed; where it is one on a device, to call that (`single.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from nnadapter.running.single import SingleStep
 
 if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.sessions import SessionExecution
+    from nnadapter.ir.size_class import SizeClass
     from nnadapter.running.compiled import RunnablePlan
 
 Done = tuple[list[Any], Provenance]
@@ -41,10 +42,12 @@ class Repeat:
         signature: of the model.
         feed: of the run before, checked.
         sizes: what the plan was told of them; None for one that is told none.
+        size_class: of the shapes that the plan serves, if that is told by it alone.
     """
 
     __slots__ = (
-        "_alone", "_direct", "_expected", "_outputs", "_plans", "_run_plan", "_watch", "is_broken", "lease",
+        "_alone", "_class", "_direct", "_expected", "_outputs", "_plan", "_plans", "_run_plan", "_watch", "is_broken",
+        "lease",
     )  # fmt: skip
 
     def __init__(
@@ -55,8 +58,10 @@ class Repeat:
         signature: Signature,
         feed: Mapping[str, Any],
         sizes: Sequence[Any] | None = None,
+        size_class: SizeClass | None = None,
     ) -> None:
-        self.lease, self._plans = lease, plans
+        self.lease, self._plans, self._plan = lease, plans, compiled.plan
+        self._class = size_class if sizes is not None else None
         self._watch = compiled.watch
         self.is_broken = False
         """Runs have contradicted what was measured, see `Compiled.watch`."""
@@ -98,6 +103,10 @@ class Repeat:
             return self._run_directly(direct[0], direct[1], feed)
         if self._alone is not None:
             return self._run_alone(*self._alone, feed)
+        return self.run_like(feed)
+
+    def run_like(self, feed: Mapping[str, Any]) -> Done | None:
+        """Run the plan by a feed that was looked at; None, and nothing done, if the plan is not kept any more."""
         use = object()
         try:
             if not self._plans.take_again(use, self.lease):
@@ -110,6 +119,28 @@ class Repeat:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
             TENSORS.free_gone()
+
+    def at_other_sizes(self, feed: Any) -> tuple[Repeat, Mapping[str, tuple[int, ...]]] | None:
+        """The same for a feed that differs from the last one in shapes, and these; None if it needs another plan."""
+        if self._class is None or type(feed) is not dict or len(feed) != len(self._expected):
+            return None
+        expected, shapes = list[tuple[str, np.dtype[Any], tuple[int, ...]]](), dict[str, tuple[int, ...]]()
+        for name, dtype, _ in self._expected:
+            array = feed.get(name)
+            if type(array) is not np.ndarray or array.dtype != dtype:
+                return None
+            shape = shapes[name] = array.shape
+            expected.append((name, dtype, shape))
+        sizes = self._class.sizes(shapes)
+        if sizes is None:
+            return None
+        other = Repeat.__new__(Repeat)
+        other.lease, other._plans, other._plan, other._class = self.lease, self._plans, self._plan, self._class
+        other._watch, other.is_broken, other._outputs = self._watch, False, self._outputs
+        other._alone = other._direct = None
+        other._expected = tuple(expected)
+        other._run_plan = partial(self._plan.run, wanted=self._outputs, sizes=sizes)
+        return other, shapes
 
     def _run_alone(
         self, bound: BoundStep, input_names: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]

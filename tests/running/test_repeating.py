@@ -11,6 +11,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, MissingInputError
+from nnadapter.running.plans import PlanCache
 from nnadapter.running.repeating import Repeat
 from tests.models import numbers, parse
 from tests.watching import watched
@@ -189,3 +190,32 @@ def test_many_threads_and_shapes(session):
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(work, range(4)))
+
+
+GROWING = parse("""<ir_version: 10, opset_import: ["" : 17]>
+g (float[N, 3] x, float[M, 3] past) => (float[K, 3] y) {
+    both = Concat <axis = 0> (past, x)
+    y = Sin (both)
+}""")
+
+
+def test_other_sizes_of_a_class_need_no_other_plan_and_no_looking_for_one():
+    alone = onnxruntime.InferenceSession(GROWING.SerializeToString())
+    with nna.InferenceSession(GROWING, devices="fake_npu") as session:
+        with watched(PlanCache.take, lambda *_: None) as taken, watched(Repeat.run_like, lambda *_: None) as direct:
+            for rows in (4, 5, 6, 9, 9, 3):
+                feed = {"x": numbers(2, 3, seed=rows), "past": numbers(rows, 3, seed=1)}
+                (y,) = session.run(None, feed)
+                np.testing.assert_allclose(y, alone.run(None, feed)[0], rtol=1e-6, atol=1e-6)
+                with nna.InferenceSession(GROWING, devices="fake_npu") as other:
+                    other.run(None, {"x": numbers(7, 3), "past": numbers(8, 3)})
+                    np.testing.assert_array_equal(y, other.run(None, feed)[0])
+        assert (
+            len(direct) == 4 and len(taken) == 2 + 6 * 2
+        )  # two plans in each session: of the first shapes, and for all
+        assert session.report().plans.made == 2
+        with pytest.raises(InvalidInputError):
+            session.run(None, {"x": numbers(2, 4), "past": numbers(5, 3)})
+        with pytest.raises(InputTypeError):
+            session.run(None, {"x": numbers(2, 3).astype(np.float64), "past": numbers(5, 3)})
+        assert session.report().nodes[0].device == "fake_npu"

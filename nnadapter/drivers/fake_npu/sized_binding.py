@@ -200,8 +200,9 @@ class SizedBinding(Binding):
         """The binding at other sizes; None where the layout has no room for them."""
         layout = self.layout
         rebinding = layout.rebinding(numbers, self._numbers)
-        if any(prod(numbers[position]) > room for position, room in rebinding.types):
-            return None
+        for position, room in rebinding.types:
+            if prod(numbers[position]) > room:
+                return None
         scratch = {**self._scratch} if rebinding.scratch else self._scratch
         sized = SizedBinding(layout, numbers, scratch)
         sized._rebinding = self._numbers, rebinding

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
 from itertools import accumulate
 from typing import Any
 
@@ -61,9 +60,10 @@ class Block:
 
     def with_words(self, places: Array, values: Sequence[int]) -> Block:
         """The same with other numbers in some words."""
-        other = copy(self)
-        other._words = self._words.copy()
-        other._words[places] = values
+        other = Block.__new__(Block)
+        words = self._words.copy()
+        words[places] = values
+        other.__dict__.update(self.__dict__, _words=words)
         return other
 
     def copied(self) -> tuple[Array, int]:

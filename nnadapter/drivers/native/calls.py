@@ -43,8 +43,7 @@ class Request:
         self.may_lie_on_device = not self.is_packed and all(type_.size for type_ in every)
         """Every tensor has bytes, and the same ones there."""
         sizes = [size for type_ in every for size in type_.dimensions]
-        places = np.concatenate([pattern.dimensions, pattern.nbytes])
-        self.block = pattern.block.with_words(places, [*sizes, *self.sizes, *self.output_sizes])
+        self.block = pattern.block.with_words(pattern.sizes, [*sizes, *self.sizes, *self.output_sizes])
         self.data, self.memory = pattern.data, pattern.memory
 
 
@@ -157,8 +156,8 @@ class _Pattern:
     """A request as far as data types and ranks say it, and the words where the rest stands, tensor by tensor."""
 
     block: Block
-    dimensions: Array
-    nbytes: Array
+    sizes: Array
+    """Dimensions of all, then the bytes of each."""
     data: Array
     memory: Array
 
@@ -185,7 +184,8 @@ def _pattern(inputs: tuple[_Kind, ...], outputs: tuple[_Kind, ...]) -> _Pattern:
     def members(name: str) -> Array:
         return np.array([block.place(address, name, "Tensor") for address in addresses], np.intp)
 
-    return _Pattern(block, np.array(places, np.intp), members("bytes"), members("data"), members("memory"))
+    sizes = np.concatenate([np.array(places, np.intp), members("bytes")])
+    return _Pattern(block, sizes, members("data"), members("memory"))
 
 
 def _tensor(holder: Holder, dtype: DataType, rank: int) -> Any:

@@ -29,7 +29,7 @@ from nnadapter.ir.definition.scattering import SCATTERING
 from nnadapter.ir.definition.spectral import SPECTRAL
 from nnadapter.ir.definition.windows import WINDOWS
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Array, DataType, Layout
+from nnadapter.ir.operand import Array, DataType, Layout, dtype_name
 from nnadapter.ir.operations import BROUGHT, SCHEMAS, schema_of
 from nnadapter.ir.operations.layouts import IMAGES
 
@@ -94,7 +94,7 @@ def _as_it_is(result: Array) -> Array:
 
 
 def _widened(value: Array | None, operation: str) -> Any:
-    if value is None or operation == "BIT_CAST" or not DataType(value.dtype.name).is_floating:
+    if value is None or operation == "BIT_CAST" or not DataType(dtype_name(value.dtype)).is_floating:
         return value
     if operation in _MOVING and value.dtype == np.float32:
         return value  # what moves elements gains nothing by more bits

@@ -50,6 +50,6 @@ MOVEMENT: Mapping[str, Callable[..., Any]] = {
     "GATHER_ELEMENTS": _gather_elements,
     "PAD": _pad,
     "FILL": lambda value, shape: np.full(shape, value),
-    "RANGE": lambda start, delta, count: np.array([start + i * delta for i in range(count)], start.dtype),
+    "RANGE": lambda start, delta, count: start + np.arange(count).astype(start.dtype) * delta,
 }
 """By operation."""
