@@ -138,7 +138,10 @@ class OpenPlans:
         self._limit, self._count, self._planned_at = limit, 0, planned_at
         self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
         self._trace = setting.trace
-        self._needs_elements = any(device.accelerates and not device.takes_ir for device in setting.devices)
+        takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
+        self._is_asked_as_onnx = False in takes_ir
+        self._needs_elements = takes_ir == {False}
+        """Beside a device that takes IR, a plan says itself whether it holds where there are no elements."""
         self._made: tuple[OpenPlan, ...] = ()
         """The one used last first."""
         self._reasons: list[str] = []
@@ -374,7 +377,7 @@ class OpenPlans:
     def _may_hold(self, shapes: Shapes) -> bool:
         """Whether devices take what has no elements here: a cache at its start, where a device takes ONNX."""
         return (
-            not self._needs_elements
+            not self._is_asked_as_onnx
             or all(0 not in shape for shape in shapes.values())
             or all(
                 size or axis == self.growing.get(name)
@@ -384,7 +387,7 @@ class OpenPlans:
         )
 
     def _with_elements(self, shapes: Shapes) -> Shapes:
-        """The shapes at which a plan is made: where a device takes ONNX, as if a cache at its start had grown."""
+        """The shapes at which a plan is made: for devices that take ONNX, as if a cache at its start had grown."""
         if not self._needs_elements:
             return shapes
         return {name: tuple(size or 1 for size in shape) for name, shape in shapes.items()}
