@@ -72,7 +72,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
         return _refused(f"output {parts.sized_outputs[0]!r} follows from the shapes of inputs alone")
     takes_ir = {device.name for device in setting.devices if device.takes_ir}
     conversion = open_conversion(model) if takes_ir else None
-    if takes_ir and conversion is None:
+    if conversion is None and any(step.device in takes_ir for step in plan.steps):
         return _refused("how the sizes of its values follow from those of inputs is not known for all of them")
     segments: list[_OpenSegment] = []
     for step in plan.steps:
