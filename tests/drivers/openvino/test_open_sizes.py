@@ -11,7 +11,7 @@ from onnx import numpy_helper
 import nnadapter as nna
 from nnadapter.drivers.openvino.verdicts import Whole, judge_open
 from partition.verdict import Reason
-from tests.drivers.openvino.harness import context, fixed, model_of
+from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, parse, run_whole
 
 CACHED = """<ir_version: 10, opset_import: ["" : 17]> g
@@ -183,6 +183,12 @@ def test_a_program_with_open_sizes_is_kept():
             "dynamic_shape",
             "left open",
         ),
+        (
+            "(float[n, c] x) => (uint8[n, c] y) <float[2] s = {0.5, 2}, uint8[2] z = {0, 1}> "
+            "{ y = QuantizeLinear (x, s, z) }",
+            "unsupported_attribute",
+            "for each index of an open dimension",  # it ends the process
+        ),
         ("(float x) => (float y) { y = Mystery (x) }", "unsupported_operation", "fixed sizes alone"),
     ],
 )
@@ -190,6 +196,20 @@ def test_what_is_not_taken_with_open_sizes(text, reason, detail):
     model = model_of(text)
     verdict = judge_open(model.graph.node[0], Whole.of(model, 1 << 12))
     assert not verdict and verdict.reason is Reason(reason) and detail in verdict.detail
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_a_scale_for_each_channel_where_others_are_open(axis):
+    opened, model = (
+        context(),
+        model_of(
+            "(float[n, 2] x) => (uint8[n, 2] y) <float[2] s = {0.5, 2}, uint8[2] z = {0, 1}> "
+            f"{{ y = QuantizeLinear <axis = {axis}> (x, s, z) }}"
+        ),
+    )
+    assert opened.admit(model).verdict
+    x = np.float32([[1, 8], [2, 3.5], [0, 300]])
+    np.testing.assert_array_equal(computed(opened, model, [x])[0], run_whole(model, {"x": x})[0])
 
 
 def test_known_sizes_are_admitted_at_once():
