@@ -91,7 +91,7 @@ class OpenPlan:
     def broken(self, shapes: Shapes) -> str:
         """Why it does not hold at these shapes."""
         sizes = None if self.opening is None else self.opening.sizes
-        return "" if sizes is None else sizes.broken(shapes)
+        return (sizes.broken(shapes) if sizes is not None else "") or "other nodes are left to run"
 
     def _is_within(self, looked: _Looked, shapes: Shapes) -> bool:
         if looked.bounds.hold(shapes):
@@ -157,12 +157,6 @@ class OpenPlans:
         """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
         self._unfilled: Cache[object, bool] = Cache("shapes that are not filled", _MOST_LOOKED_AT)
         """Those that have plans of their own."""
-
-    @property
-    def _wants_more(self) -> bool:
-        """Whether other shapes may have one more: what is looked through alone says nothing of classes."""
-        opening = self._made[0].opening if self._made else None
-        return opening is None or opening.sizes is not None
 
     @property
     def widened(self) -> int:
@@ -316,7 +310,7 @@ class OpenPlans:
             taken = self._take_known(use, known)
             if taken is not None:
                 self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})
-            if taken is not None or self._gives_up or not self._wants_more:
+            if taken is not None or self._gives_up:
                 return taken
             if self._unfilled.get(tuple(known.values())):
                 return None
