@@ -109,8 +109,9 @@ def explain(
     opened = _opened(folder)
     with prints_to_stderr():
         settings, chosen = Options(fallback=fallback, cache_dir=opened.path), requests(devices, options)
-        report = nnadapter.partition_report(model, chosen, shapes or None, settings)
-        plan = look(converted(model, settings), chosen, settings, report.input_shapes if shapes else None)
+        source = converted(model, settings)
+        report = nnadapter.partition_report(source, chosen, shapes or None, settings)
+        plan = look(source, chosen, settings, report.input_shapes if shapes else None)
     segments = [each for each in report.segments if each.cache is not None]
     if as_json:
         rows = [{"segment": each.index, "device": each.device, **asdict(each.cache)} for each in segments if each.cache]

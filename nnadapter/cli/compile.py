@@ -10,6 +10,7 @@ import click
 
 import nnadapter
 from nnadapter.cli.command import NO, ModelCommand
+from nnadapter.cli.inputs import converted
 from nnadapter.cli.parameters import Shapes, placing, requests, takes_placing, takes_settings_of_many
 from nnadapter.cli.progress import progress
 from nnadapter.compiled_models.checking import reasons_against
@@ -59,9 +60,10 @@ def compile(  # noqa: A001  the command's name
         raise click.UsageError("compile takes a MODEL and -o FILE, or --check FILE")
     chosen = placing(policy, rules, plan, fallback)
     output = os.path.realpath(output) if Path(output).is_symlink() else output  # /dev/stdout is another one below
+    source = converted(model, chosen)
     with prints_to_stderr(), progress("compiling"):
         report = nnadapter.compile(
-            model,
+            source,
             output,
             devices=requests(devices, options),
             input_shapes=shape_sets or None,

@@ -22,6 +22,7 @@ from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
 from nnadapter.options import Options
 from nnadapter.paddle_models.keeping import onnx_of
+from nnadapter.torch.loading import load_named, names_module
 from partition.graph import Value
 
 RANDOM = "random"
@@ -37,18 +38,25 @@ class Feed:
 
 
 def converted(model: str, options: Options) -> Any:
-    """Return MODEL as a session takes it; one of Paddle's is converted here, once for a command."""
+    """Return MODEL as a session takes it; one of Paddle's or PyTorch's is converted here, once for a command.
+
+    Raises:
+        MissingExtraError, ModelFileError, InvalidOptionError, InvalidModelError: see `load_named`, `onnx_of`.
+    """
+    if names_module(model):
+        with progress("exporting from PyTorch"):
+            return load_named(model)
     if kind_of(model) is not SourceKind.PADDLE:
         return model
     with progress("converting from Paddle"):
         return onnx_of(model, options)
 
 
-def feed_of(model: str | bytes, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
+def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
     """Return an array for every input of `model` that must be fed, and for those in `sources`.
 
     Args:
-        model: path of the model, or its contents.
+        model: as `converted` returns it.
         shapes: shapes of inputs whose sizes the model leaves open; arrays from files have their own.
         sources: input name -> `.npy` file, picture, or `random`, which is also what is taken for the others.
 

@@ -11,6 +11,7 @@ import click
 import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.gate_options import takes_gates
+from nnadapter.cli.inputs import converted
 from nnadapter.cli.parameters import OneOf, Shapes, placing, requests, takes_cache, takes_models, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.what_if_report import refuse_together, what_if_text
@@ -21,7 +22,6 @@ from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.gates import Gates, broken_gates
 from nnadapter.reports.reading import read_report
 from nnadapter.reports.rendering.renderers import FORMATS, formats_of
-from nnadapter.torch.loading import load_named, names_module
 
 _ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
 
@@ -83,7 +83,7 @@ def report(
         _write(what_if_text(models, on, shapes, chosen, form), output)
         return
     model = _only(models)
-    source = load_named(model) if names_module(model) else model
+    source = converted(model, chosen)
     if old is not None and not FORMATS[form].shows_difference:
         able = ", ".join(name for name, each in FORMATS.items() if each.shows_difference)
         raise click.BadParameter(f"format {form} shows no differences; take one of {able}", param_hint="--diff")

@@ -102,9 +102,7 @@ def run(
     click.echo(to_json(facts.to_dict()) if form == "json" else to_text(facts))
 
 
-def _run(
-    model: str | bytes, devices: list[DeviceRequest] | None, options: nnadapter.Options, feed: Feed, repeat: int
-) -> _Ran:
+def _run(model: Any, devices: list[DeviceRequest] | None, options: nnadapter.Options, feed: Feed, repeat: int) -> _Ran:
     started = time.perf_counter()
     with progress("loading and compiling"):
         session = nnadapter.InferenceSession(model, devices=devices, options=options)

@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from nnadapter.cli.command import ModelCommand
+from nnadapter.cli.inputs import converted
 from nnadapter.cli.parameters import (
     Shapes,
     placing,
@@ -80,10 +82,11 @@ def serve(
     from nnadapter.ray.serving.starting import served
 
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
+    chosen = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)
     settings: dict[str, Any] = {
         "devices": None if is_ready else requests(devices, options),
-        "options": replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir),
-        "name": name,
+        "options": chosen,
+        "name": name or Path(model).stem,
         "max_batch_size": batch,
         "replicas": replicas,
         "deadline_s": deadline,
@@ -95,7 +98,7 @@ def serve(
     with ExitStack() as stack:
         stack.enter_context(_stopped_by_signals())
         with prints_to_stderr(), progress("starting"):
-            address = stack.enter_context(served(model, host=host, port=port, **settings))
+            address = stack.enter_context(served(converted(model, chosen), host=host, port=port, **settings))
         click.echo(address)
         with prints_to_stderr():
             with suppress(KeyboardInterrupt):  # the usual end of a server

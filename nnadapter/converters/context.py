@@ -28,6 +28,7 @@ class Mark:
 
     builder: tuple[int, int]
     operands: int
+    guessed: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,11 +93,12 @@ class ConversionContext(GraphValues):
 
     def mark(self) -> Mark:
         """Return what `undo` needs to come back to where the model is now."""
-        return Mark(self.builder.mark(), len(self._operands))
+        return Mark(self.builder.mark(), len(self._operands), self.guessed)
 
     def undo(self, mark: Mark) -> None:
-        """Forget everything that was added since `mark`."""
+        """Forget everything that was added since `mark`, and guessed."""
         self.builder.undo(mark.builder)
+        self.guessed = mark.guessed
         for name in self._node.outputs:
             self._computed.pop(name, None)
         first, _ = mark.builder

@@ -169,7 +169,7 @@ class ConversionTracing:
             self._values,
             ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
             self._sizes,
-            typed_names=self._shapes.keys(),
+            typed_names=self._shapes.keys() | _fixed_values(prepared) if is_open else self._shapes.keys(),
             takes_sizes=is_open,
         )
 
@@ -197,7 +197,10 @@ class ConversionTracing:
         )
 
     def opened(self, apart: frozenset[str]) -> OpenConversion | None:
-        """The model for any sizes; None where a dimension is known only for these shapes."""
+        """The model for any sizes; None where a dimension is known only for these shapes.
+
+        Nodes that cannot be converted are left out, as long as no other one goes by the sizes of what they make.
+        """
         conversion = self._converted(apart)
         if conversion is None:
             return None
@@ -225,7 +228,8 @@ class ConversionTracing:
         except Refusal:
             return None
         conversion = growing.finish()
-        return None if self._context.guessed or not all(conversion.verdicts) else conversion
+        is_whole = self._is_open or all(conversion.verdicts)
+        return conversion if is_whole and not self._context.guessed else None
 
     def _dimensions(self, name: str, shape: tuple[int, ...]) -> tuple[Any, ...]:
         declared = self._prepared.graph.value(name).shape
@@ -327,6 +331,11 @@ class ConversionTracing:
         for name, dimensions in self._shapes.items():
             if name not in conversion.operand_of:
                 yield name, dimensions
+
+
+def _fixed_values(prepared: Prepared) -> Set[str]:
+    """Values that have the same shape whatever those of inputs are."""
+    return {name for name, value in prepared.values.items() if value.static_shape is not None}
 
 
 def _of_copies(

@@ -34,7 +34,8 @@ from nnadapter.rules.values import Limits
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
 
-_AT_ALL_SHAPES = AT_ALL_SHAPES | {Reason.RULE}
+_AT_ALL_SHAPES = AT_ALL_SHAPES | {Reason.RULE, Reason.DATA_DEPENDENT_SHAPE, Reason.DYNAMIC_SHAPE}
+"""What nobody knows of sizes at some shapes of inputs is taken as unknown at all."""
 
 
 class RefusedHere(Unsupported):
@@ -72,12 +73,14 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
         return _refused(f"output {parts.sized_outputs[0]!r} follows from the shapes of inputs alone")
     takes_ir = {device.name for device in setting.devices if device.takes_ir}
     conversion = open_conversion(model) if takes_ir else None
-    if takes_ir and conversion is None:
+    if conversion is None and any(step.device in takes_ir for step in plan.steps):
         return _refused("how the sizes of its values follow from those of inputs is not known for all of them")
     segments: list[_OpenSegment] = []
     for step in plan.steps:
         device = setting.by_name[step.device]
         if conversion is not None and device.takes_ir:
+            if not all(conversion.conversion.verdicts[node] for node in step.nodes):
+                return _refused(f"segment {step.segment} is converted for these sizes alone")
             segments.append(_ir_segment(device, step, conversion))
             continue
         if calls_among(device.kernels, step.nodes, model.graph, model.conversion):

@@ -91,7 +91,7 @@ class OpenPlan:
     def broken(self, shapes: Shapes) -> str:
         """Why it does not hold at these shapes."""
         sizes = None if self.opening is None else self.opening.sizes
-        return "" if sizes is None else sizes.broken(shapes)
+        return (sizes.broken(shapes) if sizes is not None else "") or "other nodes are left to run"
 
     def _is_within(self, looked: _Looked, shapes: Shapes) -> bool:
         if looked.bounds.hold(shapes):
@@ -138,8 +138,11 @@ class OpenPlans:
         self._limit, self._count, self._planned_at = limit, 0, planned_at
         self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
         self._trace = setting.trace
-        self.needs_elements = any(device.accelerates and not device.takes_ir for device in setting.devices)
+        takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
+        self.needs_elements = False in takes_ir
         """A device takes ONNX: tensors without elements have plans of their own, but for a cache at its start."""
+        self._is_made_with_elements = takes_ir == {False}
+        """Beside a device that takes IR, a plan says itself whether it holds where there are no elements."""
         self._made: tuple[OpenPlan, ...] = ()
         """The one used last first."""
         self._reasons: list[str] = []
@@ -155,12 +158,6 @@ class OpenPlans:
         """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
         self._unfilled: Cache[object, bool] = Cache("shapes that are not filled", _MOST_LOOKED_AT)
         """Those that have plans of their own."""
-
-    @property
-    def _wants_more(self) -> bool:
-        """Whether other shapes may have one more: what is looked through alone says nothing of classes."""
-        opening = self._made[0].opening if self._made else None
-        return opening is None or opening.sizes is not None
 
     @property
     def widened(self) -> int:
@@ -316,7 +313,7 @@ class OpenPlans:
             taken = self._take_known(use, known)
             if taken is not None:
                 self._trace.add(SESSION, WAIT, "wait for a plan that another thread makes", asked, {})
-            if taken is not None or self._gives_up or not self._wants_more:
+            if taken is not None or self._gives_up:
                 return taken
             if self._unfilled.get(tuple(known.values())):
                 return None
@@ -387,8 +384,8 @@ class OpenPlans:
         )
 
     def _with_elements(self, shapes: Shapes) -> Shapes:
-        """The shapes at which a plan is made: where a device takes ONNX, as if a cache at its start had grown."""
-        if not self.needs_elements:
+        """The shapes at which a plan is made: for devices that take ONNX, as if a cache at its start had grown."""
+        if not self._is_made_with_elements:
             return shapes
         return {name: tuple(size or 1 for size in shape) for name, shape in shapes.items()}
 

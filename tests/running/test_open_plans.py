@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from tests.models import HEAD, numbers, parse
+from tests.models import HEAD, numbers, parse, run_whole
 from tests.open_ir_driver import DOINGS, Doings, Gate
 
 RELU = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ y = Relu (x) }}"
@@ -71,3 +71,27 @@ def test_the_first_plan_for_many_shapes_is_made_of_the_one_that_there_is(tmp_pat
             agrees(session, count)
     events = json.loads(trace.read_text())["traceEvents"]
     assert [event["name"] for event in events].count("judge") == judged
+
+
+CACHE = f"""{HEAD} g (float[n, 4] x, float[p, 4] past) => (float[q, 4] present, float[n, q] y) {{
+    present = Concat<axis = 0> (past, x)
+    turned = Transpose (present)
+    y = MatMul (x, turned)
+}}"""
+
+
+def test_prompts_share_a_plan_where_one_device_takes_onnx_and_another_ir():
+    """A plan made as if the cache had grown does not hold for an empty one there, and was made for each prompt anew."""
+    pytest.importorskip("openvino")
+    model = parse(CACHE)
+    options = nna.Options(fallback="allow")
+    with nna.InferenceSession(model, devices=["openvino", "fake_npu"], options=options) as session:
+        for prompt in (7, 5, 7, 6, 9, 8):
+            past = np.zeros((0, 4), np.float32)
+            for length in (prompt, 1, 1):
+                feed = {"x": numbers(length, 4, seed=length), "past": past}
+                got, wanted = session.run(None, feed), run_whole(model, feed)
+                for one, other in zip(got, wanted, strict=True):
+                    np.testing.assert_allclose(one, other, atol=1e-5)
+                past = got[0]
+        assert session.report().plans.made <= 3

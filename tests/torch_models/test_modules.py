@@ -158,6 +158,18 @@ def test_a_report_of_what_the_command_line_names(folder, named):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [("run",), ("compare",), ("compile", "-o", "made.nna"), ("bench", "--rounds", "1")],
+    ids=lambda words: words[0],
+)
+def test_whatever_command_takes_a_model_takes_what_the_command_line_names(folder, monkeypatch, words):
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(main, [words[0], "linear.pt2", *words[1:], "-d", "fake_npu"])
+    assert done.exit_code == 0, done.output
+    assert words[0] != "compile" or (folder / "made.nna").stat().st_size
+
+
+@pytest.mark.parametrize(
     ("named", "said"),
     [
         ("script.py:make_nothing", "is to return a module and its inputs, or an exported program, got int"),

@@ -14,6 +14,7 @@ import onnx
 
 from nnadapter.drivers.openvino.forms import (
     Form,
+    OpenSize,
     OpenSizeError,
     changes_channels,
     is_crossed,
@@ -273,6 +274,14 @@ RESTRICTIONS = (
 )
 """In the order in which they are looked at."""
 OPEN_RESTRICTIONS = (
+    Restriction(
+        "QuantizeLinear",
+        lambda form: (
+            math.prod(form.shape(1)) > 1
+            and any(isinstance(size, OpenSize) for size in form.shape(0)[form.attribute("axis", 1) :][:1])
+        ),
+        "with a scale for each index of an open dimension makes the engine write where it should not",
+    ),
     Restriction(
         "MatMul",
         lambda form: min(len(form.shape(0)), len(form.shape(1))) < 2,

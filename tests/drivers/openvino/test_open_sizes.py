@@ -9,9 +9,10 @@ import pytest
 from onnx import numpy_helper
 
 import nnadapter as nna
+from nnadapter import limits
 from nnadapter.drivers.openvino.verdicts import Whole, judge_open
 from partition.verdict import Reason
-from tests.drivers.openvino.harness import context, fixed, model_of
+from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, parse, run_whole
 
 CACHED = """<ir_version: 10, opset_import: ["" : 17]> g
@@ -183,6 +184,12 @@ def test_a_program_with_open_sizes_is_kept():
             "dynamic_shape",
             "left open",
         ),
+        (
+            "(float[n, c] x) => (uint8[n, c] y) <float[2] s = {0.5, 2}, uint8[2] z = {0, 1}> "
+            "{ y = QuantizeLinear (x, s, z) }",
+            "unsupported_attribute",
+            "for each index of an open dimension",  # it ends the process
+        ),
         ("(float x) => (float y) { y = Mystery (x) }", "unsupported_operation", "fixed sizes alone"),
     ],
 )
@@ -190,6 +197,20 @@ def test_what_is_not_taken_with_open_sizes(text, reason, detail):
     model = model_of(text)
     verdict = judge_open(model.graph.node[0], Whole.of(model, 1 << 12))
     assert not verdict and verdict.reason is Reason(reason) and detail in verdict.detail
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_a_scale_for_each_channel_where_others_are_open(axis):
+    opened, model = (
+        context(),
+        model_of(
+            "(float[n, 2] x) => (uint8[n, 2] y) <float[2] s = {0.5, 2}, uint8[2] z = {0, 1}> "
+            f"{{ y = QuantizeLinear <axis = {axis}> (x, s, z) }}"
+        ),
+    )
+    assert opened.admit(model).verdict
+    x = np.float32([[1, 8], [2, 3.5], [0, 300]])
+    np.testing.assert_array_equal(computed(opened, model, [x])[0], run_whole(model, {"x": x})[0])
 
 
 def test_known_sizes_are_admitted_at_once():
@@ -226,6 +247,37 @@ def test_whichever_run_has_as_many_tokens_as_heads_others_share_a_plan(lengths):
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
         plans = session.report().plans
     assert plans.made <= 3 and plans.sizes.startswith("one plan for all input shapes")
+
+
+CAUSAL = """<ir_version: 10, opset_import: ["" : 17]> g (float[t, 2] x) => (float[t, 2] y, int64[1, k] kept)
+<int64 none = {0}, int64 one = {1}, int64[1] zero = {0}, int64[1] first = {1}, float low = {-9}, float high = {0}> {
+    shape = Shape (x)
+    t = Gather (shape, none)
+    places = Range (none, t, one)
+    row = Unsqueeze (places, zero)
+    column = Unsqueeze (places, first)
+    seen = LessOrEqual (row, column)
+    mask = Where (seen, high, low)
+    turned = Transpose (x)
+    product = MatMul (x, turned)
+    masked = Add (product, mask)
+    weights = Softmax (masked)
+    y = MatMul (weights, x)
+    sums = ReduceSum <keepdims = 0> (x, first)
+    kept = NonZero (sums)
+}"""
+
+
+def test_a_plan_for_sizes_of_which_too_much_would_be_folded_is_not_the_last_one(monkeypatch):
+    """One that was made at a length whose mask is not folded holds for such lengths alone."""
+    monkeypatch.setattr(limits, "FOLDED_BYTES_PER_SHAPE", 1 << 12)
+    model = parse(CAUSAL)
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        for length in (5, 90, 6, 7, 95, 8, 9, 91):
+            feed = {"x": numbers(length, 2, seed=length)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
+        plans = session.report().plans
+    assert plans.made <= 4 and "one more when other nodes are left to run" in plans.sizes
 
 
 def test_shapes_that_are_refused_one_after_the_other_end_the_search():
