@@ -76,7 +76,7 @@ def commands(path):
     ]
 
 
-@for_every(path=PAGES)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_commands_have_the_options_that_are_named(path):
     for name, *arguments in commands(path):
         command = main.get_command(None, name)
@@ -85,7 +85,7 @@ def test_commands_have_the_options_that_are_named(path):
         command.make_parser(click.Context(command, **main.context_settings)).parse_args(arguments)
 
 
-@for_every(path=PAGES)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_what_examples_import_is_there(path):
     for block in blocks(path.read_text(encoding="utf-8"), "python"):
         for node in ast.walk(ast.parse(block)):
@@ -94,7 +94,7 @@ def test_what_examples_import_is_there(path):
                 assert [each.name for each in node.names if not hasattr(module, each.name)] == [], node.module
 
 
-@for_every(path=PAGES)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_options_that_are_named_exist(path):
     named = re.findall(r"\bOptions\((\w+)=", path.read_text(encoding="utf-8"))
     assert set(named) <= {field.name for field in dataclasses.fields(nna.Options)}

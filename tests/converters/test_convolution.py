@@ -5,7 +5,6 @@ from nnadapter.converters import OnnxNode, convert_graph
 from partition.graph import Value
 from partition.verdict import Reason
 from tests.converters.single_node import check, convert, floats, make, opsets, reason
-from tests.every import for_every
 
 _PICTURES = [
     {},
@@ -18,7 +17,9 @@ _PICTURES = [
 ]
 
 
-@for_every(opset=opsets("Conv"), attributes=_PICTURES, constant=[[], [1, 2]])
+@pytest.mark.parametrize("constant", [[], [1, 2]])
+@pytest.mark.parametrize("attributes", _PICTURES)
+@pytest.mark.parametrize("opset", opsets("Conv"))
 def test_conv_of_pictures(opset, attributes, constant):
     inputs = [floats(2, 3, 8, 7), floats(4, 3, 3, 2, seed=1), floats(4, seed=2)]
     check("Conv", opset, inputs, attributes, constant=constant, tolerance=1e-5)
@@ -50,7 +51,8 @@ _SPREADS = [
 ]
 
 
-@for_every(opset=opsets("ConvTranspose"), attributes=_SPREADS)
+@pytest.mark.parametrize("attributes", _SPREADS)
+@pytest.mark.parametrize("opset", opsets("ConvTranspose"))
 def test_conv_transpose_of_pictures(opset, attributes):
     inputs = [floats(2, 3, 5, 4), floats(3, 4, 3, 3, seed=1), floats(4, seed=2)]
     check("ConvTranspose", opset, inputs, attributes, constant=[1, 2], tolerance=1e-5)

@@ -79,7 +79,8 @@ def test_gelu(approximate):
     check("Gelu", 20, [floats(4, 5) * 4], {"approximate": approximate}, tolerance=1e-6)
 
 
-@for_every(opset=opsets("Cast"), to=["int32", "float16", "bool", "uint8", "float64"])
+@pytest.mark.parametrize("to", ["int32", "float16", "bool", "uint8", "float64"])
+@pytest.mark.parametrize("opset", opsets("Cast"))
 def test_cast(opset, to):
     code = {"int32": 6, "float16": 10, "bool": 9, "uint8": 2, "float64": 11}[to]
     check("Cast", opset, [np.abs(floats(4, 5)) * 4], {"to": code}, tolerance=0)
@@ -104,11 +105,9 @@ def test_clip_with_attributes(attributes):
     check("Clip", 7, [floats(4, 5)], attributes, tolerance=0)
 
 
-@for_every(
-    opset=opsets("Clip", 11),
-    constant=[True, False],
-    bounds=[(None, None), (-0.5, None), (None, 0.5), (-0.5, 0.5), (0.5, -0.5)],
-)
+@pytest.mark.parametrize("bounds", [(None, None), (-0.5, None), (None, 0.5), (-0.5, 0.5), (0.5, -0.5)])
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("opset", opsets("Clip", 11))
 def test_clip_with_inputs(opset, constant, bounds):
     limits = [None if bound is None else np.array(bound, np.float32) for bound in bounds]
     present = [index for index, limit in enumerate(limits, 1) if limit is not None]

@@ -5,7 +5,6 @@ from onnx import helper
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, convert, floats, make, opsets, reason
-from tests.every import for_every
 
 
 @pytest.mark.parametrize("opset", opsets("Constant"))
@@ -46,15 +45,14 @@ def test_shape_of_some_axes(start, end):
     check("Shape", 15, [floats(2, 3, 4)], {"start": start, "end": end}, tolerance=0)
 
 
-@for_every(shape=[(2, 3), (), (0, 4)], opset=opsets("Size"))
+@pytest.mark.parametrize("opset", opsets("Size"))
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 4)])
 def test_size(opset, shape):
     check("Size", opset, [floats(*shape)], tolerance=0)
 
 
-@for_every(
-    opset=opsets("ConstantOfShape"),
-    value=[None, np.array([3], np.int32), np.array([True]), np.array([0.5], np.float16)],
-)
+@pytest.mark.parametrize("value", [None, np.array([3], np.int32), np.array([True]), np.array([0.5], np.float16)])
+@pytest.mark.parametrize("opset", opsets("ConstantOfShape"))
 def test_constant_of_shape(opset, value):
     given = {} if value is None else {"value": onnx.numpy_helper.from_array(value)}
     for shape in ([2, 3], [2, 0], []):
@@ -71,11 +69,9 @@ def test_eye_like(opset, attributes):
     check("EyeLike", opset, [floats(3, 4)], attributes, tolerance=0)
 
 
-@for_every(
-    dtype=["int32", "int64", "float32", "float64"],
-    numbers=[(0, 5, 1), (10, 4, -2), (3, 3, 1), (5, 3, 1), (-3, 8, 4)],
-    opset=opsets("Range"),
-)
+@pytest.mark.parametrize("opset", opsets("Range"))
+@pytest.mark.parametrize("numbers", [(0, 5, 1), (10, 4, -2), (3, 3, 1), (5, 3, 1), (-3, 8, 4)])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
 def test_range(opset, numbers, dtype):
     check("Range", opset, [np.array(number, dtype) for number in numbers], constant=[0, 1, 2], tolerance=1e-6)
 

@@ -3,7 +3,6 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, floats, opsets, reason
-from tests.every import for_every
 
 
 @pytest.mark.parametrize("axis", [0, 2])
@@ -23,7 +22,10 @@ def test_gather_elements(opset):
     check("GatherElements", opset, [floats(3, 4), indices], {"axis": 0}, tolerance=0)
 
 
-@for_every(opset=opsets("ArgMax"), op_type=["ArgMax", "ArgMin"], axis=[0, 1], keepdims=[0, 1])
+@pytest.mark.parametrize("keepdims", [0, 1])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("opset", opsets("ArgMax"))
 def test_arguments(op_type, opset, axis, keepdims):
     check(op_type, opset, [floats(3, 4, 5)], {"axis": axis, "keepdims": keepdims}, tolerance=0)
 

@@ -3,10 +3,11 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, floats, opsets, reason, reason_by_type
-from tests.every import for_every
 
 
-@for_every(constant=[True, False], upper=[0, 1], k=[None, 0, 1, -2, 5, -5])
+@pytest.mark.parametrize("k", [None, 0, 1, -2, 5, -5])
+@pytest.mark.parametrize("upper", [0, 1])
+@pytest.mark.parametrize("constant", [True, False])
 def test_trilu(constant, upper, k):
     inputs = [floats(2, 3, 4)] if k is None else [floats(2, 3, 4), np.array(k)]
     conversion = check("Trilu", 14, inputs, {"upper": upper}, constant=[1] * (constant and k is not None), tolerance=0)

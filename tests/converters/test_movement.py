@@ -7,14 +7,14 @@ from nnadapter.converters.movement import resolve_shape
 from nnadapter.onnx.refusal import Refusal
 from partition.verdict import Reason
 from tests.converters.single_node import check, floats, opsets, reason
-from tests.every import for_every
 
 
 def _integers(*values):
     return np.array(values, np.int64)
 
 
-@for_every(opset=opsets("Reshape"), shape=[(6, 4), (-1,), (0, -1), (2, 0, 2, 2), (4, 3, -1)])
+@pytest.mark.parametrize("shape", [(6, 4), (-1,), (0, -1), (2, 0, 2, 2), (4, 3, -1)])
+@pytest.mark.parametrize("opset", opsets("Reshape"))
 def test_reshape(opset, shape):
     check("Reshape", opset, [floats(2, 3, 4), _integers(*shape)], constant=[1], tolerance=0)
 

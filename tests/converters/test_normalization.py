@@ -10,9 +10,9 @@ def _statistics(channels):
     return [floats(channels, seed=seed) for seed in (1, 2, 3)] + [np.abs(floats(channels, seed=4)) + 0.1]
 
 
-@for_every(
-    opset=opsets("BatchNormalization"), attributes=[{}, {"epsilon": 1e-2}], shape=[(2, 3), (2, 3, 4), (2, 3, 4, 5)]
-)
+@pytest.mark.parametrize("shape", [(2, 3), (2, 3, 4), (2, 3, 4, 5)])
+@pytest.mark.parametrize("attributes", [{}, {"epsilon": 1e-2}])
+@pytest.mark.parametrize("opset", opsets("BatchNormalization"))
 def test_batch_normalization(opset, attributes, shape):
     inputs = [floats(*shape), *_statistics(3)]
     check("BatchNormalization", opset, inputs, attributes, constant=[1, 2, 3, 4], tolerance=1e-5)

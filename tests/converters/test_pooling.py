@@ -3,7 +3,6 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, convert, expected, floats, make, opsets, reason
-from tests.every import for_every
 
 _ATTRIBUTES = [
     {},
@@ -19,11 +18,9 @@ _CEILED = [
 _STARTING_IN_PADDING = {"kernel_shape": [3, 2], "ceil_mode": 1, "strides": [3, 2], "pads": [0, 1, 1, 1]}
 
 
-@for_every(
-    opset=sorted({*opsets("MaxPool"), *opsets("AveragePool")}),
-    op_type=["MaxPool", "AveragePool"],
-    attributes=_ATTRIBUTES,
-)
+@pytest.mark.parametrize("attributes", _ATTRIBUTES)
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("opset", sorted({*opsets("MaxPool"), *opsets("AveragePool")}))
 def test_windows(op_type, opset, attributes):
     check(op_type, opset, [floats(2, 3, 8, 7)], {"kernel_shape": [3, 2], **attributes}, tolerance=1e-6)
 
@@ -77,7 +74,9 @@ def test_indices_are_made_only_where_somebody_reads_them():
     assert [operation.type for operation in convert(model).model.operations] == ["MAX_POOL_2D"]
 
 
-@for_every(opset=opsets("MaxPool", 8), shape=[(2, 3, 7), (2, 3, 6, 7), (2, 2, 4, 5, 4)], storage_order=[0, 1])
+@pytest.mark.parametrize("storage_order", [0, 1])
+@pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 6, 7), (2, 2, 4, 5, 4)])
+@pytest.mark.parametrize("opset", opsets("MaxPool", 8))
 def test_indices(opset, shape, storage_order):
     x = np.random.default_rng(0).integers(0, 4, shape).astype(np.float32)  # so that many are equal
     rank = len(shape) - 2
@@ -104,7 +103,9 @@ def test_average_over_volumes_with_everything(ceil_mode, count_include_pad):
     check("AveragePool", 19, [floats(1, 2, 6, 7, 5)], attributes, tolerance=1e-5)
 
 
-@for_every(opset=opsets("LpPool"), attributes=_ATTRIBUTES, p=[1, 2, 3])
+@pytest.mark.parametrize("p", [1, 2, 3])
+@pytest.mark.parametrize("attributes", _ATTRIBUTES)
+@pytest.mark.parametrize("opset", opsets("LpPool"))
 def test_p_norms(opset, attributes, p):
     check("LpPool", opset, [floats(2, 3, 8, 7)], {"kernel_shape": [3, 2], "p": p, **attributes}, tolerance=1e-5)
 

@@ -8,7 +8,6 @@ import nnadapter as nna
 from partition.verdict import Reason
 from tests.converters.quantized_nodes import check_on_device, integers, scale
 from tests.converters.single_node import check, expected, floats, opsets, refusal
-from tests.every import for_every
 
 
 def types(conversion):
@@ -25,7 +24,8 @@ def test_quantize_linear_is_one_operation(opset, zero_point):
     assert types(conversion) == ["QUANTIZE"]
 
 
-@for_every(dtype=["uint8", "int8", "int32"], opset=opsets("DequantizeLinear", last=25))
+@pytest.mark.parametrize("opset", opsets("DequantizeLinear", last=25))
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int32"])
 def test_dequantize_linear_is_a_cast_of_nothing_and_one_operation(opset, dtype):
     values = np.arange(0, 120, 7).astype(dtype)
     zero_point = np.array(0 if dtype == "int32" else 11, dtype)

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from partition.verdict import Reason
 from tests.converters.quantized_nodes import SCALES, check_on_device, integers, scale
 from tests.converters.single_node import refusal
-from tests.every import for_every
 
 PAIRS = [("uint8", "int8"), ("uint8", "uint8"), ("int8", "int8")]
 
@@ -26,15 +25,16 @@ def convolution(dtypes=("uint8", "int8"), image=(1, 4, 7, 6), filter_=(6, 4, 3, 
     return inputs
 
 
-@for_every(
-    attributes=[
+@pytest.mark.parametrize("dtypes", PAIRS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(
+    "attributes",
+    [
         {},
         {"pads": [1, 2, 0, 1], "strides": [2, 1]},
         {"dilations": [2, 2]},
         {"auto_pad": "SAME_UPPER", "strides": [2, 2]},
     ],
-    bias=[True, False],
-    dtypes=PAIRS,
 )
 def test_qlinear_conv(dtypes, bias, attributes):
     inputs = convolution(dtypes, bias=bias)

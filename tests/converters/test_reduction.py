@@ -33,7 +33,8 @@ def test_reductions(case, axes, keepdims):
 _NOTHING = {"ReduceL1": np.abs, "ReduceL2": np.abs, "ReduceLogSum": np.log, "ReduceSumSquare": np.square}
 
 
-@for_every(op_type=_OPS, axes=[None, []])
+@pytest.mark.parametrize("axes", [None, []])
+@pytest.mark.parametrize("op_type", _OPS)
 def test_reduction_over_nothing(op_type, axes):
     x = np.abs(floats(2, 3, 4)) + 0.1
     wanted = _NOTHING.get(op_type, lambda value: value)(x)

@@ -50,12 +50,16 @@ def test_nearest_by_scales(opset, scales, coordinates, nearest_mode):
     _check(opset, attributes, _scales(*scales), tolerance=0)
 
 
-@for_every(opset=opsets("Resize", 11), scales=_SCALES, coordinates=_COORDINATES)
+@pytest.mark.parametrize("coordinates", _COORDINATES)
+@pytest.mark.parametrize("scales", _SCALES)
+@pytest.mark.parametrize("opset", opsets("Resize", 11))
 def test_linear_by_scales(opset, scales, coordinates):
     _check(opset, {"coordinate_transformation_mode": coordinates, "mode": "linear"}, _scales(*scales))
 
 
-@for_every(opset=opsets("Resize", 11), sizes=[(2, 3, 8, 10), (2, 3, 3, 7), (2, 3, 1, 1)], mode=["nearest", "linear"])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+@pytest.mark.parametrize("sizes", [(2, 3, 8, 10), (2, 3, 3, 7), (2, 3, 1, 1)])
+@pytest.mark.parametrize("opset", opsets("Resize", 11))
 def test_by_sizes(opset, sizes, mode):
     _check(opset, {"mode": mode}, sizes=np.array(sizes))
 

@@ -3,7 +3,6 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, expected, floats, make, opsets, reason
-from tests.every import for_every
 
 _OLD = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}
 
@@ -13,24 +12,20 @@ def _grid(*shape):
     return np.random.default_rng(1).uniform(-1.7, 1.7, shape).astype(np.float32)
 
 
-@for_every(
-    opset=opsets("GridSample"),
-    mode=["linear", "nearest", "cubic"],
-    padding_mode=["zeros", "border", "reflection"],
-    align_corners=[0, 1],
-)
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+@pytest.mark.parametrize("opset", opsets("GridSample"))
 def test_grid_sample(opset, mode, padding_mode, align_corners):
     name = _OLD[mode] if opset < 20 else mode
     attributes = {"mode": name, "padding_mode": padding_mode, "align_corners": align_corners}
     check("GridSample", opset, [floats(2, 3, 4, 6), _grid(2, 3, 5, 2)], attributes, tolerance=2e-4)
 
 
-@for_every(
-    opset=opsets("GridSample", 20),
-    mode=["linear", "nearest"],
-    padding_mode=["zeros", "border", "reflection"],
-    align_corners=[0, 1],
-)
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("padding_mode", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("opset", opsets("GridSample", 20))
 def test_grid_sample_of_volumes(opset, mode, padding_mode, align_corners):
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
     check("GridSample", opset, [floats(2, 2, 3, 4, 5), _grid(2, 2, 3, 2, 3)], attributes, tolerance=2e-4)

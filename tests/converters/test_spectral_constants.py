@@ -3,12 +3,13 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, reason
-from tests.every import for_every
 
 _WINDOWS = ["BlackmanWindow", "HammingWindow", "HannWindow"]
 
 
-@for_every(op_type=_WINDOWS, periodic=[0, 1], size=[1, 2, 9, 400])
+@pytest.mark.parametrize("size", [1, 2, 9, 400])
+@pytest.mark.parametrize("periodic", [0, 1])
+@pytest.mark.parametrize("op_type", _WINDOWS)
 def test_window(op_type, periodic, size):
     if size == 1 and not periodic:
         return  # 0 / 0 in the definition

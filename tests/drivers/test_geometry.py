@@ -11,7 +11,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from nnadapter.drivers import geometry
 from nnadapter.ir import DataType, ModelBuilder, NamedOperation, OperandType
 from nnadapter.ir.definition import by_definition
-from tests.every import for_every
 from tests.models import numbers
 
 
@@ -78,7 +77,8 @@ MODES = ("half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel", "hal
 SIZES = [((5, 4), (8, 9)), ((7, 6), (3, 1)), ((3, 1), (3, 4)), ((5, 5), (5, 5))]
 
 
-@for_every(nearest=["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"], mode=MODES)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("nearest", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
 def test_nearest(mode, nearest):
     for before, after in SIZES:
         x = numbers(1, 2, *before)

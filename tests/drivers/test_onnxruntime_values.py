@@ -10,12 +10,12 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.onnxruntime.values import _packed, _unpacked
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
-from tests.every import for_every
 
 NAMES = ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4", "int2", "uint2"]
 
 
-@for_every(shape=[(), (0,), (1,), (3,), (2, 5)], name=[*NAMES, "float4_e2m1fn", "float32", "int64"])
+@pytest.mark.parametrize("name", [*NAMES, "float4_e2m1fn", "float32", "int64"])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3,), (2, 5)])
 def test_bytes_are_those_of_onnx(name, shape):
     array = np.random.default_rng(0).integers(-2, 2, shape).astype(np.float32).astype(np.dtype(name))
     packed = _packed(array)

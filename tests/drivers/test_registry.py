@@ -11,7 +11,6 @@ from nnadapter.drivers.common_names import COMMON_NAMES
 from nnadapter.drivers.execution_providers.names import SUPPLIERS
 from nnadapter.drivers.interface import Device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
-from tests.every import for_every
 
 
 def rows():
@@ -85,7 +84,7 @@ def test_a_device_that_is_here_is_said_to_be(monkeypatch):
         registry.open_device("gpu")
 
 
-@for_every(name=sorted(set(chain.from_iterable(COMMON_NAMES.values()))))
+@pytest.mark.parametrize("name", sorted(set(chain.from_iterable(COMMON_NAMES.values()))))
 def test_devices_that_are_meant_are_ones_that_are_offered(name):
     driver, _, rest = name.partition(":")
     assert driver in registry.sources()

@@ -20,7 +20,6 @@ from nnadapter.ir import (
     submodel,
     verify,
 )
-from tests.every import for_every
 
 _VECTOR = OperandType(DataType.FLOAT32, (3,))
 
@@ -100,7 +99,7 @@ _CASES = {
 }
 
 
-@for_every(case=_CASES)
+@pytest.mark.parametrize("case", _CASES)
 def test_contradictions_are_found(case: str):
     model, message = _CASES[case]
     with pytest.raises(InvalidModelError, match=message):

@@ -9,7 +9,6 @@ from nnadapter.drivers.fake_npu.kernels import attention
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.definition import by_definition
 from tests.drivers.fake_npu.harness import close, floats, model_of, run, run_model, type_of
-from tests.every import for_every
 
 
 def _agrees(type_, arrays, attributes, **options):
@@ -122,7 +121,10 @@ def test_linear_attention(heads, rule, decay, rate, past):
     _agrees("LINEAR_ATTENTION", arrays, attributes)
 
 
-@for_every(length=[1, 2, 7], bias=[True, False], past=[True, False], activation=["none", "swish"])
+@pytest.mark.parametrize("activation", ["none", "swish"])
+@pytest.mark.parametrize("past", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 7])
 def test_causal_convolution(length, bias, past, activation):
     optional = [floats(3, seed=2) if bias else None, floats(2, 3, 3, seed=3) if past else None]
     _agrees("CAUSAL_CONV", [floats(2, 3, length), floats(3, 1, 4, seed=1), *optional], {"activation": activation})

@@ -13,7 +13,6 @@ from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, Outline
 from nnadapter.drivers.fake_npu.kernels.winograd import pack_winograd_filter
 from nnadapter.ir.definition import by_definition
 from tests.drivers.fake_npu.harness import close, context, floats, kernels_of, model_of, oracle, run, run_model
-from tests.every import for_every
 
 CONVOLUTIONS = {
     "plain": ((3, 3), (1, 1), (1, 1, 1, 1), (1, 1), 1, 5),
@@ -32,7 +31,9 @@ CONVOLUTIONS = {
 }
 
 
-@for_every(computed=[False, True], bias=[True, False], case=CONVOLUTIONS.values())
+@pytest.mark.parametrize("case", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("computed", [False, True], ids=["constant", "computed"])
 def test_convolution(case, bias, computed):
     kernel, strides, pads, dilations, group, outputs = case
     arrays = [floats(2, 8, 13, 11), floats(outputs, 8 // group, *kernel, seed=1)]
@@ -185,7 +186,9 @@ TRANSPOSED = {
 }
 
 
-@for_every(computed=[False, True], bias=[True, False], case=TRANSPOSED.values())
+@pytest.mark.parametrize("case", TRANSPOSED.values(), ids=TRANSPOSED)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("computed", [False, True], ids=["constant", "computed"])
 def test_transposed_convolution(case, bias, computed):
     kernel, strides, pads, dilations, group, output_padding = case
     arrays = [floats(2, 6, 9, 7), floats(6, 4 // group, *kernel, seed=1)]

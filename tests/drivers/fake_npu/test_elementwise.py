@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.drivers.fake_npu.harness import close, floats, oracle, run
-from tests.every import for_every
 
 UNARY = {
     "ABS": "Abs",
@@ -169,10 +168,8 @@ def test_modulo():
     close(run("MOD", [floats(9), floats(9, seed=1)], {"fmod": True}), np.fmod(floats(9), floats(9, seed=1)), 0)
 
 
-@for_every(
-    target=["float32", "float16", "int8", "uint8", "int32", "int64", "bool"],
-    source=["float32", "float16", "int8", "uint8", "int32", "int64", "bool"],
-)
+@pytest.mark.parametrize("source", ["float32", "float16", "int8", "uint8", "int32", "int64", "bool"])
+@pytest.mark.parametrize("target", ["float32", "float16", "int8", "uint8", "int32", "int64", "bool"])
 def test_cast(source, target):
     x = np.array([0, 1, 2.6, 100.9], np.float32).astype(source)
     np.testing.assert_array_equal(run("CAST", [x], {"to": target}), x.astype(target))

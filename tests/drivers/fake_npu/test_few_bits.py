@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from nnadapter.ir.deferred import DeferredArray
 from nnadapter.ir.traced_arrays import ArrayTrace, applied
 from nnadapter.ir.unpacking import unpacked_weight
 from tests.drivers.fake_npu.against_definition import agrees
-from tests.every import for_every
 
 RANDOM = np.random.default_rng(3)
 
@@ -21,7 +21,9 @@ def reals(*shape, dtype="float32"):
     return RANDOM.standard_normal(shape).astype(dtype)
 
 
-@for_every(constants=[(1, 2, 3, 4), (1,), ()], bits=[2, 4, 8], points=["none", "packed", "reals"])
+@pytest.mark.parametrize("points", ["none", "packed", "reals"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("constants", [(1, 2, 3, 4), (1,), ()], ids=["constant", "weight", "computed"])
 def test_products(bits, points, constants):
     blocks = -(-70 // 32)
     zero_point = {"none": None, "packed": packed(5, -(-blocks * bits // 8)), "reals": reals(5, blocks)}[points]

@@ -6,7 +6,6 @@ import pytest
 from onnx import TensorProto, helper
 
 import nnadapter as nna
-from tests.every import for_every
 
 _GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 _STEPS, _BATCH, _FEATURES, _UNITS = 5, 3, 4, 6
@@ -66,11 +65,9 @@ def _compare(op_type, optional=(), opset=22, tolerance=2e-5, **attributes):
 _ALL = ("B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-@for_every(
-    op_type=_GATES,
-    direction=["forward", "reverse", "bidirectional"],
-    optional=[(), ("B",), ("B", "initial_h"), ("sequence_lens",), _ALL],
-)
+@pytest.mark.parametrize("optional", [(), ("B",), ("B", "initial_h"), ("sequence_lens",), _ALL])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op_type", _GATES)
 def test_directions_and_optional_inputs(op_type, direction, optional):
     _compare(op_type, optional, direction=direction)
 
@@ -86,7 +83,8 @@ def test_clip_limits_what_functions_are_given(op_type):
     _compare(op_type, ("B", "initial_h"), clip=0.3)
 
 
-@for_every(op_type=_GATES, function=_FUNCTIONS)
+@pytest.mark.parametrize("function", _FUNCTIONS)
+@pytest.mark.parametrize("op_type", _GATES)
 def test_functions_of_gates(op_type, function):
     count = {"LSTM": 3, "GRU": 2, "RNN": 1}[op_type]
     # ONNX Runtime's Softplus overflows, so it gets no gate that lets states grow.

@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from nnadapter.ir.passes import PASSES
-from tests.every import for_every
 from tests.ir.passes.program import Program, check, random, types
 
 _FUSE = PASSES["fuse_attention"]
@@ -21,7 +20,9 @@ def _attention(program, scale="MUL", factor=0.5, mask=None, guard=False, axis=3)
     return program("MAT_MUL", weights, program.v)
 
 
-@for_every(scale=["MUL", "DIV", None], mask=[None, (4, 6), (2, 1, 1, 6), (6,)], guard=[True, False])
+@pytest.mark.parametrize("guard", [True, False])
+@pytest.mark.parametrize("mask", [None, (4, 6), (2, 1, 1, 6), (6,)])
+@pytest.mark.parametrize("scale", ["MUL", "DIV", None])
 def test_attention(scale, mask, guard):
     program = Program(**_SHAPES)
     result = _attention(program, scale, mask=None if mask is None else random(1, *mask), guard=guard)

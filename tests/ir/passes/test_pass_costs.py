@@ -3,6 +3,7 @@
 from functools import cache, partial
 
 import numpy as np
+import pytest
 
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
@@ -52,7 +53,7 @@ def built(chain, count):
     return build(CHAINS[chain], count)
 
 
-@for_every(name=PASSES)
+@pytest.mark.parametrize("name", PASSES)
 def test_one_value_that_thousands_read_takes_linear_work(name):
     assert growth(lambda count: partial(PASSES[name], fan(count)), SMALL) < LINEAR
 

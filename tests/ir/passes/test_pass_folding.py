@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from nnadapter.ir.passes import PASSES
-from tests.every import for_every
 from tests.ir.passes.program import Program, check, random, types
 
 BATCH = PASSES["fuse_batch_normalization"]
@@ -59,7 +58,9 @@ def test_batch_normalization_with_run_time_statistics_stays():
     assert BATCH(model) is model
 
 
-@for_every(host_type=HOSTS, type_=["MUL", "ADD", "SUB"], shape=[(6, 1, 1), (1, 6, 1, 1), (), (1,), (1, 1, 1, 1)])
+@pytest.mark.parametrize("shape", [(6, 1, 1), (1, 6, 1, 1), (), (1,), (1, 1, 1, 1)])
+@pytest.mark.parametrize("type_", ["MUL", "ADD", "SUB"])
+@pytest.mark.parametrize("host_type", HOSTS)
 def test_a_constant_per_channel_goes_into_the_host(host_type, type_, shape):
     program = Program(x=(2, 4, 5, 5))
     y = program(type_, host(program, host_type), random(4, *shape))

@@ -9,7 +9,6 @@ from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.passes import run_passes
 from nnadapter.ir.passes.reduce_rank import reduce_rank
 from nnadapter.ir.text import to_text
-from tests.every import for_every
 from tests.ir.passes.program import Program, check, random, types
 
 SHAPE = (2, 3, 4, 5, 6)
@@ -61,7 +60,8 @@ def one(type_):
     return program.finish(*(program("ABS", each) for each in made))
 
 
-@for_every(type_=UNARY, largest=[4, 5])
+@pytest.mark.parametrize("largest", [4, 5])
+@pytest.mark.parametrize("type_", UNARY)
 def test_operations_with_fewer_dimensions(type_, largest):
     reduce = partial(reduce_rank, largest=largest)
     after = check(reduce, one(type_))

@@ -2,7 +2,6 @@ import pytest
 
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.passes import PASSES, run_passes
-from tests.every import for_every
 from tests.ir.passes.program import Program, check, origins, random, types
 
 SIMPLIFY = PASSES["simplify"]
@@ -70,7 +69,7 @@ def test_dead_operations_go():
     assert indices
 
 
-@for_every(name=PASSES)
+@pytest.mark.parametrize("name", PASSES)
 def test_nothing_to_do_is_the_same_object(name):
     program = Program(x=(2, 3))
     model = program.finish(program("SOFTMAX", program.x, axis=1))

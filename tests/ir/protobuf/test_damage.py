@@ -11,7 +11,6 @@ import pytest
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.ir import DataType, OperandType, Quantization
 from nnadapter.ir.protobuf import from_bytes, load, save, to_bytes
-from tests.every import for_every
 from tests.ir.protobuf.saved_models import FLOAT, changed, network, only, opened, sealed
 from tests.work import calls
 
@@ -156,7 +155,7 @@ _MODELS = {
 }
 
 
-@for_every(case=_MODELS)
+@pytest.mark.parametrize("case", _MODELS)
 def test_models_that_contradict_themselves(case):
     change, message = _MODELS[case]
     contents, files = changed(network(), change)
