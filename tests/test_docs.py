@@ -28,6 +28,7 @@ from nnadapter.onnx.schemas import is_further
 from nnadapter.plan_files.reading import read_plan
 from nnadapter.rules import read_rules
 from tests import test_layers
+from tests.every import for_every
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -42,7 +43,7 @@ def blocks(text, language):
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("path", [*PAGES, *REFERENCE], ids=lambda path: path.name)
+@for_every(path=[*PAGES, *REFERENCE])
 def test_links_lead_somewhere(path):
     prose = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"\]\(([^)]+)\)", prose):
@@ -53,7 +54,7 @@ def test_links_lead_somewhere(path):
         assert not anchor or anchor in [heading.lower().replace(" ", "-") for heading in headings], target
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@for_every(path=PAGES)
 def test_files_that_are_named_exist(path):
     named = re.findall(
         r"`((?:nnadapter|partition|tests|docs|examples|benchmarks)/[\w./]*)`", path.read_text(encoding="utf-8")

@@ -10,6 +10,8 @@ from types import MappingProxyType
 
 import pytest
 
+from tests.every import for_every
+
 ROOT = Path(__file__).parent.parent
 RANKS = [
     ("partition.verdict", "partition.dtypes", "partition.graph"),
@@ -127,7 +129,7 @@ def row(name: str) -> tuple[int, str]:
     return max(rooms, key=lambda found: len(found[1]))
 
 
-@pytest.mark.parametrize("name", [name for name in modules() if name not in PUBLIC])
+@for_every(name=[name for name in modules() if name not in PUBLIC])
 def test_imports_go_one_way(name):
     rank, room = row(name)
     known = modules()

@@ -3,19 +3,20 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, floats, opsets, reason
+from tests.every import for_every
 
 _SHAPES = [((2, 3), (2, 3)), ((2, 3, 4), (4,)), ((3, 1), (1, 5)), ((), (2, 2)), ((0, 2), (1,))]
 
 
 def _cases(names):
-    return [pytest.param(name, opset, id=f"{name}-{opset}") for name in names for opset in opsets(name)]
+    return [(name, opset) for name in names for opset in opsets(name)]
 
 
-@pytest.mark.parametrize("shapes", _SHAPES)
-@pytest.mark.parametrize(
-    ("op_type", "opset"), _cases(["Add", "Div", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mul", "Sub"])
+@for_every(
+    case=_cases(["Add", "Div", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Mul", "Sub"]), shapes=_SHAPES
 )
-def test_binary(op_type, opset, shapes):
+def test_binary(case, shapes):
+    op_type, opset = case
     check(op_type, opset, [floats(*shapes[0]), floats(*shapes[1], seed=1)], tolerance=1e-6)
 
 

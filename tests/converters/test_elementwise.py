@@ -4,6 +4,7 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, convert, floats, make, opsets, reason
+from tests.every import for_every
 
 _FLOATING = [
     "Cos",
@@ -25,12 +26,12 @@ _SHAPES = [(), (3,), (2, 3, 4, 5), (2, 0)]
 
 
 def _cases(names):
-    return [pytest.param(name, opset, id=f"{name}-{opset}") for name in names for opset in opsets(name)]
+    return [(name, opset) for name in names for opset in opsets(name)]
 
 
-@pytest.mark.parametrize("shape", _SHAPES)
-@pytest.mark.parametrize(("op_type", "opset"), _cases([*_FLOATING, *_SIGNED]))
-def test_unary(op_type, opset, shape):
+@for_every(case=_cases([*_FLOATING, *_SIGNED]), shape=_SHAPES)
+def test_unary(case, shape):
+    op_type, opset = case
     check(op_type, opset, [floats(*shape) * 3], tolerance=2e-6)
 
 

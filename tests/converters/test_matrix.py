@@ -3,6 +3,7 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, floats, opsets, reason
+from tests.every import for_every
 
 
 def _types(conversion):
@@ -21,10 +22,12 @@ def test_mat_mul_of_integers():
     check("MatMul", 13, [np.arange(6, dtype=np.int32).reshape(2, 3), np.ones((3, 2), np.int32)], tolerance=0)
 
 
-@pytest.mark.parametrize("addend", [(5,), (1, 5), (1,), (), (3, 1), (3, 5)])
-@pytest.mark.parametrize("scales", [{}, {"alpha": 0.5, "beta": 2.0}, {"beta": 0.0}, {"beta": 0.5}])
-@pytest.mark.parametrize("constant", [[], [1, 2]])
-@pytest.mark.parametrize("opset", opsets("Gemm"))
+@for_every(
+    opset=opsets("Gemm"),
+    constant=[[], [1, 2]],
+    scales=[{}, {"alpha": 0.5, "beta": 2.0}, {"beta": 0.0}, {"beta": 0.5}],
+    addend=[(5,), (1, 5), (1,), (), (3, 1), (3, 5)],
+)
 def test_gemm(opset, constant, scales, addend):
     inputs = [floats(3, 4), floats(5, 4, seed=1), floats(*addend, seed=2)]
     check("Gemm", opset, inputs, {"transB": 1, **scales}, constant=constant, tolerance=1e-5)

@@ -3,6 +3,7 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, floats, opsets, reason
+from tests.every import for_every
 
 
 def _statistics(channels):
@@ -73,13 +74,15 @@ def test_lrn(opset, attributes):
     check("LRN", opset, [floats(6, 6, 3, 4)], attributes, tolerance=1e-5)
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, -1])
-@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 3, 1), (1, 3, 1), (1, 1, 1)])
-@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax"])
-@pytest.mark.parametrize("opset", opsets("Softmax"))
+@for_every(
+    opset=opsets("Softmax"),
+    op_type=["Softmax", "LogSoftmax"],
+    shape=[(2, 3, 4), (2, 3, 1), (1, 3, 1), (1, 1, 1)],
+    axis=[0, 1, 2, -1],
+)
 def test_softmax(op_type, opset, axis, shape):
     if axis < 0 and opset < 11:
-        pytest.skip("axes count from the front")
+        return  # axes count from the front
     check(op_type, opset, [floats(*shape)], {"axis": axis}, tolerance=1e-5)
 
 

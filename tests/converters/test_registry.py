@@ -15,6 +15,7 @@ from nnadapter.onnx.further_schemas import further_schema
 from nnadapter.onnx.schemas import is_further
 from partition.graph import Value
 from partition.verdict import Reason, Unsupported
+from tests.every import for_every
 
 _OPS = """
     Abs Add And ArgMax ArgMin AveragePool BatchNormalization Cast Ceil Clip Concat Conv ConvTranspose Cos CumSum
@@ -48,7 +49,7 @@ def _schemas():
     return [schema for schema in onnx.defs.get_all_schemas_with_history() if schema.domain == ""]
 
 
-@pytest.mark.parametrize("op_type", _OPS.split())
+@for_every(op_type=_OPS.split())
 def test_every_version_since_opset_7_is_registered(op_type):
     wanted = [version for version in _versions(op_type) if (op_type, version) not in _REMOVED]
     assert [each for each in converted()["", op_type] if not is_further("", op_type, each)] == wanted

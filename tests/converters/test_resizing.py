@@ -3,6 +3,7 @@ import pytest
 
 from partition.verdict import Reason
 from tests.converters.single_node import check, floats, opsets, reason
+from tests.every import for_every
 
 _COORDINATES = ["half_pixel", "align_corners", "asymmetric", "pytorch_half_pixel"]
 _SCALES = [(1, 1, 2, 3), (1, 1, 0.6, 0.5), (1, 1, 1.7, 0.8), (1, 1, 1.2, 1.15)]
@@ -38,10 +39,12 @@ def _check(opset, attributes, scales=None, sizes=None, tolerance=1e-5):
     return check("Resize", opset, inputs, attributes, constant=constant, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("nearest_mode", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
-@pytest.mark.parametrize("coordinates", _COORDINATES)
-@pytest.mark.parametrize("scales", _SCALES)
-@pytest.mark.parametrize("opset", opsets("Resize", 11))
+@for_every(
+    opset=opsets("Resize", 11),
+    scales=_SCALES,
+    coordinates=_COORDINATES,
+    nearest_mode=["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"],
+)
 def test_nearest_by_scales(opset, scales, coordinates, nearest_mode):
     attributes = {"coordinate_transformation_mode": coordinates, "nearest_mode": nearest_mode}
     _check(opset, attributes, _scales(*scales), tolerance=0)

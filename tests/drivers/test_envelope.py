@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nnadapter.drivers.envelope import PREFIX_BYTES, Envelope
 from nnadapter.errors import IncompatibleProgramError
+from tests.every import for_every
 
 ENVELOPE = Envelope(magic=b"ENVELOPE", version=3)
 BLOB = ENVELOPE.close(b"header", [b"some", memoryview(b"thing")])
@@ -35,8 +36,7 @@ def test_the_prefix():
     assert BLOB[PREFIX_BYTES:] == b"headersomething"
 
 
-@pytest.mark.parametrize("bit", [1, 128])
-@pytest.mark.parametrize("position", range(len(BLOB)))
+@for_every(position=range(len(BLOB)), bit=[1, 128])
 def test_a_flipped_bit_is_found(position, bit):
     damaged = BLOB[:position] + bytes([BLOB[position] ^ bit]) + BLOB[position + 1 :]
     with pytest.raises(IncompatibleProgramError, match="compile the model again$"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from nnadapter.ir import SCHEMAS, NamedOperation
+from tests.every import for_every
 
 OWN = {name for name in vars(NamedOperation) if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("type_", SCHEMAS)
+@for_every(type_=SCHEMAS)
 def test_no_name_of_the_schema_means_two_things(type_):
     """`inputs` of CONCAT is both the role and all inputs; `attributes` of CUSTOM is found in `attributes`."""
     schema = SCHEMAS[type_]

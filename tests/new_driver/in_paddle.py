@@ -1,7 +1,9 @@
-"""What test_paddle_plug_in.py runs in processes of its own: Paddle, with the device that is there.
+"""What test_paddle_plug_in.py runs in a process of its own: Paddle, with the device that is there.
 
-Arguments are functions of this file; their results are printed as JSON, by name. With `by_definition` first, the device
-is the one of by_definition.py.
+The argument is a list in JSON: variables of the environment, and functions of this file. Paddle is imported once, and
+each entry has a process that is forked off before the device is used. Their results are printed as JSON, in order: what
+the functions returned by name, and what was written to standard error. With `by_definition` first, the device is the
+one of by_definition.py.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 import threading
 
 import numpy as np
@@ -301,11 +304,31 @@ def fork() -> dict[str, object]:
     return {"said": said, "status": os.waitpid(child, 0)[1], "parent": (x + x).numpy().tolist()}
 
 
-if __name__ == "__main__":
-    asked = sys.argv[1:]
+def called(asked: list[str]) -> dict[str, object]:
+    """What the functions return, by name."""
     if asked[0] == "by_definition":
         from by_definition import install  # it lies beside this file
 
         install()
         asked = asked[1:]
-    print(json.dumps({name: globals()[name]() for name in asked}))
+    return {name: globals()[name]() for name in asked}
+
+
+def apart(variables: dict[str, str], asked: list[str]) -> tuple[dict[str, object] | None, str]:
+    """What the functions return in a process of their own, or None where that fails, and its standard error."""
+    with tempfile.TemporaryFile("w+") as results, tempfile.TemporaryFile("w+") as told:
+        child = os.fork()
+        if not child:
+            os.dup2(told.fileno(), 2)
+            os.environ.update(variables)
+            json.dump(called(asked), results)
+            results.flush()
+            sys.exit()
+        failed = os.waitpid(child, 0)[1]
+        results.seek(0)
+        told.seek(0)
+        return None if failed else json.load(results), told.read()
+
+
+if __name__ == "__main__":
+    print(json.dumps([apart(variables, asked) for variables, asked in json.loads(sys.argv[1])]))

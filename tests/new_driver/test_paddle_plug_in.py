@@ -16,6 +16,18 @@ from nnadapter.new_driver import write_driver, write_plug_in
 from tests.c_compiler import acme_among_devices, compile_acme, compile_library, needs_compiler
 
 needs_paddle = pytest.mark.skipif(find_spec("paddle") is None, reason="paddlepaddle is not installed")
+LIBRARY = "nnadapter_acme_c.so"
+RUNS = {
+    "acme": ("acme", ["tutorial", "cases", "training", "threads", "no_room", "room_again"], {}),
+    "fork": ("acme", ["fork"], {}),
+    "none": ("none", ["failures"], {}),
+    "broken": ("broken", ["failures"], {}),
+    "compile": ("definition", ["by_definition", "failures"], {"FAILS": "compile"}),
+    "compute": ("definition", ["by_definition", "failures"], {"FAILS": "compute"}),
+    "definition": ("definition", ["by_definition", "cases"], {}),
+    "template": ("template", ["cases"], {}),
+}
+"""By name: a driver, functions of in_paddle.py, and variables of their process."""
 
 
 @pytest.fixture(scope="module", params=[pytest.param("", marks=pytest.mark.sweep, id="optimized"), "-O0"])
@@ -33,15 +45,47 @@ def plug_in(tmp_path_factory, request):
     return installed
 
 
-def _in_paddle(plug_in: Path, drivers: Path, *what: str, **variables: str) -> tuple[dict, str]:
-    """What a function of in_paddle.py returns, and what the process wrote to standard error."""
-    folders = {"CUSTOM_DEVICE_ROOT": str(plug_in / "paddle_custom_device"), "NNADAPTER_DRIVER_PATH": str(drivers)}
-    environment = {**os.environ, **folders, **variables}
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory):
+    """By name: the folder of a driver of the device."""
+    folders = {name: tmp_path_factory.mktemp("driver") for name in ("acme", "definition", "template", "none", "broken")}
+    compile_acme(folders["acme"])
+    compile_library(folders["definition"] / LIBRARY, Path(__file__).with_name("table.c"))  # computes all by definition
+    write_driver("big_npu", folders["template"] / "package", "c")
+    source = folders["template"] / "package" / "csrc" / "driver.c"
+    compile_library(folders["template"] / LIBRARY, source, "-lm")
+    (folders["broken"] / LIBRARY).write_text("no library")
+    return folders
+
+
+@pytest.fixture(scope="module")
+def in_paddle(plug_in, drivers):
+    """By name of `RUNS`: what functions of in_paddle.py return, and what their process wrote to standard error.
+
+    Paddle counts devices when it is imported, by the driver that it finds then: acme_c has two.
+    """
+    environment = {"CUSTOM_DEVICE_ROOT": str(plug_in / "paddle_custom_device"), "GLOG_v": "1"}
+    found = {}
+    for at_import in ("acme", "none"):
+        runs = {name: run for name, run in RUNS.items() if (run[0] == "acme") is (at_import == "acme")}
+        asked = [
+            [{"NNADAPTER_DRIVER_PATH": str(drivers[driver]), **variables}, functions]
+            for driver, functions, variables in runs.values()
+        ]
+        environment["NNADAPTER_DRIVER_PATH"] = str(drivers[at_import])
+        found |= zip(runs, _in_paddle(environment, asked), strict=True)
+    return found
+
+
+def _in_paddle(environment: dict[str, str], asked: list) -> list:
     script = Path(__file__).with_name("in_paddle.py")
-    command = [sys.executable, "-W", "ignore", str(script), *what]
+    command = [sys.executable, "-W", "ignore", str(script), json.dumps(asked)]
+    environment = {**os.environ, **environment}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert [told for result, told in found if result is None] == []
+    return found
 
 
 def _not_right(cases: dict[str, list]) -> dict[str, list]:
@@ -49,27 +93,11 @@ def _not_right(cases: dict[str, list]) -> dict[str, list]:
     return {name: each for name, each in cases.items() if each != [True, "Place(acme_c:0)"]}
 
 
-@pytest.fixture(scope="module")
-def definition(tmp_path_factory):
-    """The folder of a driver that computes everything by the IR's definition."""
-    folder = tmp_path_factory.mktemp("definition")
-    compile_library(folder / "nnadapter_acme_c.so", Path(__file__).with_name("table.c"))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def on_acme(plug_in, tmp_path_factory):
-    """What acme_c gives, and what was told meanwhile."""
-    folder = tmp_path_factory.mktemp("acme")
-    compile_acme(folder)
-    return _in_paddle(plug_in, folder, "tutorial", "cases", "training", "threads", "no_room", "room_again", GLOG_v="1")
-
-
 @needs_compiler
 @needs_paddle
 class TestInPaddle:
-    def test_the_tutorial_prints_its_result(self, on_acme):
-        said, told = on_acme
+    def test_the_tutorial_prints_its_result(self, in_paddle):
+        said, told = in_paddle["acme"]
         assert said["tutorial"]["devices"] == ["acme_c"]
         head = "Tensor(shape=[1], dtype={}, place=Place(acme_c:0), stop_gradient=True,\n       [{}])"
         assert said["tutorial"]["x"] == head.format("int64", 1)
@@ -78,60 +106,58 @@ class TestInPaddle:
         assert "acme_c computes ADD of float32[1], float32[1]\n" in told
         assert "acme_c refuses ADD of int64[1], int64[1], which Paddle's CPU kernel computes: ADD got another" in told
 
-    def test_results_are_the_cpus_and_lie_on_the_device(self, on_acme):
-        said, told = on_acme
+    def test_results_are_the_cpus_and_lie_on_the_device(self, in_paddle):
+        said, told = in_paddle["acme"]
         assert _not_right(said["cases"]) == {}
         computed = {line.split()[2] for line in told.splitlines() if line.startswith("acme_c computes")}
         assert computed == {"ADD", "AVERAGE_POOL_2D", "CONV_2D", "MAT_MUL", "MAX_POOL_2D", "RELU"}
 
-    def test_a_network_learns_on_it(self, on_acme):
-        losses = on_acme[0]["training"]
+    def test_a_network_learns_on_it(self, in_paddle):
+        losses = in_paddle["acme"][0]["training"]
         assert losses["acme_c"] == pytest.approx(losses["cpu"], rel=1e-5)
         assert losses["cpu"][2] < losses["cpu"][0]
 
-    def test_threads_streams_and_memory(self, on_acme):
-        found = on_acme[0]["threads"]
+    def test_threads_streams_and_memory(self, in_paddle):
+        found = in_paddle["acme"][0]["threads"]
         assert found["wrong"] == []
         assert found["event"] is True
         assert found["second"] == ["Place(acme_c:1)", [1.0, 1.0]]
         assert found["allocated"] < 1 << 20
         assert found["bfloat16"] is False
 
-    def test_a_device_without_room(self, on_acme):
-        found = on_acme[0]["no_room"]
+    def test_a_device_without_room(self, in_paddle):
+        found = in_paddle["acme"][0]["no_room"]
         assert found["raised"] == "MemoryError"
         assert "device 'acme_c:0', call 'allocate': 2147483648 bytes were asked for" in found["said"]
 
-    def test_room_that_paddle_keeps_is_given_back(self, on_acme):
-        assert on_acme[0]["room_again"]["shape"] == [1800, 1 << 17]
+    def test_room_that_paddle_keeps_is_given_back(self, in_paddle):
+        assert in_paddle["acme"][0]["room_again"]["shape"] == [1800, 1 << 17]
 
-    def test_a_child_is_told_that_the_device_is_its_parents(self, plug_in, tmp_path):
-        compile_acme(tmp_path)
-        found = _in_paddle(plug_in, tmp_path, "fork")[0]["fork"]
+    def test_a_child_is_told_that_the_device_is_its_parents(self, in_paddle):
+        found = in_paddle["fork"][0]["fork"]
         assert "device 'acme_c:0' was opened before this process was forked" in found["said"]
         assert found["status"] == 0
         assert found["parent"] == [4.0, 4.0]
 
-    def test_a_library_that_is_not_there(self, plug_in, tmp_path):
-        raised = _in_paddle(plug_in, tmp_path, "failures")[0]["failures"]
+    def test_a_library_that_is_not_there(self, in_paddle, drivers):
+        raised = in_paddle["none"][0]["failures"]
         assert raised["sum"][0] == "RuntimeError"
         assert "the driver of device 'acme_c' is not there, looked for" in raised["sum"][1]
-        assert str(tmp_path / "nnadapter_acme_c.so") in raised["sum"][1]
+        assert str(drivers["none"] / LIBRARY) in raised["sum"][1]
         assert raised["device"][0] == "ValueError"
 
-    def test_a_library_that_is_no_driver(self, plug_in, tmp_path):
-        tmp_path.joinpath("nnadapter_acme_c.so").write_text("no library")
-        raised = _in_paddle(plug_in, tmp_path, "failures")[0]["failures"]
+    def test_a_library_that_is_no_driver(self, in_paddle):
+        raised = in_paddle["broken"][0]["failures"]
         assert "the driver of device 'acme_c' cannot be loaded" in raised["sum"][1]
 
     @pytest.mark.parametrize(("phase", "why"), [("compile", "has no room for it"), ("compute", "is too hot")])
-    def test_a_driver_that_fails(self, plug_in, definition, phase, why):
-        raised = _in_paddle(plug_in, definition, "by_definition", "failures", FAILS=phase)[0]["failures"]
+    def test_a_driver_that_fails(self, in_paddle, phase, why):
+        raised = in_paddle[phase][0]["failures"]
         assert raised["sum"][0] == "OSError"
         assert f"device 'acme_c:0', call '{phase}': the chip {why}" in raised["sum"][1]
 
-    def test_operations_are_what_the_adapter_ir_says_that_they_are(self, plug_in, definition):
-        found, told = _in_paddle(plug_in, definition, "by_definition", "cases")
+    def test_operations_are_what_the_adapter_ir_says_that_they_are(self, in_paddle):
+        found, told = in_paddle["definition"]
         assert _not_right(found["cases"]) == {}, told
         asked = {line.split()[1] for line in told.splitlines() if line.startswith("asked ")}
         assert asked == {
@@ -142,10 +168,8 @@ class TestInPaddle:
             *("SUB", "SWISH", "TANH", "TRANSPOSE"),
         }
 
-    def test_a_driver_without_memory_and_streams(self, plug_in, tmp_path):
-        write_driver("big_npu", tmp_path / "package", "c")
-        compile_library(tmp_path / "nnadapter_acme_c.so", tmp_path / "package" / "csrc" / "driver.c", "-lm")
-        found, told = _in_paddle(plug_in, tmp_path, "cases", GLOG_v="1")
+    def test_a_driver_without_memory_and_streams(self, in_paddle):
+        found, told = in_paddle["template"]
         assert _not_right(found["cases"]) == {}
         assert "acme_c computes ADD of float32[6, 4], float32[6, 4]\n" in told
 

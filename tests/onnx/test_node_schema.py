@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import checker, defs, helper
 
 from nnadapter.onnx.node_schema import contradiction_of
+from tests.every import for_every
 
 SCHEMAS = [
     schema
@@ -52,7 +53,7 @@ def test_the_checker_says_the_same(drawn):
     assert (contradiction_of(node, schema.since_version) == "") == is_valid(node, schema)
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: f"{schema.name}-{schema.since_version}")
+@for_every(schema=SCHEMAS)
 def test_every_number_of_outputs(schema):
     for count in range(schema.min_output, min(schema.max_output, 8) + 1):
         outputs = [f"y{index}" for index in range(count)]
@@ -62,7 +63,7 @@ def test_every_number_of_outputs(schema):
         assert missing or is_valid(node, schema)
 
 
-@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda schema: f"{schema.name}-{schema.since_version}")
+@for_every(schema=SCHEMAS)
 def test_an_attribute_that_no_schema_has(schema):
     node = helper.make_node(schema.name, ["x"] * schema.min_input, ["y"] * schema.min_output, domain=schema.domain)
     node.attribute.append(helper.make_attribute("strange", 1))

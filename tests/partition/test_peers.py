@@ -28,8 +28,9 @@ def random_case(seed):
     return graph, tuple(source.choice(labels) for _ in range(count))
 
 
-def test_equal_to_exhaustive_search():
-    for seed in range(6_000):
+@pytest.mark.parametrize("seeds", [2_000, pytest.param(6_000, marks=pytest.mark.sweep)])
+def test_equal_to_exhaustive_search(seeds):
+    for seed in range(seeds):
         graph, placement = random_case(seed)
         found = cut(graph, placement)
         assert found.exact, seed

@@ -10,12 +10,13 @@ from nnadapter.drivers.fake_npu.operations import OPERATIONS
 from nnadapter.ir.operations import SCHEMAS
 from nnadapter.ir.verifying import verify
 from nnadapter.testing.random_models.recipes import RECIPES, UNREACHED
+from tests.every import for_every
 from tests.random_models.models import anything, attempt, maker_of, taken
 
 _ATTEMPTS = 400
 
 
-@pytest.mark.parametrize("type_", SCHEMAS)
+@for_every(type_=SCHEMAS)
 def test_operation_is_reached(type_: str) -> None:
     if type_ in UNREACHED:
         return

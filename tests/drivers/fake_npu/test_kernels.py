@@ -7,6 +7,7 @@ import pytest
 
 from nnadapter.errors import ExecutionError
 from tests.drivers.fake_npu.harness import close, floats, model_of, oracle, run, run_model
+from tests.every import for_every
 
 
 @pytest.mark.parametrize(
@@ -188,9 +189,7 @@ SIZES = {"double": (10, 12), "down": (2, 4), "odd": (7, 11), "one": (1, 1), "mix
 MODES = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"]
 
 
-@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", ["linear", *["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]])
+@for_every(kind=["linear", "round_prefer_floor", "round_prefer_ceil", "floor", "ceil"], mode=MODES, size=SIZES.values())
 def test_resize(size, mode, kind):
     x = floats(2, 3, 5, 6)
     shape = (2, 3, *size)

@@ -5,6 +5,7 @@ import pytest
 
 from nnadapter.ir.definition import by_definition
 from tests.drivers.fake_npu.harness import close, floats, model_of, oracle, run, run_model
+from tests.every import for_every
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
@@ -44,11 +45,13 @@ def test_mean_variance_normalization(axes):
     close(found, oracle("MeanVarianceNormalization", [x], {"axes": axes}, opset=13))
 
 
-@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
-@pytest.mark.parametrize("ignored", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("rest", [(), (4,), (2, 3)])
-@pytest.mark.parametrize("labels", [np.int32, np.int64])
+@for_every(
+    labels=[np.int32, np.int64],
+    rest=[(), (4,), (2, 3)],
+    weighted=[False, True],
+    ignored=[False, True],
+    reduction=["none", "sum", "mean"],
+)
 def test_losses(labels, rest, weighted, ignored, reduction):
     target = np.random.default_rng(1).integers(0, 5, (3, *rest)).astype(labels)
     attributes = {"reduction": reduction, **({"ignore_index": int(target.flat[0])} if ignored else {})}

@@ -15,6 +15,7 @@ from nnadapter.drivers.native import codes
 from nnadapter.drivers.native.layout import FUNCTIONS, GROUPS, REQUIRED, STRUCTURES, UNIONS
 from nnadapter.drivers.native.structures import CLASSES, CODED_VERSION
 from tests.c_compiler import compile_c, needs_compiler
+from tests.every import for_every
 
 HEADER = Path(nna.get_include()) / "nnadapter_driver.h"
 TEXT = HEADER.read_text(encoding="utf-8")
@@ -103,7 +104,7 @@ def test_functions_have_signatures():
     assert [name for name, _ in UNIONS["AttributeValue"]] == re.findall(r"(\w+);", union)
 
 
-@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+@for_every(name=sorted(FUNCTIONS))
 def test_functions_take_as_much_as_in_the_header(name):
     found = re.search(rf"(?:\(\*{name}\)|\*{name})\(([^;]*)\);", TEXT)
     assert len(found[1].split(",")) == len(FUNCTIONS[name]) - 1

@@ -11,6 +11,7 @@ from nnadapter.drivers.native.codes import DATA_TYPES, AttributeCode
 from nnadapter.drivers.native.models import aligned, build
 from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
 from nnadapter.ir import ABSENT, DataType, ModelBuilder, OperandType, Quantization
+from tests.every import for_every
 
 
 def at(name, address):
@@ -82,8 +83,7 @@ def test_attributes_have_names_kinds_and_values(model):
     assert holder
 
 
-@pytest.mark.parametrize("dtype", list(DataType))
-@pytest.mark.parametrize("dimensions", [(3,), (), (0, 2)])
+@for_every(dtype=DataType, dimensions=[(3,), (), (0, 2)])
 def test_constants_of_every_type(dtype, dimensions):
     builder = ModelBuilder()
     array = np.ones(dimensions).astype(dtype.array_type)

@@ -5,6 +5,7 @@ import pytest
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import SCHEMAS, AttributeKind, OperationSchema, check_attributes, schema_of
 from nnadapter.ir.operations.fusion import FUSE_CODES
+from tests.every import for_every
 
 _PYTHON = {
     AttributeKind.BOOL: bool,
@@ -14,7 +15,7 @@ _PYTHON = {
     AttributeKind.INTS: tuple,
     AttributeKind.FLOATS: tuple,
 }
-_ROWS = pytest.mark.parametrize("row", SCHEMAS.values(), ids=SCHEMAS)
+_ROWS = for_every(row=SCHEMAS.values())
 
 # The vocabulary that converters, passes and drivers agree on.
 _NAMES = """

@@ -8,6 +8,7 @@ import pytest
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.passes import PASSES
+from tests.every import for_every
 from tests.work import growth
 
 SMALL = 250
@@ -42,8 +43,7 @@ CHAINS = {
 }
 
 
-@pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("name", PASSES)
+@for_every(name=PASSES, chain=CHAINS)
 def test_a_long_chain_takes_linear_work(name, chain):
     assert growth(lambda count: partial(PASSES[name], built(chain, count)), SMALL) < LINEAR
 

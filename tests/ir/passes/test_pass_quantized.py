@@ -1,7 +1,6 @@
 """Passes on quantized models: whatever they change, the integers that come out are the same."""
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from nnadapter.ir.passes import PASSES, run_passes
 from nnadapter.ir.passes.quantized_to_real import quantized_to_real
 from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
 from tests.drivers.fake_npu.harness import run_model
+from tests.every import for_every
 from tests.ir.passes.program import border, origins, types
 from tests.ir.passes.program import verify as verify_again
 
@@ -114,9 +114,7 @@ def check(function, model):
     return after
 
 
-@pytest.mark.parametrize("dtype", [DataType.INT8, DataType.UINT8])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", PASSES)
+@for_every(name=PASSES, kind=KINDS, dtype=[DataType.INT8, DataType.UINT8])
 def test_every_pass_keeps_the_integers(name, kind, dtype):
     network = Network(dtype=dtype)
     grow(network, kind)

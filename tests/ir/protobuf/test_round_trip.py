@@ -28,6 +28,7 @@ from nnadapter.ir.protobuf import from_bytes, load, save, to_bytes
 from nnadapter.ir.protobuf.messages import new
 from nnadapter.ir.protobuf.serialized import _read_operation, _write_operation
 from tests.converters import test_onnx_suite as suite
+from tests.every import for_every
 from tests.ir.protobuf.saved_models import FLOAT, assert_same, network, only
 
 _VALUES = {
@@ -52,8 +53,7 @@ def value_of(attribute):
     return value if attribute.length is None else value[:1] * attribute.length
 
 
-@pytest.mark.parametrize("row", SCHEMAS.values(), ids=SCHEMAS)
-@pytest.mark.parametrize("empty", [False, True])
+@for_every(row=SCHEMAS.values(), empty=[False, True])
 def test_every_row_of_the_schema_table(row, empty):
     attributes = {attribute.name: value_of(attribute) for attribute in row.attributes}
     if empty:
@@ -84,8 +84,7 @@ def test_what_onnx_s_operator_tests_become():
         assert_same(model, again(model))
 
 
-@pytest.mark.parametrize("dimensions", [(), (1,), (5,), (3, 5), (0,), (2, 0, 3)])
-@pytest.mark.parametrize("dtype", DataType)
+@for_every(dtype=DataType, dimensions=[(), (1,), (5,), (3, 5), (0,), (2, 0, 3)])
 def test_every_data_type(dtype, dimensions):
     count = int(np.prod(dimensions))
     values = np.arange(-(count // 2), count - count // 2) if dtype.value[0] not in "ub" else np.arange(count)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from nnadapter.exporting import to_onnx
 from nnadapter.ir import SCHEMAS
 from nnadapter.ir.reference.entry import entry_of
 from nnadapter.onnx.references import inlined
+from tests.every import for_every
 from tests.models import run_whole
 
 UNCOMPUTED = {
@@ -19,7 +19,7 @@ UNCOMPUTED = {
 }
 
 
-@pytest.mark.parametrize("type_", [type_ for type_ in SCHEMAS if type_ not in UNCOMPUTED])
+@for_every(type_=[type_ for type_ in SCHEMAS if type_ not in UNCOMPUTED])
 def test_an_example_is_what_onnx_runtime_computes(type_):
     example = entry_of(type_).example
     model = inlined(to_onnx(example.model))

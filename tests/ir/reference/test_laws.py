@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 
 import numpy as np
-import pytest
 
 from nnadapter.ir import SCHEMAS
 from nnadapter.ir.reference.entry import entry_of
 from nnadapter.ir.reference.families import FAMILIES, meaning_of
 from nnadapter.ir.reference.onnx_ops import ONNX_OPS
 from nnadapter.ir.reference.plain import to_dict, to_text
+from tests.every import for_every
 
 
 def test_every_operation_stands_in_one_family_that_of_its_row():
@@ -22,7 +22,7 @@ def test_every_operation_stands_in_one_family_that_of_its_row():
     assert set(ONNX_OPS) <= set(SCHEMAS)
 
 
-@pytest.mark.parametrize("type_", SCHEMAS)
+@for_every(type_=SCHEMAS)
 def test_every_part_has_a_meaning(type_):
     schema, meaning = SCHEMAS[type_], meaning_of(SCHEMAS[type_])
     assert list(meaning.outputs) == list(schema.outputs)
@@ -33,7 +33,7 @@ def test_every_part_has_a_meaning(type_):
     assert meaning.formula and all(text.endswith(".") for text in meaning.outputs.values())
 
 
-@pytest.mark.parametrize("type_", SCHEMAS)
+@for_every(type_=SCHEMAS)
 def test_every_entry_has_an_example_that_runs_and_code_that_reads(type_):
     entry = entry_of(type_)
     assert entry.example is not None and entry.flops and entry.source

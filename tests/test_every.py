@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.every import for_every
+
+
+def test_all_that_fail_are_told_each_with_its_arguments():
+    tried = []
+
+    @for_every(number=range(3), word=["a", "b"])
+    def of_even_numbers(number, word):
+        """Whatever is said of it."""
+        tried.append((number, word))
+        assert number % 2
+
+    with pytest.raises(ExceptionGroup, match="4 of 6 cases fail") as caught:
+        of_even_numbers()
+    assert tried == [(0, "a"), (0, "b"), (1, "a"), (1, "b"), (2, "a"), (2, "b")]
+    notes = [error.__notes__ for error in caught.value.exceptions]
+    assert notes[0] == ["with number=0, word='a'"] and notes[3] == ["with number=2, word='b'"]
+    assert (of_even_numbers.__name__, of_even_numbers.__doc__) == ("of_even_numbers", "Whatever is said of it.")
+
+
+def test_a_table_without_a_case_checks_nothing_and_is_told():
+    with pytest.raises(AssertionError):
+        for_every(number=[])
