@@ -27,7 +27,8 @@ AMONG = {
 
 def model_of(among):
     text = f"""{HEAD} g (float[n, 4] x, int64[1] k, bool first) => (float[m, 4] y, float[n, 4] z)
-        <float[4, 4] w = {{{WEIGHTS}}}, int64[1] last = {{-1}}, float none = {{0}}, int64 count = {{2}}, bool go = {{1}}, int64 zero = {{0}}> {{
+        <float[4, 4] w = {{{WEIGHTS}}},
+        int64[1] last = {{-1}}, float none = {{0}}, int64 count = {{2}}, bool go = {{1}}, int64 zero = {{0}}> {{
         b = MatMul (x, w) a = Relu (b) {among} g = MatMul (h, w) y = Sigmoid (g) z = Exp (a) }}"""
     return parse(text)
 
