@@ -17,6 +17,7 @@ from nnadapter.drivers.openvino.loading import copied_bytes, read
 from nnadapter.drivers.openvino.program import OpenvinoProgram
 from nnadapter.drivers.openvino.signature import difference, signature_of
 from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, judge_open
+from nnadapter.drivers.openvino.written import is_read_as_written
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.nodes import opsets_of
 from nnadapter.onnx.parts import Parts
@@ -136,7 +137,10 @@ def _program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) 
         ValueError: the engine made other outputs of it than ONNX says.
     """
     weight_bytes = sum(map(bytes_of, model.graph.initializer))
-    return OpenvinoProgram(compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes(model))
+    return OpenvinoProgram(
+        compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes(model),
+        is_kept=is_read_as_written(model),
+    )  # fmt: skip
 
 
 def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, asked: str) -> dict[object, list[int]]:

@@ -17,7 +17,8 @@ from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
 from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
 
-_ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=1)
+_ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=2)
+"""Of the first version were programs that are not read as they were written."""
 _ALIGNMENT = 64
 """Of what the engine wrote, behind the header: it may look into it where it lies."""
 
@@ -33,6 +34,8 @@ class OpenvinoProgram(Program):
         weight_bytes: int,
         copied: int,
         read_from: object = None,
+        *,
+        is_kept: bool = True,
     ) -> None:
         """Hold a compiled model.
 
@@ -43,7 +46,9 @@ class OpenvinoProgram(Program):
             weight_bytes: of the model that it was compiled from.
             copied: how many of them the engine has a copy of.
             read_from: memory that the engine may look into as long as the model lives.
+            is_kept: the engine reads it again as it writes it (`written.py`).
         """
+        self._is_kept = is_kept
         self._compiled, self._read_from = compiled, read_from
         self._signature = signature
         self._seal = dict(seal)
@@ -70,8 +75,10 @@ class OpenvinoProgram(Program):
         with translated("OpenVINO made no request for a run", "close other programs", ExecutionError):
             return OpenvinoExecution(self._compiled.create_infer_request(), self._signature, self._read_from)
 
-    def serialize(self) -> bytes:
+    def serialize(self) -> bytes | None:
         """See `Program.serialize`."""
+        if not self._is_kept:
+            return None
         with translated("OpenVINO did not export the program", "run it without keeping it", ExecutionError):
             contents = self._compiled.export_model().getvalue()
         header = {"seal": self._seal, "signature": self._signature.to_dict(), "weight_bytes": self._weight_bytes}

@@ -11,11 +11,12 @@ import onnx
 import pytest
 
 import nnadapter as nna
+from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.drivers.openvino import operators
 from nnadapter.errors import CompilationError, FallbackWarning
 from nnadapter.ir.operand import DataType
 from tests.drivers.openvino.harness import model_of
-from tests.models import OCR_SHAPES, SANDWICH, numbers, ocr_model, parse, run_whole
+from tests.models import HEAD, OCR_SHAPES, SANDWICH, numbers, ocr_model, parse, run_whole
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 THREE = [("openvino:CPU", {"switched_off": "Sin,Cos"}), ("fake_npu", {"switched_off": "COS"}), "cpu"]
@@ -161,3 +162,22 @@ def test_weights_that_are_read_plainly_and_transposed(order):
     feed = {"x": numbers(2, 16)}
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
         np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("batch", "is_kept"), [("1", True), ("3", False), ("b", False)])
+@pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_compiled_file_computes_recurrent_layers_as_the_session_does(tmp_path, op_type, gates, batch, is_kept):
+    """The engine reads those of more than one sequence as others than it wrote; they are compiled again."""
+    weights, again = (", ".join(map(str, numbers(gates * size, seed=size))) for size in (6, 9))
+    model = parse(f"""{HEAD} g (float[5, {batch}, 2] x) => (float[5, 1, {batch}, 3] y)
+        <float[1, {3 * gates}, 2] w = {{{weights}}}, float[1, {3 * gates}, 3] r = {{{again}}}> {{
+        a = Relu (x)
+        y = {op_type} <hidden_size = 3> (a, w, r)
+    }}""")
+    nna.compile(model, tmp_path / "layer.nna", devices="openvino")
+    with nna.InferenceSession(tmp_path / "layer.nna") as session:
+        feed = {"x": numbers(5, 1 if is_kept else 3, 2)}
+        np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], atol=1e-5)
+        assert [step.device for step in session.provenance.steps] == ["openvino"]
+    message = CompiledFile(str(tmp_path / "layer.nna")).message
+    assert all(step.HasField("program") == is_kept for plan in message.plans for step in plan.steps)
