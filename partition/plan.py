@@ -6,14 +6,15 @@ A plan is immutable. A run takes one reference to it and keeps it to its end; re
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from partition.graph import Graph, GraphError
 from partition.segments import Segment, check_order
 from partition.verdict import Verdict
 
 
-class Step(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
     """One segment in its place."""
 
     segment: int
@@ -32,7 +33,8 @@ class Step(NamedTuple):
     """Values that nobody reads after this step."""
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
     """A placed and cut graph, ready to be compiled."""
 
     graph: Graph

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
 
 from partition.graph import Graph, GraphError
+from partition.sequences import schedule
 
 
-class Segment(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Segment:
     """A convex set of atoms on one device."""
 
     device: str
@@ -18,7 +20,8 @@ class Segment(NamedTuple):
     """Positions of its atoms, ascending."""
 
 
-class Cut(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Cut:
     """A graph cut into segments."""
 
     segments: tuple[Segment, ...]
@@ -58,8 +61,6 @@ def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> C
         )
     labels = tuple(dict.fromkeys(placement))
     if len(labels) > 2:
-        from partition.sequences import schedule  # most placements have two
-
         turns, exact = schedule(graph.atom_predecessors, placement)
         segments = tuple(Segment(label, atoms) for label, atoms in turns)
     else:

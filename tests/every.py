@@ -5,6 +5,8 @@ from __future__ import annotations
 import reprlib
 from itertools import product
 
+import pytest
+
 
 def for_every(**tables):
     """Have one test check a function with every combination of arguments; it tells all that fail, each with its own."""
@@ -12,16 +14,22 @@ def for_every(**tables):
     assert combinations
 
     def made(check):
+        assert not hasattr(check, "pytestmark"), "marks stand above: they are of the one test"
+
         def test():
-            failures = []
+            failures, skipped = [], []
             for arguments in combinations:
                 try:
                     check(**arguments)
-                except Exception as error:  # noqa: BLE001  whatever it is, the other cases are checked as well
+                except pytest.skip.Exception as reason:
+                    skipped.append(reason)
+                except (Exception, pytest.fail.Exception) as error:  # noqa: BLE001  whatever it is, others are checked
                     error.add_note("with " + ", ".join(f"{name}={reprlib.repr(it)}" for name, it in arguments.items()))
                     failures.append(error)
             if failures:
-                raise ExceptionGroup(f"{len(failures)} of {len(combinations)} cases fail", failures)
+                raise BaseExceptionGroup(f"{len(failures)} of {len(combinations)} cases fail", failures)
+            if len(skipped) == len(combinations):
+                raise skipped[0]
 
         test.__name__, test.__doc__, test.__module__ = check.__name__, check.__doc__, check.__module__
         return test

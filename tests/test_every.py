@@ -25,3 +25,24 @@ def test_all_that_fail_are_told_each_with_its_arguments():
 def test_a_table_without_a_case_checks_nothing_and_is_told():
     with pytest.raises(AssertionError):
         for_every(number=[])
+
+
+def test_a_case_that_fails_by_pytest_is_one_of_them_and_a_skipped_one_hides_nothing():
+    @for_every(number=range(3))
+    def of_many(number):
+        if number == 2:
+            pytest.skip("not here")
+        with pytest.raises(ValueError, match="never"):
+            pass
+
+    with pytest.raises(BaseExceptionGroup, match="2 of 3 cases fail"):
+        of_many()
+
+
+def test_where_all_cases_are_skipped_so_is_the_test():
+    @for_every(number=range(2))
+    def of_none(number):
+        pytest.skip("not here")
+
+    with pytest.raises(pytest.skip.Exception, match="not here"):
+        of_none()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.caching.key import Key
 from nnadapter.caching.usual import folder_of
+from nnadapter.drivers.registry import require_driver
 from nnadapter.drivers.selection import HOSTS, DeviceRequest, Isolate, Selected, named_requests, select_one
 from nnadapter.errors import InvalidOptionError, ModelFileError, NNAdapterError, describe
 from nnadapter.kept_plans.engine import KeptEngine
@@ -118,8 +119,10 @@ def keeping(source: Any, requests: Requests, options: Options) -> Keeping | None
         options: with a cache.
     """
     try:
-        telling = begun_source(source)  # while devices are opened, and their packages imported
         named = deepcopy(named_requests(requests))
+        for name in named:
+            require_driver(name)  # before much is read in vain
+        telling = begun_source(source)  # while devices are opened, and their packages imported
         devices = tuple(_selected(named, options.isolated))
         isolate = {each.name: each.limits for each in devices if each.limits is not None}
         options = replace(options, isolate=isolate or False)

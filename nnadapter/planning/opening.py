@@ -1,7 +1,7 @@
 """A partitioning whose sizes are left open: one plan for all shapes of inputs, where its devices can.
 
 It is the plan at some shapes, where no other shapes would have made another one: devices said yes, or no for reasons
-that hold at all shapes, and neither costs nor limits decided. Every device is asked once more, for its segments with
+that hold at all shapes (as sizes that nobody knows are taken to), and neither costs nor limits decided. Every device is asked once more, for its segments with
 their sizes open; the host takes any, others those that they say yes to, if they have `Capability.open_sizes`. A device
 that takes adapter IR and does not take a segment so gets it filled, for each set of sizes. Why not is a refusal.
 """
@@ -110,7 +110,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     open_partitioning = replace(
         partitioning,
         judgment=replace(partitioning.judgment, model=replace(model, parts=parts)),
-        plan=plan._replace(graph=parts.open_graph, steps=_rejoined(plan, read, parts)),
+        plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts)),
         pieces=tuple(each.piece for each in segments),
     )
     return Opened(open_partitioning, sizes, fillable, next((each.why_fixed for each in segments if each.why_fixed), ""))
@@ -255,7 +255,8 @@ def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: OpenPar
     kept = frozenset(plan.graph.outputs)
     there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     return tuple(
-        step._replace(
+        replace(
+            step,
             inputs=own,
             released=tuple(name for name in names if last[name] == number and name in there and name not in kept),
         )

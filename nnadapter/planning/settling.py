@@ -107,7 +107,7 @@ class Drafts:
             return draft(judgment, placement, setting)
         last = self._last
         if last is not None and _is_alike(last[1], judgment):
-            return last[0], last[1]._replace(graph=judgment.model.graph)
+            return last[0], replace(last[1], graph=judgment.model.graph)
         self._last = made = draft(judgment, placement, setting)
         return made
 

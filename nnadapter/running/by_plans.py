@@ -97,7 +97,7 @@ class PlansEngine(ABC, Generic[Held]):
             if done is None:
                 done = self._run_at_other_sizes(latest, feed)
             if done is not None:
-                if latest.is_broken:
+                if latest.is_broken:  # of plans that serve a class nobody measured which is best
                     self._contradicted(latest.lease)
                 return done
         wanted = self.signature.check_outputs(names)
@@ -137,6 +137,9 @@ class PlansEngine(ABC, Generic[Held]):
         """Whether a plan that serves a class may serve these shapes of it: not those with a plan of their own."""
         return True
 
+    def _has_served(self) -> None:
+        """A plan that serves a class has served shapes at which it was not made."""
+
     def _run_at_other_sizes(self, latest: Repeat, feed: Any) -> Done | None:
         """A run like the one before but for shapes of one class; None, and nothing done, if it is none."""
         other = latest.at_other_sizes(feed)
@@ -144,10 +147,11 @@ class PlansEngine(ABC, Generic[Held]):
             return None
         repeat, by_name = other
         shapes = tuple([by_name.get(name) for name in self.input_names])
-        if not self._may_serve(shapes):
-            return None
-        self._latest, self._last = repeat, shapes
-        return repeat.run_like(feed)
+        done = repeat.run_like(feed) if self._may_serve(shapes) else None
+        if done is not None:
+            self._latest, self._last = repeat, shapes
+            self._has_served()
+        return done
 
     @contextmanager
     def _controlled(self, control: RunControl | None, options: Any) -> Iterator[None]:

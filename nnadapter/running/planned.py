@@ -240,10 +240,11 @@ class PlannedEngine(PlansEngine[Compiled]):
 
     def _may_serve(self, shapes: InputShapes) -> bool:
         """See `PlansEngine._may_serve`."""
-        if shapes == self._first:
-            return False
+        return shapes != self._first
+
+    def _has_served(self) -> None:
+        """See `PlansEngine._has_served`."""
         self._open.served()
-        return True
 
     def _make_open(self, shapes: Shapes) -> Compiled:
         """The plan at these shapes with its sizes left open.

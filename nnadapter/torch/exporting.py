@@ -26,8 +26,7 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.onnx._internal.exporter import _flags, _fx_passes, _ir_passes
-from torch.onnx._internal.exporter._core import _exported_program_to_onnx_program
+from torch.onnx._internal.exporter import _core
 from torch.utils import _pytree as pytree
 
 from nnadapter.torch.sources import line_of, short
@@ -62,6 +61,13 @@ class Origin:
     """`FILE:LINE`; empty where it is not known."""
 
 
+class _Decomposed(ExportedProgram):  # type: ignore[misc]  # it has no types here
+    """A program whose operators all have forms in ONNX: tracing it again would take longer than writing it."""
+
+    def run_decompositions(self, *_: Any, **__: Any) -> ExportedProgram:
+        return self
+
+
 def export(module: fx.GraphModule) -> onnx.ModelProto:
     """Return the ONNX model of a region, with inputs `given.NAME`, outputs `output_0` on, and nodes named for lines.
 
@@ -76,7 +82,10 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
     results = [f"output_{index}" for index in range(len(wanted))]
     try:
         with quiet(), torch._guards.tracing(None):
-            model: onnx.ModelProto = _written(_program(module), names, results)
+            program = _core.export(
+                _program(module), registry=registry(), input_names=names, output_names=results, verbose=False
+            )
+            model: onnx.ModelProto = program.model_proto
     except Exception as error:  # whatever the exporter cannot write, PyTorch can run
         raise NotExported(*_blame(error)) from error
     if [value.name for value in model.graph.output] != results:
@@ -93,24 +102,6 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
 def origins(model: onnx.ModelProto) -> Mapping[str, Origin]:
     """Return what each node of an exported model comes from, by the node's name."""
     return {node.name: _origin(_said(node)) for node in model.graph.node}
-
-
-@_flags.set_onnx_exporting_flag  # type: ignore[untyped-decorator]
-def _written(program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
-    """What the exporter makes of a program whose operators all have forms in ONNX.
-
-    Its own entry first makes a table of what others are written in, and traces the program again by it: both take
-    longer than writing most graphs.
-    """
-    with torch.fx.experimental._config.patch(backed_size_oblivious=True):
-        _fx_passes.insert_type_promotion_nodes(program.graph_module)
-        _fx_passes.remove_assertion_nodes(program.graph_module)
-    written = _exported_program_to_onnx_program(program, registry=registry())
-    written.optimize()
-    _ir_passes.rename_inputs(written.model, inputs)
-    _ir_passes.rename_outputs(written.model, outputs)
-    model: onnx.ModelProto = written.model_proto
-    return model
 
 
 def _copied(module: fx.GraphModule) -> fx.GraphModule:
@@ -138,7 +129,7 @@ def _program(module: fx.GraphModule) -> ExportedProgram:
     )
     takes, gives = pytree.tree_structure((tuple(inputs), {})), pytree.tree_structure(tuple(results))
     call = ModuleCallEntry(fqn="", signature=ModuleCallSignature(inputs=[], outputs=[], in_spec=takes, out_spec=gives))
-    return ExportedProgram(module, module.graph, signature, {}, {}, [call], constants={})
+    return _Decomposed(module, module.graph, signature, {}, {}, [call], constants={})
 
 
 def _argument(node: Any) -> Any:

@@ -10,6 +10,7 @@ import mmap
 import os
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from hashlib import sha256
 from itertools import pairwise
 from stat import S_ISREG
@@ -98,11 +99,13 @@ class Container:
 
         Nothing is said of what it finds: a part that is not what it was is checked again, by who asks for it.
         """
-        large = [number for number in numbers if self.parts[number].length >= _AHEAD_BYTES]
+        there = range(len(self.parts))
+        large = [number for number in numbers if number in there and self.parts[number].length >= _AHEAD_BYTES]
         if large:
             thread = Thread(target=self._check_all, args=(large,), name="nnadapter check", daemon=True)
-            self._ahead.update(dict.fromkeys(large, thread))
-            thread.start()
+            with suppress(RuntimeError):  # no thread can be had: who asks for a part checks it
+                thread.start()
+                self._ahead.update(dict.fromkeys(large, thread))
 
     def _check_all(self, numbers: Iterable[int]) -> None:
         for number in numbers:
