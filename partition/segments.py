@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from partition.graph import Graph, GraphError
-from partition.sequences import schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +60,8 @@ def cut(graph: Graph, placement: Sequence[str], *, host: str | None = None) -> C
         )
     labels = tuple(dict.fromkeys(placement))
     if len(labels) > 2:
+        from partition.sequences import schedule  # most placements have two
+
         turns, exact = schedule(graph.atom_predecessors, placement)
         segments = tuple(Segment(label, atoms) for label, atoms in turns)
     else:

@@ -1,9 +1,10 @@
 """A partitioning whose sizes are left open: one plan for all shapes of inputs, where its devices can.
 
 It is the plan at some shapes, where no other shapes would have made another one: devices said yes, or no for reasons
-that hold at all shapes (as sizes that nobody knows are taken to), and neither costs nor limits decided. Every device is asked once more, for its segments with
-their sizes open; the host takes any, others those that they say yes to, if they have `Capability.open_sizes`. A device
-that takes adapter IR and does not take a segment so gets it filled, for each set of sizes. Why not is a refusal.
+that hold at all shapes (as sizes that nobody knows are taken to), and neither costs nor limits decided. Every device is
+asked once more, for its segments with their sizes open; the host takes any, others those that they say yes to, if they
+have `Capability.open_sizes`. A device that takes adapter IR and does not take a segment so gets it filled, for each set
+of sizes. Why not is a refusal.
 """
 
 from __future__ import annotations
