@@ -64,6 +64,22 @@ def test_what_a_thread_checked_is_checked_and_what_it_found_damaged_is_refused(t
     assert bytes(container.contents(0)) == b"small"
 
 
+def test_a_check_ahead_that_cannot_be_is_done_by_who_asks_for_the_part(tmp_path, monkeypatch):
+    """Of parts that a forged plan names, and where a process may have no more threads."""
+    written(tmp_path / "f", [("l", bytes(1 << 20))])
+    container = Container.open(tmp_path / "f")
+    container.check_ahead([7, 1])
+    with pytest.raises(CompiledModelError, match="part 7 is asked for, and there are 1"):
+        container.contents(7)
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    container.check_ahead([0])
+    assert bytes(container.contents(0)) == bytes(1 << 20)
+
+
 def test_large_parts_begin_at_a_page(tmp_path):
     written(tmp_path / "f", [("s", b"1"), ("l", bytes(PAGE)), ("s", b"2"), ("l", b"y" * (PAGE + 1))])
     assert [part.offset % PAGE for part in Container.open(tmp_path / "f").parts if part.length >= PAGE] == [0, 0]
