@@ -1,6 +1,6 @@
-"""A session on xla:cpu beside JAX itself, for ResNet-50 and BERT written in `jax.numpy` with the same weights.
+"""A session on XLA beside JAX itself, for ResNet-50 and BERT written in `jax.numpy` with the same weights.
 
-    python benchmarks/xla.py [--rounds 20] [--length 128] [--json FILE]
+    python benchmarks/xla.py [-d xla:cpu] [--rounds 20] [--length 128] [--json FILE]
 
 JAX's side is written as people write it: pictures as [N, H, W, C], weights as arguments of one jitted function that is
 compiled ahead of time, the result brought to numpy. Both take turns, see `timing`; 1.3 is the bar. Compiling is timed
@@ -43,6 +43,7 @@ _BLOCKS = (3, 4, 6, 3)
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-d", "--device", default="xla:cpu")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--json", type=Path)
@@ -54,9 +55,10 @@ def main() -> None:
         "attention_mask": np.ones((1, arguments.length), np.int64),
         "token_type_ids": np.zeros((1, arguments.length), np.int64),
     }
+    measured = partial(measure, arguments.device, arguments.rounds)
     rows = [
-        measure("ResNet-50", resnet(_BLOCKS, is_deep=True), {"x": picture}, _channels_last, residual, arguments.rounds),
-        measure("BERT", bert(_BERT, arguments.length), tokens, _as_it_is, encoder, arguments.rounds),
+        measured("ResNet-50", resnet(_BLOCKS, is_deep=True), {"x": picture}, _channels_last, residual),
+        measured("BERT", bert(_BERT, arguments.length), tokens, _as_it_is, encoder),
     ]
     head = ["network", "off the CPU", "JAX ms", "session ms", "times", "off by", "JAX compiles s", "session is made s"]
     print(table(head, [_cells(row) for row in rows]))
@@ -65,31 +67,36 @@ def main() -> None:
 
 
 def measure(
+    device: str,
+    rounds: int,
     name: str,
     model: onnx.ModelProto,
     feed: Feed,
     order: Callable[[np.ndarray], np.ndarray],
     network: Network,
-    rounds: int,
 ) -> dict[str, Any]:
     """Return the medians of one network's runs, in seconds.
 
     Args:
+        device: one of XLA's.
+        rounds: turns of each.
         name: of the network.
         model: as ONNX.
         feed: what both are given.
         order: brings weights and pictures into the order in which JAX's side takes them.
         network: the same in `jax.numpy`.
-        rounds: turns of each.
     """
     weights = [numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
-    reals = [jax.device_put(order(weight)) for weight in weights if weight.dtype == np.float32]
+    kind, _, number = device.removeprefix("xla:").partition(".")
+    place = jax.devices(kind)[int(number or 0)]
+    reals = [jax.device_put(order(weight), place) for weight in weights if weight.dtype == np.float32]
     given = {key: order(value) if value.ndim == 4 else value.astype(np.int32) for key, value in feed.items()}
     started = time.perf_counter()
-    compiled = jax.jit(network).lower(given, reals).compile()
+    with jax.default_device(place), jax.default_matmul_precision("float32"):
+        compiled = jax.jit(network).lower(given, reals).compile()
     compiling = time.perf_counter() - started
     started = time.perf_counter()
-    with nna.InferenceSession(model, devices="xla:cpu", options=nna.Options(fallback="allow")) as session:
+    with nna.InferenceSession(model, devices=device, options=nna.Options(fallback="allow")) as session:
         ours = session.run(None, feed)[0]
         making = time.perf_counter() - started
         theirs = np.asarray(compiled(given, reals))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from nnadapter.ir import DataType, ModelBuilder, OperandType
 
 jax = pytest.importorskip("jax", reason="jax is not installed")
 
-DEVICE = "xla:cpu"
+DEVICE = os.environ.get("NNADAPTER_XLA_DEVICE", "xla:cpu")
 
 
 def context(**options):
