@@ -55,6 +55,7 @@ class OpenSizesContext(Context):
         return [refused if node.op_type in self.options["refused"] else SUPPORTED for node in model.graph.node]
 
     def admit(self, model):
+        assert not any(each.external_data for each in model.graph.initializer), "it takes no references"
         if has_open_inputs(model) and self.options["fixed"]:
             return Admission(verdict=Unsupported(Reason.DYNAMIC_SHAPE, "the options say so"))
         return Admission()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nnadapter.drivers.execution_providers.libraries import providers_here
-from nnadapter.drivers.execution_providers.names import DRIVER, SUFFIX, device_name, full_name
+from nnadapter.drivers.execution_providers.names import DRIVER, SUFFIX, device_name, full_name, has_hardware
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest
 from nnadapter.errors import FallbackWarning, InvalidOptionError
@@ -39,7 +39,7 @@ def devices_of_providers(
             requests.append(CPU)
         elif not name.endswith(SUFFIX) or name.partition(":")[0] in sources():
             requests.append((name, options))
-        elif name in providers_here():
+        elif name in providers_here() and has_hardware(name):
             own = tuple(f"{key}={value}" for key, value in options.items())
             requests.append((device_name(name), {"provider_options": own}))
         else:

@@ -136,5 +136,9 @@ def part_of(capability: Capability, kernels: KernelTable, step: Step, conversion
     """The segment in the form that its device takes."""
     if capability.form is ModelForm.IR:
         return ir_part(conversion, step)
-    part = onnx_part(kernels, step, conversion, parts)
+    return with_weights(onnx_part(kernels, step, conversion, parts), capability)
+
+
+def with_weights(part: Part, capability: Capability) -> Part:
+    """A segment as ONNX with its weights inside, where its device takes no references to them."""
     return part if capability.takes_references else replace(part, model=inlined(part.model))

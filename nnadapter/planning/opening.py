@@ -25,6 +25,7 @@ from nnadapter.offering.given import given_of
 from nnadapter.offering.open_conversion import open_conversion, open_ir_part
 from nnadapter.offering.open_parts import OpenParts
 from nnadapter.offering.part import Part
+from nnadapter.offering.segments import with_weights
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.sizes import MEASURING
@@ -86,7 +87,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
             continue
         if calls_among(device.kernels, step.nodes, model.graph, model.conversion):
             return _refused(f"custom kernels of {step.device!r} compute nodes of it, and are bound to types")
-        part = parts.part(step)
+        part = with_weights(parts.part(step), device.capability)
         piece = _admitted(device, step, part)
         if isinstance(piece, Unsupported):
             return piece

@@ -12,8 +12,10 @@ from nnadapter.drivers import Reason, Unsupported
 from nnadapter.drivers.isolation.lane import _result
 from nnadapter.drivers.isolation.messages import read_answer, type_named, written
 from nnadapter.errors import DriverError, OutOfMemoryError
+from nnadapter.ir.operand import array_type_of
 from nnadapter.memory import shared
 from nnadapter.memory.shared import Block, place_of, shared_bytes
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 
 
 class Evil:
@@ -38,6 +40,13 @@ def test_plain_values_and_ours_arrive():
     good, (heard, array, rest, texts) = read_answer(written(said), "npu")
     assert good is True and heard == verdict and rest == {"a": (1, b"x")} and texts[0] == "x"
     np.testing.assert_array_equal(array, np.arange(3))
+
+
+def test_arrays_of_every_data_type_arrive():
+    for name in DTYPE_OF_ELEMENT_TYPE.values():
+        array = np.zeros(3, array_type_of(name)) if name != "string" else np.asarray(["x"], object)
+        heard = read_answer(written((True, array)), "npu")[1]
+        assert heard.dtype == array.dtype and heard.shape == array.shape
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from threading import Barrier
 import numpy as np
 import onnx.parser
 import pytest
+from onnx import numpy_helper
 
 import nnadapter as nna
 from nnadapter.errors import FallbackWarning
@@ -74,6 +75,21 @@ def test_one_plan_serves_every_shape_of_a_model_with_a_cache(refused, seed):
         assert opened.report().plans.made == 1
         placed = {node.op_type: node.device for node in opened.report().nodes if node.state == "runs"}
         assert {name for name, device in placed.items() if device == "cpu"} == set(refused)
+
+
+def test_a_device_that_takes_no_references_gets_weights_with_open_sizes_too():
+    weight = numpy_helper.from_array(numbers(128, 128), "w")
+    model = onnx.parser.parse_model(
+        f"{HEAD} g (float[n, 128] x) => (float[n, 128] y) {{ a = MatMul(x, w) y = Relu(a) }}"
+    )
+    model.graph.initializer.append(weight)
+    with nna.InferenceSession(model, devices="opensizes", options=QUIET) as opened:
+        for rows in (3, 1, 2):
+            x = numbers(rows, 128)
+            np.testing.assert_allclose(
+                opened.run(None, {"x": x})[0], run_whole(model, {"x": x})[0], rtol=1e-4, atol=1e-4
+            )
+        assert sizes(opened).startswith("one plan for all input shapes")
 
 
 @pytest.mark.parametrize(("order", "kept"), [((3, 3, 1, 2, 9, 3), 2), ((3, 1, 2, 9, 3, 3), 1)])

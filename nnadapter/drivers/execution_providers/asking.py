@@ -14,12 +14,14 @@ from nnadapter.drivers.execution_providers.crashing import crashing
 from nnadapter.drivers.execution_providers.program import EpProgram
 from nnadapter.drivers.execution_providers.remainder import without
 from nnadapter.drivers.execution_providers.wrong_results import computed_otherwise
-from nnadapter.drivers.interface import Program
+from nnadapter.drivers.interface import Admission, Program
+from nnadapter.drivers.onnxruntime.driver import CpuContext
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.onnxruntime_limits import loadable
+from nnadapter.onnx.sizes import has_open_inputs, size_names
 from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
 from nnadapter.traces.trace import Trace
@@ -46,18 +48,31 @@ class Asker:
         ONNX Runtime says that of a session only, so the provider compiles. A failed compilation loses a session as a
         whole; the nodes that fail by themselves are found then, and the others are asked for without them.
         """
-        contents = loadable(marked(model)).SerializeToString()
-        key = sha256(contents).digest()
+        key = sha256(model.SerializeToString()).digest()
         with self._lock:
             known = self._answers.get(key)
         if known is not None:
             return known
-        answer = self._judged(model, contents)
+        answer = self._judged(model)
         with self._lock:
             if len(self._answers) >= _REMEMBERED:
                 self._answers.pop(next(iter(self._answers)))
             self._answers[key] = answer
         return answer
+
+    def admit(self, model: onnx.ModelProto) -> Admission:
+        """See `Context.admit`: with open sizes ONNX Runtime is asked once more, as it may assign otherwise then."""
+        if not has_open_inputs(model):
+            return Admission()
+        try:
+            session = self._backing.open(loadable(marked(model)).SerializeToString(), without=wrong_optimizers(model))
+        except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
+            return Admission(verdict=self._refusal(error))
+        assignment = self._assignment(session, model)
+        if not assignment.left and not assignment.made:
+            return Admission()
+        why = Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} {_left(assignment)}")
+        return Admission(verdict=why)
 
     def compile(self, model: onnx.ModelProto) -> Program:
         """See `Context.compile`.
@@ -71,11 +86,11 @@ class Asker:
             session = self._backing.open(contents, profile=profile, without=wrong_optimizers(model))
         except Exception as error:
             raise self._failed(brief(error), self._culprits(model)) from error
-        assignment = read_assignment(session, self._backing.provider)
+        assignment = self._assignment(session, model)
         left = {position: self._verdict(assignment, position) for position in assignment.left}
         if assignment.left or assignment.made:
-            parts = f"it leaves {len(assignment.left) + len(assignment.made)} nodes to ONNX Runtime's CPU"
-            raise self._failed(parts, {at: why for at, why in left.items() if isinstance(why, Unsupported)})
+            refused = {at: why for at, why in left.items() if isinstance(why, Unsupported)}
+            raise self._failed(f"it {_left(assignment)}", refused)
         return EpProgram(session, self._backing, contents, profile)
 
     def close(self) -> None:
@@ -83,16 +98,16 @@ class Asker:
         with self._lock:
             self._answers.clear()
 
-    def _judged(self, model: onnx.ModelProto, contents: bytes) -> Sequence[Verdict]:
+    def _judged(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         count = len(model.graph.node)
         provider = self._backing.provider
-        kept_from_it = {**computed_otherwise(model, provider), **crashing(model, provider)}
+        kept_from_it = {**computed_otherwise(model, provider), **crashing(model, provider), **_not_known(model)}
         if len(kept_from_it) == count:
             return [kept_from_it[position] for position in range(count)]
         if kept_from_it:
             return self._judged_without(model, kept_from_it)
         try:
-            assignment = self._assigned(contents)
+            assignment = self._assigned(loadable(marked(model)).SerializeToString())
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
             refused = self._culprits(model)
             if not refused:
@@ -110,6 +125,11 @@ class Asker:
 
     def _assigned(self, contents: bytes) -> Assignment:
         return read_assignment(self._backing.open(contents, _UNCHANGED), self._backing.provider)
+
+    def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
+        """Who runs the nodes of a segment; with open sizes, what is made of sizes alone may be left to the CPU."""
+        assignment = read_assignment(session, self._backing.provider)
+        return assignment.without(of_sizes(model)) if has_open_inputs(model) else assignment
 
     def _verdict(self, assignment: Assignment, position: int) -> Verdict:
         return assignment.verdict(position, self._backing.provider)
@@ -134,3 +154,19 @@ class Asker:
             device=self._backing.provider,
             refused=refused,
         )
+
+
+def _not_known(model: onnx.ModelProto) -> dict[int, Unsupported]:
+    """Nodes that ONNX Runtime itself has not, or not in this version: it loads no model that has one."""
+    verdicts = enumerate(CpuContext().supported(model))
+    return {position: verdict for position, verdict in verdicts if isinstance(verdict, Unsupported)}
+
+
+def of_sizes(model: onnx.ModelProto) -> frozenset[int]:
+    """Positions of the nodes that compute sizes: ONNX Runtime itself runs those on the CPU, whoever runs the rest."""
+    names = size_names(model)
+    return frozenset(at for at, node in enumerate(model.graph.node) if names.issuperset(filter(None, node.output)))
+
+
+def _left(assignment: Assignment) -> str:
+    return f"leaves {len(assignment.left) + len(assignment.made)} nodes to ONNX Runtime's CPU"

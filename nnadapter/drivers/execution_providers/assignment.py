@@ -7,10 +7,11 @@ there or be unique, so nodes are marked beforehand. What was made of a node keep
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nnadapter.drivers.execution_providers.names import BY_KERNELS
 from nnadapter.process.real_onnxruntime import onnxruntime
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
@@ -33,19 +34,25 @@ class Assignment:
     made: tuple[str, ...]
     """Op types that are left to the CPU and that no mark leads from: parts of functions."""
 
+    def without(self, positions: Set[int]) -> Assignment:
+        """The same, but nothing is said of some nodes."""
+        return Assignment(self.taken, self.left - positions, self.made)
+
     def verdict(self, position: int, provider: str) -> Verdict:
         """Whether the provider takes a node.
 
         A node that is gone was folded, or became part of another; if it was a function whose parts are left, it is
         refused, whichever of those functions it was.
         """
+        # Whether there is a kernel does not hang on sizes; what a compiler takes may.
+        reason = Reason.UNSUPPORTED_OPERATION if provider in BY_KERNELS else Reason.DEVICE_REFUSED
         if position in self.left:
             alone = "" if self.taken else ", with all of the graph: it knows none of this, or its options do not fit"
-            return Unsupported(Reason.DEVICE_REFUSED, f"{provider} leaves it to ONNX Runtime's CPU{alone}")
+            return Unsupported(reason, f"{provider} leaves it to ONNX Runtime's CPU{alone}")
         if position in self.taken or not self.made:
             return SUPPORTED
         parts = ", ".join(sorted(set(self.made))[:3])
-        return Unsupported(Reason.DEVICE_REFUSED, f"{provider} leaves parts of it to ONNX Runtime's CPU: {parts}")
+        return Unsupported(reason, f"{provider} leaves parts of it to ONNX Runtime's CPU: {parts}")
 
 
 def marked(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.capability import Option, OptionValues
+from nnadapter.drivers.execution_providers.foreign_libraries import load_libraries
 from nnadapter.drivers.execution_providers.libraries import (
     devices_of,
     installed,
@@ -16,7 +17,7 @@ from nnadapter.drivers.execution_providers.libraries import (
     providers_here,
     register,
 )
-from nnadapter.drivers.execution_providers.names import full_name, how_to_get
+from nnadapter.drivers.execution_providers.names import OWN_OPTIONS, PLACES, full_name, how_to_get
 from nnadapter.drivers.onnxruntime.sessions import open_session, without_files
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
@@ -78,6 +79,11 @@ class Backing:
     def level(self) -> onnxruntime.GraphOptimizationLevel:
         """What ONNX Runtime may change before the provider sees a graph."""
         return _LEVELS[self.optimization]
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether values may stay on the provider's device, which is the first of its kind then."""
+        return self.provider in PLACES and self.options.get("device_id", "0") == "0"
 
     def session_options(self, level: onnxruntime.GraphOptimizationLevel | None = None) -> onnxruntime.SessionOptions:
         """Session options that name the provider and ask for its graph assignment.
@@ -144,12 +150,13 @@ def find_backing(name: str, options: OptionValues, own: Mapping[str, str] | None
             f"ONNX Runtime {onnxruntime.__version__} has no {provider!r}; {how_to_get(provider)}, or give the path of "
             "its plug-in library as option 'library'"
         )
+    load_libraries(provider)
     provider_options = read_provider_options(options["provider_options"])
     _warn_of_unknown(provider, provider_options, path)
     return Backing(
         provider=devices[0].ep_name if devices else provider,
         devices=_chosen(provider, devices, str(options["hardware"])),
-        options={**(own or {}), **provider_options},
+        options={**OWN_OPTIONS.get(provider, {}), **(own or {}), **provider_options},
         optimization=str(options["optimization"]),
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.program import deserialize_program
-from nnadapter.drivers.interface import Context, Program
+from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import Verdict
 
@@ -28,6 +28,10 @@ class EpContext(Context):
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`: what the provider is assigned of the graph."""
         return self._asker.supported(model)
+
+    def admit(self, model: onnx.ModelProto) -> Admission:
+        """See `Context.admit`: what was taken node by node; with open sizes, what the provider is assigned of it."""
+        return self._asker.admit(model)
 
     def with_trace(self, trace: Trace, lane: str) -> EpContext:
         """See `Context.with_trace`: ONNX Runtime's own events are in it, and those of the provider that it tells."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from nnadapter.drivers.hardware import HardwareNeeds
+from nnadapter.drivers.hardware import HardwareNeeds, Machine
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 
 DRIVER = "ort"
@@ -37,7 +37,7 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
 
 
 _EVERYWHERE = ("Linux", "Windows")
-_NVIDIA = HardwareNeeds(_EVERYWHERE, ("dev/nvidia[0-9]*", "dev/dxg"))
+_NVIDIA = HardwareNeeds(_EVERYWHERE, ("dev/nvidia[0-9]*", "dev/dxg", "dev/nvmap"))
 NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
     {
         "CANNExecutionProvider": HardwareNeeds(("Linux",), ("dev/davinci[0-9]*",)),
@@ -57,6 +57,23 @@ NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
     }
 )
 """What a provider needs of the machine; one that is not named here is in no package, or for no computer."""
+
+BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
+"""Providers that run node by node, each by a kernel that knows sizes when it runs: a segment may leave its sizes open.
+
+Others compile a segment for fixed sizes, or nobody has seen that they do not.
+"""
+
+PLACES: Mapping[str, str] = MappingProxyType({CPU_PROVIDER: "cpu", "CUDAExecutionProvider": "cuda"})
+"""Where values of a provider lie, as ONNX Runtime calls a kind of device, if sessions may leave them there."""
+
+OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {"CUDAExecutionProvider": MappingProxyType({"use_tf32": "0"})}
+)
+"""What a provider is told where nobody says otherwise: float32 is multiplied in float32, as on every device."""
+
+NO_HARDWARE = "ONNX Runtime has it, and this machine none of the hardware that it is for"
+"""Why a provider cannot be used."""
 
 
 def device_name(provider: str) -> str:
@@ -78,6 +95,11 @@ def full_name(name: str, known: Iterable[str]) -> str:
 def how_to_get(provider: str) -> str:
     """What to do about a provider that is not there, as the end of a sentence."""
     return f"get it by {SUPPLIERS.get(provider, _BUILD)}"
+
+
+def has_hardware(provider: str) -> bool:
+    """Whether this machine has what a provider needs, as far as that is known: nothing is loaded for it."""
+    return provider not in NEEDS or NEEDS[provider].met_by(Machine())
 
 
 def is_cpu(provider: str) -> bool:

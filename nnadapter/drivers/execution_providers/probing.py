@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.execution_providers.names import NO_HARDWARE, has_hardware
 from nnadapter.drivers.onnxruntime.errors import brief
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import DeviceUnavailableError, InvalidOptionError
 from nnadapter.onnx.wire_format import BYTES, varint_bytes
 
 _IR_VERSION, _OPSET, _FLOAT = 8, 13, 1
@@ -18,13 +19,17 @@ def takes_addition(backing: Backing) -> bool:
 
     Raises:
         InvalidOptionError: the provider does not start.
+        DeviceUnavailableError: nor can it, on this machine.
     """
     try:
         assignment = read_assignment(backing.open(_addition()), backing.provider)
     except Exception as error:
+        if not has_hardware(backing.provider):
+            raise DeviceUnavailableError(f"{backing.provider} cannot be used: {NO_HARDWARE}; choose another") from error
         options_text = ", ".join(f"{name}={value}" for name, value in backing.options.items()) or "none"
         raise InvalidOptionError(
-            f"{backing.provider} does not start: {brief(error)}; change its options, got {options_text}"
+            f"{backing.provider} does not start: {brief(error)}; change its options, got {options_text}, or install "
+            "the libraries that ONNX Runtime logs as missing"
         ) from error
     return bool(assignment.taken)
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.drivers.envelope import ADVICE, Envelope
 from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.execution_providers.execution import EpExecution
+from nnadapter.drivers.execution_providers.names import BY_KERNELS
 from nnadapter.drivers.execution_providers.self_contained import COMPILED, kept_elsewhere
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
@@ -37,12 +39,13 @@ class EpProgram(Program):
     ) -> None:
         self._session, self._profile = session, profile
         self._backing = backing
-        self._contents = contents
+        self._model_bytes = len(contents)
+        self._contents = b"" if backing.provider in BY_KERNELS else contents  # those have no compiled form
 
     @property
     def memory_bytes(self) -> int:
-        """See `Program.memory_bytes`: the model, kept to be serialized, and as much for what was compiled of it."""
-        return 2 * len(self._contents)
+        """See `Program.memory_bytes`: the model, if kept to be serialized, and as much for what was compiled of it."""
+        return self._model_bytes + len(self._contents)
 
     @property
     def execution_bytes(self) -> int:
@@ -51,11 +54,13 @@ class EpProgram(Program):
 
     def create_execution(self) -> Execution:
         """See `Program.create_execution`."""
+        if self._profile is None and self._backing.keeps_values:
+            return EpExecution(self._session, self._backing.provider)
         return session_execution(self._session, self._backing.provider, self._profile)
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`: None where the provider has no compiled form, or one that names files."""
-        contents = _compiled(self._contents, self._backing)
+        contents = _compiled(self._contents, self._backing) if self._contents else None
         if contents is None:
             return None
         inputs = [value.name for value in self._session.get_inputs()]

@@ -23,6 +23,7 @@ from nnadapter.errors import DriverError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Operand, array_type_of
 from nnadapter.process.cache import remembered
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 
 _ASIDE_BYTES = 1 << 16
 """From this size on an array stands beside its message."""
@@ -34,7 +35,7 @@ _PLAIN = {
     "numpy._core.numeric": {"_frombuffer"},
     "numpy.core.multiarray": {"_reconstruct", "scalar"},
     "numpy.core.numeric": {"_frombuffer"},
-    "ml_dtypes": {"bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"},
+    "ml_dtypes": {*DTYPE_OF_ELEMENT_TYPE.values()},
 }
 """What may be made of what a device's process sends, beside classes of ours."""
 _OURS = ("nnadapter.drivers.", "nnadapter.ir.", "partition.")

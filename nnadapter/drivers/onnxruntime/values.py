@@ -92,9 +92,12 @@ def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
 
 def is_foreign(array: Any) -> bool:
     """Whether an array is of a type that ONNX Runtime's Python interface does not take."""
-    return (
-        isinstance(array, np.ndarray) and array.dtype != object and f"tensor({_words(array.dtype.name)})" not in _PLAIN
-    )
+    return isinstance(array, np.ndarray) and array.dtype != object and is_foreign_type(array.dtype)
+
+
+def is_foreign_type(dtype: np.dtype[Any]) -> bool:
+    """Whether a data type of numbers is one that it does not take."""
+    return f"tensor({_words(dtype.name)})" not in _PLAIN
 
 
 def inner_run(session: onnxruntime.InferenceSession) -> Any:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 from nnadapter.drivers.execution_providers.backing import Backing
@@ -90,9 +91,19 @@ class Assigned:
 
 
 class Session:
+    """What programs ask of one."""
+
+    def __init__(self, assigned):
+        self._assigned = assigned
+
+    def get_inputs(self):
+        return ()
+
+    def get_outputs(self):
+        return ()
+
     def get_provider_graph_assignment_info(self):
-        kept = [f"nnadapter:{position}:0" for position in (0, 1, 3, 4)]
-        return [Assigned(PROVIDER, *kept), Assigned("Another", "nnadapter:2:0")]
+        return self._assigned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +116,8 @@ class Partial(Backing):
     def open(self, contents, level=None, profile=None, without=()):
         if len(onnx.load_from_string(contents).graph.node) >= self.most:
             raise RuntimeError("it is too much at once")
-        return Session()
+        kept = [f"nnadapter:{position}:0" for position in (0, 1, 3, 4)]
+        return Session([Assigned(PROVIDER, *kept), Assigned("Another", "nnadapter:2:0")])
 
 
 def test_nodes_that_are_left_to_the_cpu_are_refused_and_named():
@@ -119,3 +131,52 @@ def test_nodes_that_are_left_to_the_cpu_are_refused_and_named():
 def test_everything_is_refused_if_nobody_is_to_blame():
     verdicts = EpContext(Partial(most=5)).supported(parse(CHAIN))
     assert {verdict.detail for verdict in verdicts} == {f"{PROVIDER} does not compile it: it is too much at once"}
+
+
+def test_what_onnxruntime_does_not_know_is_refused_and_the_rest_is_not():
+    model = parse(CHAIN)
+    model.graph.node[4].op_type = "Frobnicate"
+    verdicts = EpContext(Backing(provider=PROVIDER)).supported(model)
+    assert [bool(verdict) for verdict in verdicts] == [True, True, True, True, False]
+    assert verdicts[4].reason is Reason.UNSUPPORTED_OPERATION and "has no operator 'Frobnicate'" in verdicts[4].detail
+
+
+OPEN = f"""{HEAD} g (float[n, 2] x) => (float[m] y) <int64[1] all = {{-1}}> {{
+    s = Shape (x) t = Concat <axis = 0> (s, all) a = Reshape (x, all) b = Relu (a) y = Sin (b)
+}}"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaves(Backing):
+    """It leaves a node to another provider."""
+
+    provider: str = PROVIDER
+    position: int = 0
+
+    def open(self, contents, level=None, profile=None, without=()):
+        count = len(onnx.load_from_string(contents).graph.node)
+        kept = [f"nnadapter:{position}:0" for position in range(count) if position != self.position]
+
+        return Session([Assigned(PROVIDER, *kept), Assigned("Another", f"nnadapter:{self.position}:0")])
+
+
+@pytest.mark.parametrize(("position", "taken"), [(0, True), (1, True), (2, False), (4, False)])
+def test_with_open_sizes_what_is_made_of_sizes_alone_may_be_left_to_the_cpu(position, taken):
+    context, model = EpContext(Leaves(position=position)), onnx.parser.parse_model(OPEN)
+    verdict = context.admit(model).verdict
+    assert bool(verdict) == taken and (taken or "leaves 1 nodes to ONNX Runtime's CPU" in verdict.detail)
+    if taken:
+        context.compile(model)
+    else:
+        with pytest.raises(CompilationError, match="leaves 1 nodes"):
+            context.compile(model)
+
+
+def test_a_segment_with_fixed_sizes_is_not_asked_for_again():
+    backing = Failing(levels=())
+    assert EpContext(backing).admit(parse(CHAIN)).verdict and not backing.opened
+
+
+def test_a_segment_that_does_not_compile_with_open_sizes_is_not_admitted():
+    verdict = EpContext(Failing()).admit(onnx.parser.parse_model(OPEN)).verdict
+    assert not verdict and "no memory for Sin" in verdict.detail

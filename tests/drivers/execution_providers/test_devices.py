@@ -8,10 +8,12 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers.capability import OpenSizes
 from nnadapter.drivers.execution_providers import libraries
 from nnadapter.drivers.execution_providers.driver import EpDriver
+from nnadapter.drivers.execution_providers.names import has_hardware
 from nnadapter.drivers.providers import devices_of_providers, provider_of_device
-from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FallbackWarning
 from tests.models import CHAIN, parse
 from tests.watching import watched
 
@@ -28,8 +30,27 @@ def test_every_provider_that_onnx_runtime_knows_is_a_row_but_its_cpu():
 def test_rows_say_what_is_here_and_how_to_get_the_rest():
     here = {*onnxruntime.get_available_providers(), *libraries.installed()}
     for row in rows().values():
-        assert row.available == (row.sub_type in here)
-        assert row.available or "get it by" in row.reason
+        assert row.available == (row.sub_type in here and has_hardware(row.sub_type))
+        assert row.available or "get it by" in row.reason or "none of the hardware" in row.reason
+
+
+def test_a_provider_whose_hardware_is_not_here_is_no_device_of_the_machine(monkeypatch):
+    """As where onnxruntime-gpu is installed on a machine without a GPU; ONNX Runtime itself takes its CPU then."""
+    if has_hardware("CUDAExecutionProvider"):
+        pytest.skip("this machine has an NVIDIA GPU")
+    names = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: names)
+    row = rows()["ort:CUDA"]
+    assert not row.available and not row.possible and "none of the hardware" in row.reason
+    with pytest.warns(FallbackWarning, match="'CUDAExecutionProvider' is not a device of this installation"):
+        assert devices_of_providers(names) == ["cpu"]
+    with pytest.raises(DeviceUnavailableError, match="none of the hardware"):
+        nna.InferenceSession(parse(CHAIN), devices="ort:CUDA")
+
+
+def test_a_provider_that_runs_by_kernels_may_leave_sizes_open():
+    sizes = [EpDriver().open(name).capability.open_sizes for name in ("CUDA", "webgpu", "Tensorrt")]
+    assert sizes == [OpenSizes.ANY, OpenSizes.ANY, OpenSizes.NONE]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""Memory of a provider's device, and what is computed in it, with ONNX Runtime's CPU in the place of another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.execution_providers.context import EpContext
+from nnadapter.drivers.execution_providers.memory import EpMemory, taken_over
+from nnadapter.errors import DriverError, InvalidInputError
+from tests.models import HEAD, numbers, parse, run_whole
+
+PROVIDER = "CPUExecutionProvider"
+TWO = f"{HEAD} g (float[n, 3] x, float[n, 3] z) => (float[n, 3] y, int64[2] s) {{ y = Add (x, z) s = Shape (y) }}"
+
+
+def placed(array):
+    memory = EpMemory(PROVIDER, array.nbytes)
+    memory.copy_in(array)
+    return DeviceTensor(memory, array.dtype, array.shape)
+
+
+def taken(tensor):
+    array = np.empty(tensor.shape, tensor.dtype)
+    tensor.memory.copy_out(array)
+    return array
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "float16", "bfloat16", "int4"])
+def test_what_is_copied_in_comes_out_whatever_becomes_of_the_array(dtype):
+    array = np.array([[0, 1, 1]]).astype(dtype)
+    tensor, given = placed(array), array.copy()
+    array[:] = 0
+    np.testing.assert_array_equal(taken(tensor), given)
+
+
+def test_bytes_may_be_seen_as_another_type_and_as_nothing_yet():
+    memory = EpMemory(PROVIDER, 8)
+    assert taken(DeviceTensor(memory, np.dtype(np.int32), (2,))).tolist() == [0, 0]
+    memory.copy_in(np.array([1, 2], np.int32))
+    assert taken(DeviceTensor(memory, np.dtype(np.int64), (1,))).tolist() == [1 + (2 << 32)]
+    assert memory.value(np.dtype(np.int64), (1, 1)).numpy().tolist() == [[1 + (2 << 32)]]
+
+
+def test_memory_that_was_freed_is_not_read():
+    tensor = placed(numbers(4))
+    tensor.memory.free()
+    tensor.memory.free()
+    with pytest.raises(DriverError, match="freed"):
+        taken(tensor)
+
+
+def test_a_program_computes_in_memory_and_from_what_it_made_there():
+    model, x = parse(TWO), numbers(2, 3)
+    execution = EpContext(Backing(provider=PROVIDER)).compile(model).create_execution()
+    made, shape = execution.compute_on_device([placed(x), placed(x)])
+    again, _ = execution.compute_on_device([made, placed(x)])
+    np.testing.assert_array_equal(taken(again), run_whole(model, {"x": x, "z": 2 * x})[0])
+    assert taken(shape).tolist() == [2, 3]
+
+
+def test_what_onnxruntime_raises_is_an_error_of_ours():
+    execution = EpContext(Backing(provider=PROVIDER)).compile(parse(TWO)).create_execution()
+    with pytest.raises(InvalidInputError, match=PROVIDER):
+        execution.compute_on_device([placed(numbers(2, 3)), placed(numbers(4, 3))])
+
+
+def test_types_that_its_python_interface_does_not_take_are_left_to_arrays():
+    text = f"{HEAD} g (bfloat16[2] x) => (bfloat16[2] y) {{ y = Identity (x) }}"
+    execution = EpContext(Backing(provider=PROVIDER)).compile(parse(text)).create_execution()
+    assert execution.compute_on_device([placed(numbers(2).astype("bfloat16"))]) is None
+
+
+def test_a_program_on_another_device_than_the_first_leaves_values_to_arrays():
+    backing = Backing(provider="CUDAExecutionProvider", options={"device_id": "1"})
+    assert not backing.keeps_values and Backing(provider="CUDAExecutionProvider").keeps_values
+
+
+def test_values_come_and_go_by_dlpack_as_copies():
+    given = numbers(2, 3)
+    tensor = taken_over(given, PROVIDER)
+    expected = given.copy()
+    given[:] = 0
+    np.testing.assert_array_equal(taken(tensor), expected)
+    assert tensor.memory.dlpack_device() == (1, 0)
+
+    class Given:
+        def __dlpack__(self, **asked):
+            return tensor.memory.dlpack(tensor.dtype, tensor.shape)
+
+        def __dlpack_device__(self):
+            return tensor.memory.dlpack_device()
+
+    received = np.from_dlpack(Given())
+    np.testing.assert_array_equal(received, expected)
+    assert not np.shares_memory(received, np.asarray(tensor.memory.value(tensor.dtype, tensor.shape).numpy()))
+
+
+def test_what_it_does_not_take_by_dlpack_is_left_to_the_host():
+    assert taken_over("text", PROVIDER) is None and taken_over(numbers(2, 3).T, PROVIDER) is None
+    assert taken_over(np.zeros((0, 3), np.float32), PROVIDER) is None
+    assert taken_over(numbers(3), "CUDAExecutionProvider") is None
+    assert placed(np.array([True])).memory.dlpack_device() is None
