@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import onnxruntime
-
 from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.execution_providers.memory import EpMemory, tensor_of
@@ -13,6 +11,7 @@ from nnadapter.drivers.execution_providers.names import PLACES
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution, run_options
 from nnadapter.drivers.onnxruntime.values import goes_by_memory
+from nnadapter.process.real_onnxruntime import onnxruntime
 
 
 class EpExecution(SessionExecution):
