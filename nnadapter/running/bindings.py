@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from nnadapter.running.control import RunControl
 from nnadapter.running.device_value import DeviceValue
 from nnadapter.running.provenance import Provenance
 from nnadapter.running.residence import has_memory
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 Target = Any
 """Where an output goes: the name of a device, on which it stays; an array to be filled; a `DeviceValue`, or an
@@ -250,7 +253,19 @@ def _replaced(values: Mapping[str, DeviceValue], feed: Mapping[str, Any], target
 def _fed(value: Any) -> Any:
     if isinstance(value, DeviceValue):
         return value.contents
-    return value.numpy() if hasattr(value, "is_tensor") and value.is_tensor() else value
+    return _of_ort_value(value) if hasattr(value, "is_tensor") and value.is_tensor() else value
+
+
+def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
+    """What an OrtValue holds, where it lies; the host's memory is for whoever cannot read it there."""
+    from nnadapter.drivers.execution_providers.names import device_name, provider_at
+
+    provider = provider_at(value.device_name())
+    if provider is None or 0 in value.shape():
+        return value.numpy()
+    from nnadapter.drivers.execution_providers.memory import tensor_of
+
+    return Copies(None, {device_name(provider): tensor_of(value, provider)})
 
 
 def _delivered(result: Any, target: Target) -> Any:

@@ -271,5 +271,10 @@ class DeviceValue:
 
 
 def device_named(device_type: str, device_id: int) -> str:
-    """A device as ONNX Runtime writes it, by one name: `fake_npu` and 1 are `fake_npu:1`."""
+    """A device as ONNX Runtime writes it, by one name: `fake_npu` and 1 are `fake_npu:1`, `cuda` is `ort:CUDA`."""
+    from nnadapter.drivers.execution_providers.names import device_name, provider_at  # few write so
+
+    provider = provider_at(device_type) if not device_id else None
+    if provider is not None:
+        return device_name(provider)
     return canonical(f"{device_type}:{device_id}" if device_id else device_type)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from hashlib import sha256
 
 import onnx
@@ -20,7 +20,9 @@ from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.errors import CompilationError
+from nnadapter.onnx.nodes import captured_names
 from nnadapter.onnx.onnxruntime_limits import loadable
+from nnadapter.onnx.propagation import infer
 from nnadapter.onnx.sizes import has_open_inputs, size_names
 from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
@@ -117,6 +119,9 @@ class Asker:
 
     def _judged_without(self, model: onnx.ModelProto, refused: Mapping[int, Unsupported]) -> Sequence[Verdict]:
         count = len(model.graph.node)
+        refused = {**_behind(model, refused), **refused}
+        if len(refused) == count:
+            return [refused[position] for position in range(count)]
         try:
             assignment = self._assigned(loadable(without(marked(model), refused)).SerializeToString())
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
@@ -160,6 +165,21 @@ def _not_known(model: onnx.ModelProto) -> dict[int, Unsupported]:
     """Nodes that ONNX Runtime itself has not, or not in this version: it loads no model that has one."""
     verdicts = enumerate(CpuContext().supported(model))
     return {position: verdict for position, verdict in verdicts if isinstance(verdict, Unsupported)}
+
+
+def _behind(model: onnx.ModelProto, refused: Container[int]) -> dict[int, Unsupported]:
+    """Nodes that read what refused ones make, if its type is not known: providers crash on inputs without a type."""
+    types, unknown = infer(model), dict[str, str]()
+    behind: dict[int, Unsupported] = {}
+    for position, node in enumerate(model.graph.node):
+        read = next((name for name in (*node.input, *captured_names(node)) if name in unknown), None)
+        if position in refused or read is not None:
+            origin = node.op_type if read is None else unknown[read]
+            unknown.update((name, origin) for name in node.output if name and name not in types)
+        if read is not None and position not in refused:
+            detail = f"{read!r} is of no known type: it hangs on a {unknown[read]}, which is refused"
+            behind[position] = Unsupported(Reason.UNSUPPORTED_TYPE, detail)
+    return behind
 
 
 def of_sizes(model: onnx.ModelProto) -> frozenset[int]:

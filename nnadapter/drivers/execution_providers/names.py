@@ -81,6 +81,11 @@ def device_name(provider: str) -> str:
     return f"{DRIVER}:{short_name(provider)}"
 
 
+def provider_at(place: str) -> str | None:
+    """The provider whose values lie at a place, as ONNX Runtime calls a kind of device; None for the host's memory."""
+    return next((each for each, where in PLACES.items() if where == place.lower() and not is_cpu(each)), None)
+
+
 def short_name(provider: str) -> str:
     """What a person writes for a provider: `CUDA` for `CUDAExecutionProvider`."""
     return provider.removesuffix(SUFFIX)

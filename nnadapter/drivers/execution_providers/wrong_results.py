@@ -1,55 +1,169 @@
-"""What a provider takes and computes otherwise than ONNX says."""
+"""What a provider takes and then computes otherwise than ONNX says, or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import onnx
 
 from nnadapter.onnx.attributes import value_of_attribute
+from nnadapter.onnx.propagation import infer
+from nnadapter.onnx.values import value_of_type
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 from partition.verdict import Reason, Unsupported
 
-_QNN = "QNNExecutionProvider"
-"""What is said of it was seen with version 2.7.0, in its emulator."""
-_Constants = Set[str]
-"""Names of values that are known beforehand."""
-_FORMS: Mapping[str, tuple[Callable[[onnx.NodeProto, _Constants], bool], str]] = {
-    "AveragePool": (lambda node, _: bool(_stated(node, "count_include_pad")), "does not count padding"),
-    "Gather": (lambda node, constants: node.input[1] not in constants, "takes computed indices below 0 for others"),
-    "GatherElements": (
-        lambda node, constants: node.input[1] not in constants,
-        "takes computed indices below 0 for others",
-    ),
-    "GatherND": (lambda node, _: True, "takes indices below 0 for others"),
-    "Mish": (lambda node, _: True, "is off by more than a hundredth"),
-    "Pad": (lambda node, _: _stated(node, "mode") == "edge", "pads with other numbers than those at the edge"),
-    "Softplus": (lambda node, _: True, "is off by more than a hundredth"),
-}
-"""By op of ONNX: which nodes, and what QNN does with them."""
+_Shape = Sequence[int | str | None] | None
+_SPATIAL = 2
+"""Dimensions in front of those of a picture."""
+_LEAST_BLOCK = 16
 
 
-def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
-    """The nodes of a model that a provider computes otherwise than ONNX says, by position."""
-    if provider != _QNN:
-        return {}
-    nodes = model.graph.node
-    casts = {node.output[0] for node in nodes if node.op_type == "Cast" and not node.domain}
-    constants = {tensor.name for tensor in model.graph.initializer}
-    refused = {
-        position: Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, f"{provider} {_FORMS[node.op_type][1]}")
-        for position, node in enumerate(nodes)
-        if not node.domain and node.op_type in _FORMS and _FORMS[node.op_type][0](node, constants)
-    }
-    # QuantizeLinear truncates the elements behind the last 128 of a matrix, and others of higher ranks.
-    refused |= {
-        position: Unsupported(
-            Reason.UNSUPPORTED_TYPE, f"{provider} truncates {node.input[0]!r}, which a Cast makes, where ONNX rounds"
-        )
-        for position, node in enumerate(nodes)
-        if node.op_type == "QuantizeLinear" and node.input[0] in casts
-    }
-    return refused
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """What is known of a model's values."""
+
+    model: onnx.ModelProto
+
+    @cached_property
+    def constants(self) -> frozenset[str]:
+        """Names of values that are known beforehand."""
+        return frozenset(tensor.name for tensor in self.model.graph.initializer)
+
+    @cached_property
+    def casts(self) -> frozenset[str]:
+        """Names of what a Cast makes."""
+        nodes = self.model.graph.node
+        return frozenset(node.output[0] for node in nodes if node.op_type == "Cast" and not node.domain)
+
+    @cached_property
+    def types(self) -> Mapping[str, tuple[str | None, _Shape]]:
+        """Data types and shapes, as far as they are known."""
+        values = {name: value_of_type(name, info.type) for name, info in infer(self.model).items()}
+        types: dict[str, tuple[str | None, _Shape]] = {name: (each.dtype, each.shape) for name, each in values.items()}
+        for tensor in self.model.graph.initializer:
+            types[tensor.name] = DTYPE_OF_ELEMENT_TYPE.get(tensor.data_type), tuple(tensor.dims)
+        return types
+
+    def dtype(self, name: str) -> str:
+        """The data type of a value, empty if it is not known."""
+        return self.types.get(name, (None, None))[0] or ""
+
+    def shape(self, name: str) -> _Shape:
+        """The shape of a value, None if it is not known."""
+        return self.types.get(name, (None, None))[1]
+
+
+_Tells = Callable[[onnx.NodeProto, _Known], bool]
+_Forms = Mapping[str, tuple[_Tells, Reason, str]]
+"""By op of ONNX: which nodes, the reason's code, and what the provider does with them."""
 
 
 def _stated(node: onnx.NodeProto, name: str) -> object:
     return next((value_of_attribute(each) for each in node.attribute if each.name == name), None)
+
+
+def _computed_indices(node: onnx.NodeProto, known: _Known) -> bool:
+    return node.input[1] not in known.constants
+
+
+def _always(node: onnx.NodeProto, known: _Known) -> bool:
+    return True
+
+
+def _of_double(node: onnx.NodeProto, known: _Known) -> bool:
+    return known.dtype(node.input[0]) == "float64"
+
+
+def _of_nothing(node: onnx.NodeProto, known: _Known) -> bool:
+    return 0 in (known.shape(node.input[0]) or ())
+
+
+def _scores_that_are_changed(node: onnx.NodeProto, known: _Known) -> bool:
+    return len(node.output) > 3 and bool(node.output[3]) and bool(_stated(node, "qk_matmul_output_mode"))
+
+
+def _cast_without_kernel(node: onnx.NodeProto, known: _Known) -> bool:
+    to, of = (known.dtype(name) for name in (node.output[0], node.input[0]))
+    return to == "float4_e2m1fn" or (to == "bool" and of.startswith("float8"))
+
+
+def _spread_scale(node: onnx.NodeProto, known: _Known) -> bool:
+    """A scale that has to be broadcast to what is normalized; the provider reads as many as those are."""
+    x, scale, axis = known.shape(node.input[0]), known.shape(node.input[1]), _stated(node, "axis")
+    first = axis if isinstance(axis, int) else -1
+    return x is not None and scale is not None and tuple(scale) != tuple(x[first:])
+
+
+def _normalized_otherwise(node: onnx.NodeProto, known: _Known) -> bool:
+    return _of_double(node, known) or _spread_scale(node, known)
+
+
+def _small_blocks(node: onnx.NodeProto, known: _Known) -> bool:
+    size = _stated(node, "block_size")
+    return isinstance(size, int) and size < _LEAST_BLOCK
+
+
+def _no_picture(node: onnx.NodeProto, known: _Known) -> bool:
+    shape = known.shape(node.input[0])
+    return shape is not None and len(shape) - _SPATIAL not in (2, 3)
+
+
+_ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
+_INDICES = "takes computed indices below 0 for others"
+_QNN: _Forms = {
+    "AveragePool": (
+        lambda node, _: bool(_stated(node, "count_include_pad")),
+        _ATTRIBUTE,
+        "does not count padding",
+    ),
+    "Gather": (_computed_indices, _ATTRIBUTE, _INDICES),
+    "GatherElements": (_computed_indices, _ATTRIBUTE, _INDICES),
+    "GatherND": (_always, _ATTRIBUTE, "takes indices below 0 for others"),
+    "Mish": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
+    "Pad": (
+        lambda node, _: _stated(node, "mode") == "edge",
+        _ATTRIBUTE,
+        "pads with other numbers than those at the edge",
+    ),
+    # It truncates the elements behind the last 128 of a matrix, and others of higher ranks.
+    "QuantizeLinear": (
+        lambda node, known: node.input[0] in known.casts,
+        Reason.UNSUPPORTED_TYPE,
+        "truncates what a Cast makes, where ONNX rounds",
+    ),
+    "Softplus": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
+}
+"""Seen with version 2.7.0, in its emulator."""
+_CUDA: _Forms = {
+    "Attention": (_scores_that_are_changed, _ATTRIBUTE, "gives scores as they are multiplied, and no others"),
+    "Cast": (_cast_without_kernel, _TYPE, "takes this Cast and has no kernel for it, or a wrong one"),
+    "CastLike": (_cast_without_kernel, _TYPE, "takes this cast and has no kernel for it, or a wrong one"),
+    "Gelu": (lambda node, known: known.shape(node.input[0]) == (), _RANK, "takes no scalars"),
+    "LayerNormalization": (
+        _normalized_otherwise,
+        _TYPE,
+        "computes float64 in float32, and takes a scale for each number that is normalized",
+    ),
+    "LogSoftmax": (_of_double, _TYPE, "computes float64 in float32"),
+    "LRN": (_no_picture, _RANK, "takes pictures of 2 or 3 dimensions"),
+    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"takes blocks of {_LEAST_BLOCK} or more"),
+    "RMSNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),
+    "ReduceMax": (_of_nothing, _RANK, "takes no tensors without elements"),
+    "ReduceMin": (_of_nothing, _RANK, "takes no tensors without elements"),
+}
+"""Seen with ONNX Runtime 1.31 on an H100."""
+_FORMS: Mapping[str, _Forms] = {"QNNExecutionProvider": _QNN, "CUDAExecutionProvider": _CUDA}
+_DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
+    """The nodes of a model that a provider computes otherwise than ONNX says, or fails to, by position."""
+    forms, known = _FORMS.get(provider, {}), _Known(model)
+    refused: dict[int, Unsupported] = {}
+    for position, node in enumerate(model.graph.node):
+        tells, reason, what = forms.get(node.op_type, (None, Reason.DEVICE_REFUSED, ""))
+        if tells is not None and node.domain in _DOMAINS and tells(node, known):
+            refused[position] = Unsupported(reason, f"{provider} {what}")
+    return refused

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from string import ascii_lowercase
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operations.matrix import PACKED_BITS
@@ -46,6 +47,26 @@ def transposed_convolution(random: Random, types: Types) -> Chosen:
 def cast(random: Random, types: Types) -> Chosen:
     """Any data type that is common."""
     return {"to": random.choice(["float32", "float32", "float16", "int8", "uint8", "int32", "int64", "bool"])}
+
+
+def equation(random: Random, types: Types) -> Chosen:
+    """A label for each axis, which axes of one size may share, and some labels in some order as the result."""
+    sizes: dict[str, int] = {}
+    terms: list[str] = []
+    for type_ in types:
+        term = ""
+        for size in () if type_ is None else type_.dimensions:
+            shared = [label for label in sizes if sizes[label] == size and label not in term]
+            label = random.choice(shared) if shared and random.random() < 0.6 else ascii_lowercase[len(sizes)]
+            sizes[label], term = size, term + label
+        terms.append(term)
+    result = random.sample(list(sizes), random.randint(0, len(sizes)))
+    return {"equation": ",".join(terms) + random.choice(("", f"->{''.join(result)}"))}
+
+
+def twice(random: Random, types: Types) -> Chosen:
+    """A picture that is twice as high and as wide."""
+    return {"output_shape": tuple(2 * size for size in first_of(types).dimensions[2:])}
 
 
 def clip(random: Random, types: Types) -> Chosen:

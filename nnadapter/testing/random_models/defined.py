@@ -64,6 +64,17 @@ def in_range(input_arrays: Given, attributes: Attributes) -> bool:
     return bool(((chosen >= -size) & (chosen < size)).all())
 
 
+def apart_along_axis(input_arrays: Given, attributes: Attributes) -> bool:
+    """No two updates of an axis are for one position, where ONNX does not say which of them stays."""
+    value, chosen = _pair(input_arrays)
+    axis = attributes["axis"]
+    assert isinstance(axis, int)
+    if attributes["reduction"] != "none" or not chosen.size:
+        return True
+    ordered = np.sort(chosen % max(value.shape[axis], 1), axis)
+    return bool((np.diff(ordered, axis=axis) != 0).all())
+
+
 def lengths(input_arrays: Given, attributes: Attributes) -> bool:
     """No sequence is longer than there are steps."""
     value, sequence_lengths = _pair(input_arrays)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
+
+import numpy as np
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, Layout, OperandType
@@ -158,6 +161,30 @@ def gathered_elements(maker: Maker, schema: OperationSchema) -> list[int]:
     dimensions = maker.type_of(first).dimensions
     shape = tuple(maker.random.randint(1, max(size, 1)) for size in dimensions)
     return [first, _indices(maker, shape, dimensions)]
+
+
+def scattered(maker: Maker, schema: OperationSchema) -> list[int]:
+    """An input, positions of parts of it, none twice, and what is written there."""
+    first = operands_of(maker, schema)[0]
+    type_, random = maker.type_of(first), maker.random
+    if type_.rank == 0:
+        raise InvalidModelError("a scalar has no positions")
+    depth = random.randint(1, type_.rank)
+    places = prod(type_.dimensions[:depth])
+    chosen = random.sample(range(places), min(places, random.randint(1, 4)))
+    rows = np.stack(np.unravel_index(np.array(chosen, np.intp), type_.dimensions[:depth]), -1).astype(
+        maker.dtype(INDICES).value
+    )
+    return [first, maker.fresh(rows), maker.fresh_of(type_.dtype, (len(chosen), *type_.dimensions[depth:]))]
+
+
+def unpooled(maker: Maker, schema: OperationSchema) -> list[int]:
+    """A picture, and positions of a larger one for its elements, none twice; `attributes.twice` says how large."""
+    first = operands_of(maker, schema)[0]
+    type_ = maker.type_of(first)
+    places = maker.random.sample(range(4 * type_.size), type_.size)
+    dtype = maker.dtype(schema.inputs[1].dtypes).value
+    return [first, maker.fresh(np.array(places, dtype).reshape(type_.dimensions))]
 
 
 def _indices(maker: Maker, shape: tuple[int, ...], dimensions: tuple[int, ...]) -> int:

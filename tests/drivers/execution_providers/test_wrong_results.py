@@ -1,0 +1,44 @@
+"""What is kept from a provider that would take it: forms that were seen to go wrong, and their likes that were not."""
+
+from __future__ import annotations
+
+import onnx.parser
+
+from nnadapter.drivers.execution_providers.wrong_results import computed_otherwise
+from tests.every import for_every
+from tests.models import HEAD
+
+CUDA, QNN = "CUDAExecutionProvider", "QNNExecutionProvider"
+CASES = {
+    "Gelu of a scalar": (CUDA, "float", "float", "Gelu(x)", True),
+    "Gelu": (CUDA, "float[2]", "float[2]", "Gelu(x)", False),
+    "Gelu of a scalar, elsewhere": (QNN, "float", "float", "Gelu(x)", False),
+    "LRN of a row": (CUDA, "float[2, 3, 4]", "float[2, 3, 4]", "LRN<size = 1>(x)", True),
+    "LRN": (CUDA, "float[2, 3, 4, 4]", "float[2, 3, 4, 4]", "LRN<size = 1>(x)", False),
+    "LogSoftmax of double": (CUDA, "double[2, 3]", "double[2, 3]", "LogSoftmax(x)", True),
+    "LogSoftmax": (CUDA, "float[2, 3]", "float[2, 3]", "LogSoftmax(x)", False),
+    "LayerNormalization of double": (CUDA, "double[2, 3]", "double[2, 3]", "LayerNormalization(x, w)", True),
+    "RMSNormalization": (CUDA, "float[2, 3]", "float[2, 3]", "RMSNormalization(x, w)", False),
+    "RMSNormalization, one scale for all": (
+        CUDA,
+        "float[2, 2, 3]",
+        "float[2, 2, 3]",
+        "RMSNormalization<axis = -2>(x, w)",
+        True,
+    ),
+    "ReduceMax of nothing": (CUDA, "float[0, 3]", "float[1, 1]", "ReduceMax(x)", True),
+    "ReduceMax": (CUDA, "float[2, 3]", "float[1, 1]", "ReduceMax(x)", False),
+    "Cast of float8 to bool": (CUDA, "float8e5m2[2]", "bool[2]", "Cast<to = 9>(x)", True),
+    "Cast": (CUDA, "float[2]", "bool[2]", "Cast<to = 9>(x)", False),
+    "Cast to 4 bits": (CUDA, "float[2]", "float4e2m1[2]", "Cast<to = 23>(x)", True),
+    "Mish": (QNN, "float[2]", "float[2]", "Mish(x)", True),
+}
+
+
+@for_every(name=CASES)
+def test_forms_that_go_wrong_are_kept_from_a_provider(name):
+    provider, given, made, node, refused = CASES[name]
+    head = HEAD.replace("17", "23")
+    text = f"{head} g ({given} x) => ({made} y) <float[3] w = {{1, 2, 3}}> {{ y = {node} }}"
+    found = computed_otherwise(onnx.parser.parse_model(text), provider)
+    assert bool(found) == refused and all(provider in verdict.detail for verdict in found.values())
