@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, OpenSizes, OptionValues, Threading
@@ -77,7 +78,7 @@ class EpDevice(Device):
         """See `Device.capability`."""
         return _OPEN_SIZES if self._provider in BY_KERNELS else _FIXED_SIZES
 
-    @property
+    @cached_property
     def has_memory(self) -> bool:
         """See `Device.has_memory`."""
         provider = self._provider

@@ -18,6 +18,7 @@ _Shape = Sequence[int | str | None] | None
 _SPATIAL = 2
 """Dimensions in front of those of a picture."""
 _LEAST_BLOCK = 16
+_REALS = ("float32", "float64", "float16", "bfloat16")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +77,9 @@ def _of_double(node: onnx.NodeProto, known: _Known) -> bool:
     return known.dtype(node.input[0]) == "float64"
 
 
-def _of_nothing(node: onnx.NodeProto, known: _Known) -> bool:
-    return 0 in (known.shape(node.input[0]) or ())
+def _extreme_of_reals(node: onnx.NodeProto, known: _Known) -> bool:
+    of = node.input[0]
+    return known.dtype(of) in ("", *_REALS) or 0 in (known.shape(of) or ())
 
 
 def _scores_that_are_changed(node: onnx.NodeProto, known: _Known) -> bool:
@@ -111,6 +113,7 @@ def _no_picture(node: onnx.NodeProto, known: _Known) -> bool:
 
 
 _ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
+_INFINITIES = "has no maximum and minimum of infinities, nor of nothing"
 _INDICES = "takes computed indices below 0 for others"
 _QNN: _Forms = {
     "AveragePool": (
@@ -150,8 +153,8 @@ _CUDA: _Forms = {
     "LRN": (_no_picture, _RANK, "takes pictures of 2 or 3 dimensions"),
     "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"takes blocks of {_LEAST_BLOCK} or more"),
     "RMSNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),
-    "ReduceMax": (_of_nothing, _RANK, "takes no tensors without elements"),
-    "ReduceMin": (_of_nothing, _RANK, "takes no tensors without elements"),
+    "ReduceMax": (_extreme_of_reals, _TYPE, _INFINITIES),
+    "ReduceMin": (_extreme_of_reals, _TYPE, _INFINITIES),
 }
 """Seen with ONNX Runtime 1.31 on an H100."""
 _FORMS: Mapping[str, _Forms] = {"QNNExecutionProvider": _QNN, "CUDAExecutionProvider": _CUDA}

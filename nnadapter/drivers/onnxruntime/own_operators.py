@@ -11,19 +11,26 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
 from nnadapter.process.cache import remembered
+from nnadapter.process.real_onnxruntime import onnxruntime
+
+_PLAIN_PROVIDERS = frozenset((CPU_PROVIDER, "AzureExecutionProvider"))
+"""Those of a build that has no libraries of providers."""
 
 
 def has_operator(op_type: str, opset: int) -> bool:
     """Whether ONNX Runtime has a kernel for an op of ONNX's domain, and does not call the op obsolete.
 
-    A build that does not list its kernels is taken at its word when it loads the model.
+    A build that does not list its operators is taken at its word when it loads the model. One with providers in
+    libraries of their own crashes when it lists kernels (onnxruntime-gpu 1.31): there the operator will do.
     """
     if not hasattr(native, "get_all_opkernel_def"):
         return True
     schemas = [schema for schema in _schemas().get(op_type, ()) if schema.since_version <= opset]
     newest = max(schemas, key=lambda schema: int(schema.since_version), default=None)
-    within = any(first <= opset <= last for first, last in _kernels().get(op_type, ()))
-    return newest is not None and not newest.deprecated and within
+    if newest is None or newest.deprecated:
+        return False
+    lists_kernels = _PLAIN_PROVIDERS.issuperset(onnxruntime.get_available_providers())
+    return not lists_kernels or any(first <= opset <= last for first, last in _kernels().get(op_type, ()))
 
 
 @remembered(1)

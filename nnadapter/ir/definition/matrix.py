@@ -59,13 +59,18 @@ def _determinant(x: Array) -> Array:
     return total
 
 
+def _einsum(*inputs: Array, equation: str) -> Any:
+    """Numpy's, which has no integers of 4 bits."""
+    return np.einsum(equation, *(x.astype(np.int64) if x.dtype.name in ("int4", "uint4") else x for x in inputs))
+
+
 MATRIX: Mapping[str, Callable[..., Any]] = {
     "FULLY_CONNECTED": _fully_connected,
     "MAT_MUL": _mat_mul,
     "MAT_MUL_N_BITS": _mat_mul_n_bits,
     "TRILU": lambda x, upper, k: np.triu(x, k) if upper else np.tril(x, k),
     "DETERMINANT": _determinant,
-    "EINSUM": lambda *inputs, equation: np.einsum(equation, *inputs),
+    "EINSUM": _einsum,
     "EYE_LIKE": lambda x, to, k: np.eye(x.shape[0], x.shape[1], int(k)),
 }
 """By operation."""

@@ -37,11 +37,13 @@ def convolution(random: Random, types: Types) -> Chosen:
 
 
 def transposed_convolution(random: Random, types: Types) -> Chosen:
-    """Any divisor of the channels as group."""
+    """Any divisor of the channels as group, and less padding of the output than each stride is (ONNX)."""
     filter_ = types[1]
     assert filter_ is not None
     group = random.choice(divisors(filter_.dimensions[0]))
-    return {"group": group, "output_padding": (random.choice((0, 0, 1)), random.choice((0, 0, 1)))}
+    strides = tuple(random.choice((1, 2)) for _ in range(2))
+    padding = tuple(random.choice((0, 0, stride - 1)) for stride in strides)
+    return {"group": group, "strides": strides, "output_padding": padding}
 
 
 def cast(random: Random, types: Types) -> Chosen:

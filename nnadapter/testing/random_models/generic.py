@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
 
+import numpy as np
+
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import DataType, OperandType
@@ -167,6 +169,7 @@ def _bool(random: Random, attribute: Attribute, types: Types) -> bool:
 
 def _float(random: Random, attribute: Attribute, types: Types) -> float:
     default = attribute.default if isinstance(attribute.default, float) else 1.0
+    default = float(np.float32(default))  # all that an attribute of ONNX holds
     return random.choice((default, default, 0.25, 0.5, 1.0, 2.0, -0.5))
 
 

@@ -13,6 +13,8 @@ from nnadapter.ir import DataType, ModelBuilder, OperandType
 jax = pytest.importorskip("jax", reason="jax is not installed")
 
 DEVICE = os.environ.get("NNADAPTER_XLA_DEVICE", "xla:cpu")
+PLACE = (1, 0) if DEVICE == "xla:cpu" else (2, 0)
+"""Where its values lie, as DLPack numbers devices: the host's memory, or that of an NVIDIA GPU."""
 
 
 def context(**options):

@@ -9,7 +9,7 @@ import nnadapter as nna
 from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DriverError, InvalidInputError
-from tests.drivers.xla.harness import DEVICE, context, jax, numbers, relu
+from tests.drivers.xla.harness import DEVICE, PLACE, context, jax, numbers, relu
 from tests.models import HEAD, parse
 
 STEP = f"{HEAD} g (float[4] x, float[4] old) => (float[4] new) {{ new = Add(x, old) }}"
@@ -100,7 +100,7 @@ def test_values_come_and_go_by_dlpack(dtype):
     expected = given.tolist()
     given[:] = 0
     assert value.dtype.name == dtype and value.numpy().tolist() == expected
-    assert value.__dlpack_device__() == (1, 0)
+    assert value.__dlpack_device__() == PLACE
     taken_by_torch = torch.from_dlpack(value)
     assert taken_by_torch.dtype == given.dtype and taken_by_torch.tolist() == expected
     taken_by_torch[:] = 0

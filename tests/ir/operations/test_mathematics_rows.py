@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir.definition.models import by_definition
 from nnadapter.ir.operations.equation import read_equation
 from tests.ir.operations.shape_oracle import dimensions, flops, infer, operand
 
@@ -149,3 +151,11 @@ def test_flops_of_equations():
     assert flops("EINSUM", [operand(2, 3)], equation="ij->ji") == 0
     assert flops("EINSUM", [operand(2, 3)], equation="ij->i") == 6
     assert flops("EINSUM", [operand(2), operand(3)], equation="i,j->ij") == 6
+
+
+def test_sums_of_products_of_integers_of_4_bits_go_round():
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.INT4, (2, 3)))
+    model = builder.finish(builder.add_operation("EINSUM", (x,), {"equation": "ij->i"}))
+    (made,) = by_definition(model, [np.array([[7, 7, 1], [-8, -8, -1]], "int4")])
+    assert made.tolist() == [-1, -1]
