@@ -36,7 +36,12 @@ _FIXED_SIZES = Capability(
     options=OPTIONS,
     limits="what ONNX Runtime assigns to the provider; asking compiles",
 )
-_OPEN_SIZES = replace(_FIXED_SIZES, open_sizes=OpenSizes.ANY)
+_BY_KERNELS = replace(
+    _FIXED_SIZES,
+    open_sizes=OpenSizes.ANY,
+    # A compiler fuses what it likes; kernels are fused by ONNX Runtime or not at all.
+    options=tuple(replace(each, default="all") if each.name == "optimization" else each for each in OPTIONS),
+)
 
 
 class EpDriver(Driver):
@@ -76,7 +81,7 @@ class EpDevice(Device):
     @property
     def capability(self) -> Capability:
         """See `Device.capability`."""
-        return _OPEN_SIZES if self._provider in BY_KERNELS else _FIXED_SIZES
+        return _BY_KERNELS if self._provider in BY_KERNELS else _FIXED_SIZES
 
     @cached_property
     def has_memory(self) -> bool:

@@ -19,7 +19,9 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
         "ACLExecutionProvider": f"{_BUILD}, for Arm",
         "CANNExecutionProvider": "`pip install onnxruntime-cann` beside Huawei's CANN toolkit, instead of onnxruntime",
         "CoreMLExecutionProvider": "onnxruntime on macOS",
-        "CUDAExecutionProvider": "`pip install onnxruntime-gpu` instead of onnxruntime, where there is an NVIDIA GPU",
+        "CUDAExecutionProvider": (
+            "`pip install 'onnxruntime-gpu[cuda,cudnn]'` instead of onnxruntime, where there is an NVIDIA GPU"
+        ),
         "DmlExecutionProvider": "`pip install onnxruntime-directml` instead of onnxruntime, on Windows",
         "JsExecutionProvider": "ONNX Runtime in a browser",
         "MIGraphXExecutionProvider": "AMD's ROCm build of ONNX Runtime",

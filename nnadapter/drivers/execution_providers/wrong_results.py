@@ -18,7 +18,8 @@ _Shape = Sequence[int | str | None] | None
 _SPATIAL = 2
 """Dimensions in front of those of a picture."""
 _LEAST_BLOCK = 16
-_REALS = ("float32", "float64", "float16", "bfloat16")
+_REALS = ("float32", "float64")
+"""Of those of 16 bits it finds the infinities."""
 
 
 @dataclass(frozen=True, eq=False)

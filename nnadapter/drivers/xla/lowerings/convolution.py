@@ -125,9 +125,10 @@ def _transposed_convolution(
         for far, (begin, end), more in zip(reach, _pairs(pads), output_padding, strict=True)
     ]
     gaps = strides
-    if 1 in x.shape[2:]:  # XLA 0.10 ends the process where it pads some convolutions of such an axis itself
+    if 1 in x.shape[2:]:  # XLA ends the process where it pads some convolutions of such an axis itself, or sees it done
         wide = [(0, 0, 0), (0, 0, 0), *((*pair, stride - 1) for pair, stride in zip(around, strides, strict=True))]
-        x, around, gaps = jax.lax.pad(x, x.dtype.type(0), wide), [(0, 0)] * len(kernel), (1,) * len(kernel)
+        x = jax.lax.optimization_barrier(jax.lax.pad(x, x.dtype.type(0), wide))
+        around, gaps = [(0, 0)] * len(kernel), (1,) * len(kernel)
     result = jax.lax.conv_general_dilated(
         x,
         jnp.flip(filters, tuple(range(2, filters.ndim))),
