@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
+from functools import cached_property
 from hashlib import sha256
 
 import onnx
@@ -11,9 +12,10 @@ from nnadapter.drivers.culprits import find_culprits
 from nnadapter.drivers.execution_providers.assignment import Assignment, marked, read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.crashing import crashing
+from nnadapter.drivers.execution_providers.probing import computes_half
 from nnadapter.drivers.execution_providers.program import EpProgram
 from nnadapter.drivers.execution_providers.remainder import without
-from nnadapter.drivers.execution_providers.wrong_results import computed_otherwise
+from nnadapter.drivers.execution_providers.wrong_results import computed_otherwise, in_half
 from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from nnadapter.drivers.onnxruntime.errors import brief
@@ -103,7 +105,9 @@ class Asker:
     def _judged(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         count = len(model.graph.node)
         provider = self._backing.provider
-        kept_from_it = {**computed_otherwise(model, provider), **crashing(model, provider), **_not_known(model)}
+        half = in_half(model, provider)
+        kept_from_it = {} if not half or self._computes_half else half
+        kept_from_it |= {**computed_otherwise(model, provider), **crashing(model, provider), **_not_known(model)}
         if len(kept_from_it) == count:
             return [kept_from_it[position] for position in range(count)]
         if kept_from_it:
@@ -127,6 +131,10 @@ class Asker:
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
             return [refused.get(position, self._refusal(error)) for position in range(count)]
         return [refused.get(position, self._verdict(assignment, position)) for position in range(count)]
+
+    @cached_property
+    def _computes_half(self) -> bool:
+        return computes_half(self._backing)
 
     def _assigned(self, contents: bytes) -> Assignment:
         return read_assignment(self._backing.open(contents, _UNCHANGED), self._backing.provider)

@@ -7,7 +7,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from nnadapter.drivers.capability import Capability, DeviceInfo, ModelForm, OpenSizes, OptionValues, Threading
+from nnadapter.drivers.capability import (
+    Capability,
+    DeviceInfo,
+    DeviceType,
+    ModelForm,
+    OpenSizes,
+    OptionValues,
+    Threading,
+)
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.execution_providers.backing import OPTIONS, find_backing
 from nnadapter.drivers.execution_providers.context import EpContext
@@ -15,6 +23,7 @@ from nnadapter.drivers.execution_providers.libraries import LibrarySource, insta
 from nnadapter.drivers.execution_providers.memory import EpMemory, taken_over
 from nnadapter.drivers.execution_providers.names import (
     BY_KERNELS,
+    GRAPHICS,
     NEEDS,
     NO_HARDWARE,
     PLACES,
@@ -115,6 +124,7 @@ def _row(provider: str, here: Sequence[str], package: LibrarySource | None) -> D
     return DeviceInfo(
         name=device_name(provider),
         vendor="ONNX Runtime",
+        type=DeviceType.GPU if provider in GRAPHICS else DeviceType.ACCELERATOR,
         sub_type=provider,
         version=version,
         available=provider in here and has,

@@ -60,6 +60,10 @@ NEEDS: Mapping[str, HardwareNeeds] = MappingProxyType(
 )
 """What a provider needs of the machine; one that is not named here is in no package, or for no computer."""
 
+GRAPHICS = frozenset(
+    f"{name}{SUFFIX}" for name in ("CUDA", "Dml", "Js", "MIGraphX", "NvTensorRTRTX", "Tensorrt", "WebGpu")
+)
+"""Providers for graphics processors; what others are for is theirs to say."""
 BY_KERNELS = frozenset(("CUDAExecutionProvider", "WebGpuExecutionProvider"))
 """Providers that run node by node, each by a kernel that knows sizes when it runs: a segment may leave its sizes open.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.names import NO_HARDWARE, has_hardware
@@ -9,7 +11,7 @@ from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.errors import DeviceUnavailableError, InvalidOptionError
 from nnadapter.onnx.wire_format import BYTES, varint_bytes
 
-_IR_VERSION, _OPSET, _FLOAT = 8, 13, 1
+_IR_VERSION, _OPSET, _FLOAT, _HALF = 8, 13, 1, 10
 
 
 def takes_addition(backing: Backing) -> bool:
@@ -34,10 +36,20 @@ def takes_addition(backing: Backing) -> bool:
     return bool(assignment.taken)
 
 
-def _addition() -> bytes:
+def computes_half(backing: Backing) -> bool:
+    """Whether the provider's hardware adds float16: some take such nodes and fail when they are run."""
+    x = np.ones((1, 4, 4, 4), np.float16)
+    try:
+        backing.open(_addition(_HALF)).run(None, {"a": x, "b": x})
+    except Exception:  # noqa: BLE001  whatever it raises is a no
+        return False
+    return True
+
+
+def _addition(dtype: int = _FLOAT) -> bytes:
     """A serialized model, written by hand: a program that is loaded needs nothing else that has to do with models."""
     shape = _message(*((1, _message((1, size))) for size in (1, 4, 4, 4)))
-    type_ = _message((1, _message((1, _FLOAT), (2, shape))))
+    type_ = _message((1, _message((1, dtype), (2, shape))))
     node = _message((1, b"a"), (1, b"b"), (2, b"c"), (3, b"nnadapter:0:0"), (4, b"Add"), (7, b""))
     a, b, c = (_message((1, name), (2, type_)) for name in (b"a", b"b", b"c"))
     graph = _message((1, node), (2, b"probe"), (11, a), (11, b), (12, c))

@@ -78,9 +78,16 @@ def _of_double(node: onnx.NodeProto, known: _Known) -> bool:
     return known.dtype(node.input[0]) == "float64"
 
 
+def _of_nothing(node: onnx.NodeProto, known: _Known) -> bool:
+    return 0 in (known.shape(node.input[0]) or ())
+
+
+def _of_a_vector(node: onnx.NodeProto, known: _Known) -> bool:
+    return any(shape is not None and len(shape) == 1 for shape in map(known.shape, node.input))
+
+
 def _extreme_of_reals(node: onnx.NodeProto, known: _Known) -> bool:
-    of = node.input[0]
-    return known.dtype(of) in ("", *_REALS) or 0 in (known.shape(of) or ())
+    return known.dtype(node.input[0]) in ("", *_REALS) or _of_nothing(node, known)
 
 
 def _scores_that_are_changed(node: onnx.NodeProto, known: _Known) -> bool:
@@ -115,6 +122,7 @@ def _no_picture(node: onnx.NodeProto, known: _Known) -> bool:
 
 _ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
 _INFINITIES = "has no maximum and minimum of infinities, nor of nothing"
+_NOTHING = "takes no tensors without elements"
 _INDICES = "takes computed indices below 0 for others"
 _QNN: _Forms = {
     "AveragePool": (
@@ -158,8 +166,39 @@ _CUDA: _Forms = {
     "ReduceMin": (_extreme_of_reals, _TYPE, _INFINITIES),
 }
 """Seen with ONNX Runtime 1.31 on an H100."""
-_FORMS: Mapping[str, _Forms] = {"QNNExecutionProvider": _QNN, "CUDAExecutionProvider": _CUDA}
+_WEB_GPU: _Forms = {
+    "BatchNormalization": (lambda node, _: bool(_stated(node, "training_mode")), _ATTRIBUTE, "does not train"),
+    "LayerNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),
+    "LogSoftmax": (_of_nothing, _RANK, _NOTHING),
+    "MatMul": (_of_a_vector, _RANK, "multiplies vectors by matrices wrongly"),
+    "MatMulNBits": (_small_blocks, _ATTRIBUTE, f"takes blocks of {_LEAST_BLOCK} or more"),
+    "ReduceMax": (_of_nothing, _RANK, _NOTHING),
+    "ReduceMin": (_of_nothing, _RANK, _NOTHING),
+    "ReduceSum": (_of_nothing, _RANK, _NOTHING),
+    "Resize": (lambda node, _: bool(_stated(node, "antialias")), _ATTRIBUTE, "has no antialiasing"),
+    "Softmax": (_of_nothing, _RANK, _NOTHING),
+}
+"""Seen with ONNX Runtime 1.27 on a processor that plays a GPU."""
+_FORMS: Mapping[str, _Forms] = {
+    "CUDAExecutionProvider": _CUDA,
+    "QNNExecutionProvider": _QNN,
+    "WebGpuExecutionProvider": _WEB_GPU,
+}
+_MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
+"""Providers that take float16 whether the hardware has it or not."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
+    """The nodes that read or make float16, by position, of a provider that may take it and not have it."""
+    if provider not in _MAY_LACK_HALF:
+        return {}
+    known, why = _Known(model), f"{provider} takes float16, which the hardware has not"
+    return {
+        position: Unsupported(Reason.UNSUPPORTED_DTYPE, why)
+        for position, node in enumerate(model.graph.node)
+        if any(known.dtype(name) == "float16" for name in (*node.input, *node.output))
+    }
 
 
 def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import onnx.parser
 
-from nnadapter.drivers.execution_providers.wrong_results import computed_otherwise
+from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.execution_providers.probing import computes_half
+from nnadapter.drivers.execution_providers.wrong_results import computed_otherwise, in_half
 from tests.every import for_every
 from tests.models import HEAD
 
-CUDA, QNN = "CUDAExecutionProvider", "QNNExecutionProvider"
+CUDA, QNN, WEB_GPU = "CUDAExecutionProvider", "QNNExecutionProvider", "WebGpuExecutionProvider"
 CASES = {
     "Gelu of a scalar": (CUDA, "float", "float", "Gelu(x)", True),
     "Gelu": (CUDA, "float[2]", "float[2]", "Gelu(x)", False),
@@ -32,6 +34,10 @@ CASES = {
     "Cast of float8 to bool": (CUDA, "float8e5m2[2]", "bool[2]", "Cast<to = 9>(x)", True),
     "Cast": (CUDA, "float[2]", "bool[2]", "Cast<to = 9>(x)", False),
     "Cast to 4 bits": (CUDA, "float[2]", "float4e2m1[2]", "Cast<to = 23>(x)", True),
+    "MatMul by a vector": (WEB_GPU, "float[2, 3]", "float[2]", "MatMul(x, w)", True),
+    "MatMul": (WEB_GPU, "float[3, 3]", "float[3, 3]", "MatMul(x, x)", False),
+    "Softmax of nothing": (WEB_GPU, "float[0, 3]", "float[0, 3]", "Softmax(x)", True),
+    "Softmax": (WEB_GPU, "float[2, 3]", "float[2, 3]", "Softmax(x)", False),
     "Mish": (QNN, "float[2]", "float[2]", "Mish(x)", True),
 }
 
@@ -43,3 +49,12 @@ def test_forms_that_go_wrong_are_kept_from_a_provider(name):
     text = f"{head} g ({given} x) => ({made} y) <float[3] w = {{1, 2, 3}}> {{ y = {node} }}"
     found = computed_otherwise(onnx.parser.parse_model(text), provider)
     assert bool(found) == refused and all(provider in verdict.detail for verdict in found.values())
+
+
+def test_half_is_kept_from_a_provider_that_may_not_have_it():
+    model = onnx.parser.parse_model(
+        f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Cast<to = 10>(x) b = Relu(a) c = Cast<to = 1>(b) y = Relu(c) }}"
+    )
+    assert in_half(model, WEB_GPU).keys() == {0, 1, 2} and not in_half(model, CUDA)
+    assert computes_half(Backing(provider="CPUExecutionProvider"))
+    assert not computes_half(Backing(provider="RknpuExecutionProvider"))
