@@ -20,6 +20,7 @@ def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> o
     3. What a branch gives out keeps the name of the `If` node's output. A value that the branch did not make, or that
        it gives out twice, is passed on by `Identity`.
     4. Names that graphs inside the branch define for themselves stay; those that they capture are renamed.
+    5. Other nodes have the names that they had, also where these say a position.
 
     Args:
         model: the model; it is not changed.
@@ -34,7 +35,8 @@ def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> o
             branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
             _insert(copy.graph, node, _free(names[position], taken), branch)
         else:
-            copy.graph.node.append(node)
+            copy.graph.node.add().CopyFrom(node)
+            copy.graph.node[-1].name = names[position]
     return copy
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from nnadapter.errors import NNAdapterError
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.looking_through import is_full
-from nnadapter.planning.opening import Opened, growing_inputs
+from nnadapter.planning.opening import Opened, growing_inputs, unread_inputs
 from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
@@ -71,7 +72,8 @@ class OpenPlan:
         assert self.opening is not None, "the plan leaves sizes open"
         if self.opening.is_looked_through and self._looked is None:
             model = compiled.partitioning.model
-            self._looked = _Looked(model.prepared, model.specialized.positions, Bounds(self.at, self.at))
+            bounds = Bounds(self.at, self.at, unread_inputs(model.prepared))
+            self._looked = _Looked(model.prepared, model.specialized.positions, bounds)
 
     def sizes(self, opening: Opened | None, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
         """Whether it holds at these shapes, and what its programs are told, if they leave sizes open as `opening` says.
@@ -123,6 +125,7 @@ class OpenPlans:
         make: makes a plan at some shapes, or raises `FixedSizesError`.
         planned_at: the shapes that have plans of their own, of which `make` makes it sooner.
         limit: how many there are at most; the one used longest ago goes first.
+        number: tells its plans from those of the session's other models.
     """
 
     def __init__(
@@ -134,8 +137,10 @@ class OpenPlans:
         make: Callable[[Shapes], Compiled],
         planned_at: Callable[[], Iterable[Shapes]],
         limit: int,
+        number: int = 0,
     ) -> None:
         self._limit, self._count, self._planned_at = limit, 0, planned_at
+        self._kept_as = f"open {number}" if number else "open"
         self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
         self._trace = setting.trace
         takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
@@ -346,7 +351,7 @@ class OpenPlans:
 
     def _made_for(self, known: Shapes) -> tuple[OpenPlan, Compiled]:
         """The next plan; the first one of a plan for other shapes, if it holds here too: nothing is judged anew."""
-        key = ("open", self._count)
+        key = (self._kept_as, self._count)
         for at in [] if self._made else self._planned_at():
             if not _are_alike(at, known):
                 continue
@@ -371,6 +376,10 @@ class OpenPlans:
             self._growing = growing_inputs(self._prepared())
         return self._growing
 
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        return unread_inputs(self._prepared())
+
     def _may_hold(self, shapes: Shapes) -> bool:
         """Whether devices take what has no elements here: a cache at its start, where a device takes ONNX."""
         return (
@@ -379,6 +388,7 @@ class OpenPlans:
             or all(
                 size or axis == self.growing.get(name)
                 for name, shape in shapes.items()
+                if name not in self._unread
                 for axis, size in enumerate(shape)
             )
         )
