@@ -161,7 +161,8 @@ def _observed(compiled: Compiled, engine: PlannedEngine) -> Observed:
     seen = observed_of(compiled, engine.counts)
     has_open = any(plan.is_open for plan, _ in engine.plans_kept)
     why = "" if has_open or seen.plans is None else seen.plans.sizes
-    return replace(seen, notes=(*seen.notes, why)) if why else seen
+    notes = list(filter(None, (why, engine.choice_note)))
+    return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
 
 
 def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:

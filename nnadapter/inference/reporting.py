@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +15,11 @@ from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.source_kind import SourceKind, kind_of
+from nnadapter.inference.choosing import of_choice
 from nnadapter.onnx.files import load_model
+from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import assumed_inputs, default_shapes
+from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.plan_files.binding import plan_entries
@@ -42,6 +47,7 @@ def partition_report(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     options: Options | Mapping[str, Any] | None = None,
     *,
+    input_values: Mapping[str, Any] | None = None,
     save_plan: str | os.PathLike[str] | None = None,
     save_segments: str | os.PathLike[str] | None = None,
 ) -> PartitionReport:
@@ -55,6 +61,8 @@ def partition_report(
         devices: as for `InferenceSession`.
         input_shapes: shapes of inputs whose sizes the model leaves open; usual sizes are tried where none is given.
         options: how to decide.
+        input_values: contents of inputs that choose branches of the model, one number standing for all elements;
+            where they are not given, the branch is taken that a condition which holds takes.
         save_plan: a file to write where every node goes to; `Options.plan` takes it.
         save_segments: a folder to write every segment to, as an ONNX file that runs alone.
 
@@ -77,7 +85,7 @@ def partition_report(
     setting = open_setting(default_devices() if devices is None else devices, chosen)
     try:
         proto = load_model(contents)
-        observed = _observed(setting, proto, _name(model, proto), input_shapes or {})
+        observed = _observed(setting, proto, _name(model, proto), input_shapes or {}, input_values or {})
         partitioning = observed.partitioning
         warn_of_idle(partitioning)
         refuse_fallback(partitioning)
@@ -94,23 +102,44 @@ def partition_report(
 
 
 def _observed(
-    setting: Setting, model: onnx.ModelProto, name: str, input_shapes: Mapping[str, Sequence[int]]
+    setting: Setting,
+    model: onnx.ModelProto,
+    name: str,
+    input_shapes: Mapping[str, Sequence[int]],
+    input_values: Mapping[str, Any],
 ) -> Observed:
     """The model placed and cut; by policy `measured`, as it was timed earlier, or with a note that it was not."""
     prepared = prepare_for(model, setting)
     shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
+    seen = list[Observed]()
+
+    def plan(chosen: Prepared) -> Partitioning:
+        seen.append(_planned(setting, chosen, shapes_by_name))
+        return seen[-1].partitioning
+
+    usual = partial(default_shapes, prepared, shapes_by_name)
+    if setting.accelerators:
+        partitioning, notes = of_choice(prepared, usual, input_values, plan)
+    else:  # ONNX Runtime runs the model as it was given
+        partitioning, notes = plan(prepared), ()
+    found = next(each for each in seen if each.partitioning is partitioning)
+    return replace(
+        found, notes=(*found.notes, *_assumed(assumed_inputs(prepared.graph, shapes_by_name)), *notes), model=name
+    )
+
+
+def _planned(setting: Setting, prepared: Prepared, shapes: Shapes) -> Observed:
+    """The model placed and cut, see `_observed`."""
     planner = Planner(prepared, setting)
-    judgment = planner.judge(default_shapes(prepared, shapes_by_name))
-    notes = _assumed(assumed_inputs(prepared.graph, shapes_by_name))
+    judgment = planner.judge(default_shapes(prepared, shapes))
     if not setting.constraints.policy.times:
         partitioning = planner.settle(judgment)
-        return Observed(partitioning=partitioning, notes=notes, model=name, cache=dict(looked_up(partitioning)))
+        return Observed(partitioning=partitioning, cache=dict(looked_up(partitioning)))
     known, why = PastChoices(setting).recall(judgment)
     if known is None:
         note = f"not measured yet: a run of the model measures it{f'; {why}' if why else ''}"
-        return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note, *notes), model=name)
-    partitioning = planner.settle(known.judgment)
-    return Observed(partitioning=partitioning, timed=known.timed, chosen=EARLIER, notes=notes, model=name)
+        return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note,))
+    return Observed(partitioning=planner.settle(known.judgment), timed=known.timed, chosen=EARLIER)
 
 
 def _assumed(names: Sequence[str]) -> tuple[str, ...]:

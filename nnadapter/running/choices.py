@@ -100,6 +100,8 @@ class Choices:
         self._made: dict[Choice, Chosen] = {}
         self._decisions: dict[Truths, Decision] = {}
         self._forks, self._numbers = count(1), count(1)
+        self.note = ""
+        """What is said of choices that are too many; empty where they are not."""
         self._fork = self._fork_of(decision)
 
     def chosen(self, feed: Mapping[str, Any] | None) -> Chosen:
@@ -146,6 +148,10 @@ class Choices:
         for chosen in self._each(self._fork):
             found[chosen] = None
             if len(found) > MOST_AHEAD:
+                self.note = (
+                    f"inputs choose among more than {MOST_AHEAD} forms of the model: ahead of runs it is planned as it "
+                    "was given"
+                )
                 return [self._own]
         return list(found)
 

@@ -118,7 +118,8 @@ class PlannedEngine(PlansEngine[Compiled]):
         if compiled.opening is not None and self._last is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self._known(self._last))
         seen = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
-        return seen if self.checks is None else replace(seen, notes=(*seen.notes, *self.checks.notes))
+        notes = [*([self.choice_note] if self.choice_note else []), *(self.checks.notes if self.checks else ())]
+        return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
 
     def take_back(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
         """Take nodes from a device, for the rest of the session; plans are made anew.
@@ -158,6 +159,11 @@ class PlannedEngine(PlansEngine[Compiled]):
     def decisions(self) -> Mapping[Truths, Decision]:
         """What inputs decide of the model, behind what they decided before."""
         return {} if self._choices is None else self._choices.decisions
+
+    @property
+    def choice_note(self) -> str:
+        """What is said of choices that are too many; empty where they are not."""
+        return "" if self._choices is None else self._choices.note
 
     def as_it_was(self) -> Part:
         """The model before preparation, whatever inputs choose."""
