@@ -1,15 +1,16 @@
-"""`If` with a condition that is known before any run gives way to the branch that is taken."""
+"""`If` whose condition is known gives way to the branch that is taken; weights inside of branches are put outside."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import onnx
 from onnx import helper
 
-from nnadapter.onnx.building import with_nodes
+from nnadapter.onnx.building import copied, with_nodes
 from nnadapter.onnx.graphs import node_names
-from nnadapter.onnx.nodes import graphs_of
+from nnadapter.onnx.nodes import graphs_of, plain_domain, with_nested
+from nnadapter.onnx.references import bytes_of, fits, is_reference
 
 
 def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> onnx.ModelProto:
@@ -38,6 +39,58 @@ def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> o
             copy.graph.node.add().CopyFrom(node)
             copy.graph.node[-1].name = names[position]
     return copy
+
+
+def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose branches capture their large initializers, so that all models made of it share them.
+
+    The same model, where they hold none. Those that a branch gives out stay, since it may give out nothing that it
+    captures; so do those inside of loops.
+    """
+    if not any(map(_large, _branches(model.graph))):
+        return model
+    copy = copied(model)
+    taken = {name for node in with_nested(copy.graph.node) for name in (*node.input, *node.output)}
+    for graph in list(_branches(copy.graph)):
+        renamed: dict[str, str] = {}
+        for tensor in _large(graph):
+            renamed[tensor.name] = _unused(f"{graph.name}/{tensor.name}", taken)
+            taken.add(renamed[tensor.name])
+            outside = copy.graph.initializer.add()
+            outside.CopyFrom(tensor)
+            outside.name = renamed[tensor.name]
+        kept = [tensor for tensor in graph.initializer if tensor.name not in renamed]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        for node in graph.node:
+            _rename(node, renamed)
+    return copy
+
+
+def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The branches of a graph's `If` nodes, and theirs."""
+    for node in graph.node:
+        if node.op_type == "If" and plain_domain(node.domain) == "":
+            for attribute in node.attribute:
+                for branch in graphs_of(attribute):
+                    yield branch
+                    yield from _branches(branch)
+
+
+def _large(branch: onnx.GraphProto) -> list[onnx.TensorProto]:
+    """Initializers of a branch that are worth it, and that it may capture."""
+    given = {value.name for value in (*branch.output, *branch.input)}
+    return [
+        tensor
+        for tensor in branch.initializer
+        if tensor.name not in given and not is_reference(tensor) and fits(tensor, bytes_of(tensor))
+    ]
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _free(name: str, taken: set[str]) -> str:

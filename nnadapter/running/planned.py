@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidInputError
 from nnadapter.offering.part import Part
+from nnadapter.onnx.branches import with_weights_outside
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.signature import Shapes, read_signature
@@ -49,6 +50,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         *,
         may_leave_open: bool = True,
     ) -> None:
+        model = with_weights_outside(model) if setting.accelerators else model
         prepared = prepare_for(model, setting)
         # Positions are those of the model that was given; where preparation changed it, they are found again.
         known = (refused_by_host or {}) if prepared.model is model else {}
