@@ -50,7 +50,7 @@ def of_choice(
     try:
         partitioning = plan(chosen)
         refuse_without_gain(partitioning)
-    except (NothingGainedError, InvalidModelError):
+    except (NothingGainedError, InvalidModelError, InvalidInputError):
         note = (
             f"inputs choose branches: where {words}, devices have nothing of them, and the model runs as it was given"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -237,8 +238,10 @@ class PlannedEngine(PlansEngine[Compiled]):
     def _usual(self) -> Compiled:
         """The plan at usual shapes, of what is chosen where every condition holds."""
         chosen = None if self._choices is None else self._choices.chosen(None)
-        prepared = self.prepared if chosen is None else chosen.prepared
-        return self._compiled_for(self._complete(default_shapes(prepared)), chosen)
+        if chosen is not None:
+            with suppress(InvalidInputError):  # no usual sizes fit the branches
+                return self._compiled_for(self._complete(default_shapes(chosen.prepared)), chosen)
+        return self._compiled_for(self._complete(default_shapes(self.prepared)))
 
     def _complete(self, shapes: Shapes) -> InputShapes:
         """The shapes of all inputs.

@@ -322,12 +322,28 @@ def test_choices_are_prepared_ahead():
         assert session.report().plans.made == 2
 
 
+@pytest.mark.parametrize("options", [{"verify": "once"}, {"shadow": 2}, {"isolate": True}, {"max_plans": 1}], ids=str)
+def test_what_sessions_may_do_beside(options):
+    model = parse(FLAG)
+    with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="allow", **options)) as session:
+        for feed in (*FEEDS[FLAG], *FEEDS[FLAG]):
+            assert check(session, model, feed) == {"fake_npu"}
+
+
+def test_a_session_with_a_trace(tmp_path):
+    model, options = parse(FLAG), nna.Options(fallback="allow", trace=tmp_path / "trace.json")
+    with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
+        for feed in (*FEEDS[FLAG], *FEEDS[FLAG]):
+            assert check(session, model, feed) == {"fake_npu"}
+    assert (tmp_path / "trace.json").exists()
+
+
 def test_each_choice_is_measured():
     model, options = parse(FLAG), nna.Options(fallback="allow", policy="measured")
     with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
-        for feed in (*FEEDS[FLAG], *FEEDS[FLAG]):
-            check(session, model, feed)
-        assert session.report().plans.made in (1, 2, 3)  # the model as it was serves what the CPU is fastest at
+        for _ in range(2):
+            check(session, model, FEEDS[FLAG][0])
+        assert session.report().plans.made == 1
 
 
 def test_branches_hold_weights_once():
