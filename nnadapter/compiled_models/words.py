@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from nnadapter.compiled_models.forks import choice_in_words
-from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.open_sizes import HeldSizes, read_open_sizes
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.segments import Segments
@@ -29,12 +29,16 @@ def served(file: CompiledFile, held: Sequence[HeldSizes]) -> str:
         held: of its plans that leave sizes open.
     """
     fixed = [plan for plan in file.message.plans if not plan.HasField("open")]
-    classes = (plan for plan in file.message.plans if plan.HasField("open"))
-    all_texts = [_of_choice(file, plan, in_words(file.shapes(plan))) for plan in fixed]
-    all_texts += [_of_choice(file, plan, _of_class(file, each)) for plan, each in zip(classes, held, strict=False)]
-    texts = list(dict.fromkeys(all_texts))
-    told = texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
-    return " or ".join(told)
+    classes = [plan for plan in file.message.plans if plan.HasField("open")]
+    told = [(plan, in_words(file.shapes(plan))) for plan in fixed]
+    told += [(plan, _of_class(file, each)) for plan, each in zip(classes, held, strict=False)]
+    texts_of: dict[str, dict[str, None]] = {}
+    for plan, shapes in told:
+        texts_of.setdefault(choice_in_words(file, plan.truths), {})[shapes] = None
+    in_turn = zip_longest(*([_where(each, choice) for each in texts] for choice, texts in texts_of.items()))
+    texts = [text for turn in in_turn for text in turn if text is not None]
+    shown = texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
+    return " or ".join(shown)
 
 
 def plans_held(file: CompiledFile) -> list[HeldSizes]:
@@ -61,9 +65,9 @@ def command(file: CompiledFile, shapes: Shapes) -> str:
     return f"{plain}, with --open-sizes for others like them" if _may_leave_open(file) else plain
 
 
-def _of_choice(file: CompiledFile, plan: Message, shapes: str) -> str:
+def _where(shapes: str, choice: str) -> str:
     """The shapes that a plan serves, with what inputs choose where it does."""
-    return f"{shapes} where {choice_in_words(file, plan.truths)}" if plan.truths else shapes
+    return f"{shapes} where {choice}" if choice else shapes
 
 
 def _may_leave_open(file: CompiledFile) -> bool:

@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.compiled_models.forks import fork_of
+from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import FAILURES, InvalidInputError, InvalidModelError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.preparation.choice import Conditions, Truths, in_words
@@ -39,7 +42,8 @@ def of_choice(
     Raises:
         InvalidInputError: there is no such input, or its contents do not fit it.
     """
-    feed = {name: _array(name, value, prepared) for name, value in values.items()}
+    inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
+    feed = {name: _array(name, value, inputs) for name, value in values.items()}
     decision = decision_of(prepared)
     if decision is None:
         return plan(prepared), ()
@@ -62,10 +66,33 @@ def of_choice(
     return partitioning, (f"inputs choose branches: this is for those where {words}{how}",)
 
 
+def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
+    """Return the first plan of a compiled file that is for what inputs choose; without values, the first one.
+
+    Raises:
+        InvalidInputError: contents of inputs do not fit, or those that choose are not all there.
+    """
+    plans, declared = file.message.plans, file.signature.by_name
+    feed: dict[str, Array] = {name: _array(name, value, declared) for name, value in values.items()}
+    fork = fork_of(file) if feed else None
+    if fork is None:
+        return plans[0]
+    lost = [name for row in file.message.forks for name in row.inputs if name not in feed]
+    if lost:
+        raise InvalidInputError(f"input {lost[0]!r} chooses as well; give it, too", name=lost[0])
+    truths = fork.chosen({**_measured(file.shapes(plans[0])), **feed})
+    return next((plan for plan in plans if tuple(plan.truths) == truths), plans[0])
+
+
+def _measured(shapes: Shapes) -> dict[str, Array]:
+    """Arrays of these shapes, which hold nothing."""
+    return {name: np.broadcast_to(np.zeros((), np.int8), shape) for name, shape in shapes.items()}
+
+
 def _chosen(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
     """The model with its branches, and whether one was taken that nothing told."""
     is_assumed = False
-    measured = {name: np.broadcast_to(np.zeros((), np.int8), shape) for name, shape in shapes.items()}
+    measured = _measured(shapes)
     while (decision := decision_of(prepared)) is not None:
         is_told = feed.keys() >= set(decision.conditions.inputs)
         is_assumed |= not is_told
@@ -84,13 +111,11 @@ def _truths(conditions: Conditions, feed: Mapping[str, Array]) -> Truths:
     return Fork[Truths](conditions, lambda truths: truths, refuse).chosen(feed)
 
 
-def _array(name: str, value: Any, prepared: Prepared) -> Array:
+def _array(name: str, value: Any, inputs: Mapping[str, Value]) -> Array:
     """What an input is given as an array of its own type and shape; one number stands for all elements."""
-    if name not in prepared.graph.inputs:
-        raise InvalidInputError(
-            f"the model has no input {name!r}; its inputs are {list(prepared.graph.inputs)}", name=name
-        )
-    declared: Value = prepared.graph.value(name)
+    if name not in inputs:
+        raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
+    declared = inputs[name]
     try:
         array = np.asarray(value, None if declared.dtype is None else np.dtype(declared.dtype))
     except FAILURES as error:

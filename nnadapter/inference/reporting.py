@@ -15,7 +15,7 @@ from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.inference.choosing import of_choice
+from nnadapter.inference.choosing import of_choice, plan_of_file
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import assumed_inputs, default_shapes
@@ -79,7 +79,8 @@ def partition_report(
             )
         file = CompiledFile(model)
         told = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
-        return report_told(KeptReport(file.report(file.message.plans[0]), notes=(told,) if told else ()))
+        record = plan_of_file(file, input_values or {})
+        return report_told(KeptReport(file.report(record), notes=(told,) if told else ()))
     chosen = options_from(options)
     contents = as_onnx(model, chosen)
     setting = open_setting(default_devices() if devices is None else devices, chosen)

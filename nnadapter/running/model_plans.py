@@ -30,7 +30,8 @@ from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.fallback import refuse_fallback
 from nnadapter.running.filled import FilledClass
-from nnadapter.running.open_plans import FixedSizesError, OpenPlans
+from nnadapter.running.open_plan import FixedSizesError
+from nnadapter.running.open_plans import OpenPlans
 from nnadapter.running.plans import PlanCache
 from nnadapter.traces.event import PLAN, SESSION
 from partition.verdict import Unsupported

@@ -79,3 +79,7 @@ def test_a_file_tells_of_the_choice_of_its_last_plan(tmp_path):
         for value in (True, False):
             session.run(None, {"x": rows(2), "c": np.array([value])})
             assert session.report().choice_text == f"c is {'true' if value else 'false'}"
+            found = nna.partition_report(tmp_path / "f", input_values={"c": value})
+            assert found.choice_text == session.report().choice_text
+    with pytest.raises(InvalidInputError, match="has no input"):
+        nna.partition_report(tmp_path / "f", input_values={"d": True})
