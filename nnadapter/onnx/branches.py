@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx
 from onnx import helper
@@ -13,8 +13,12 @@ from nnadapter.onnx.nodes import graphs_of, plain_domain, with_nested
 from nnadapter.onnx.references import bytes_of, fits, is_reference
 
 
-def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> onnx.ModelProto:
+def inline_branches(
+    model: onnx.ModelProto, conditions: Mapping[int, bool]
+) -> tuple[onnx.ModelProto, Sequence[tuple[str, int]]]:
     """Return `model` with some `If` nodes replaced by the nodes of one of their branches.
+
+    For each node, the name that it has there, and the position in `model` of the node that it is, or stands inside of.
 
     1. Inner nodes and values are named for the `If` node, as in `If_3/Add_1`, so that reports say where they are from.
     2. Initializers of the branch become initializers of the model.
@@ -28,7 +32,7 @@ def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> o
         conditions: by position of the `If` node, whether its condition holds.
     """
     copy = with_nodes(model, ())
-    names = node_names(model)
+    names, stands_for = node_names(model), list[int]()
     taken = {name for node in model.graph.node for name in node.output}
     for position, node in enumerate(model.graph.node):
         if position in conditions:
@@ -38,7 +42,8 @@ def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> o
         else:
             copy.graph.node.add().CopyFrom(node)
             copy.graph.node[-1].name = names[position]
-    return copy
+        stands_for.extend([position] * (len(copy.graph.node) - len(stands_for)))
+    return copy, list(zip(node_names(copy), stands_for, strict=True))
 
 
 def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:

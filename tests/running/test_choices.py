@@ -201,6 +201,16 @@ def test_a_choice_that_gives_devices_nothing_is_none():
         assert not any("is true" in text for text in (session.report().plans.sizes,))
 
 
+def test_rules_of_an_if_are_those_of_its_branches():
+    model = parse(FLAG)
+    for rules, device in (("device = 'cpu'", "cpu"), ("device = 'fake_npu'", "fake_npu")):
+        options = nna.Options(fallback="allow", rules=f"[[pin]]\nname = 'If_1'\n{rules}")
+        with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
+            for feed in FEEDS[FLAG]:
+                assert device in check(session, model, feed)
+                assert ("If" in op_types(session)) is (device == "cpu")
+
+
 def test_a_branch_that_contradicts_itself_is_left_to_the_cpu():
     text = FLAG.replace("q = Neg(a)", "three = Constant<value = int64[1] {3}>() q = Reshape(a, three)")
     model = parse(text)

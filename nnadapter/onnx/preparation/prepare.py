@@ -145,7 +145,7 @@ def without_known_branches(prepared: Prepared) -> Prepared:
 
 
 def with_branches_taken(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
-    """Return the model with branches in place of some `If` nodes.
+    """Return the model with branches in place of some `If` nodes, for which their nodes stand.
 
     Args:
         prepared: the model.
@@ -154,8 +154,11 @@ def with_branches_taken(prepared: Prepared, conditions: Mapping[int, bool]) -> P
     Raises:
         InvalidModelError: a branch contradicts itself.
     """
-    expanded = expand_functions(inline_branches(prepared.model, conditions), prepared.operators)
-    return replace(prepare_again(*expanded, prepared.operators), choice=prepared.choice)
+    inlined, stands_for = inline_branches(prepared.model, conditions)
+    origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
+    expanded, names = expand_functions(inlined, prepared.operators)
+    again = prepare_again(expanded, [origin[name] for name in names], prepared.operators)
+    return replace(again, choice=prepared.choice)
 
 
 def _known_conditions(prepared: Prepared) -> dict[int, bool]:
