@@ -113,7 +113,7 @@ class PlansEngine(ABC, Generic[Held]):
                 self._last = shapes
             if checks is not None and (is_due or not checks.is_checked(compiled)):
                 return self._run_checked(checks, use, shapes, (values, wanted, kept), options, control)
-            if not self.defaults and (latest is None or latest.lease is not lease or is_open):
+            if not self.defaults and (latest is None or latest.lease is not lease or is_open or latest.is_of_choice):
                 size_class, fits = self._class_of(compiled, values), self._fits(values)
                 self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes, size_class, fits)
             if control is None:

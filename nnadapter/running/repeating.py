@@ -88,6 +88,11 @@ class Repeat:
         self._direct: tuple[BoundStep, _Run] | None = None
         """The one step, and ONNX Runtime's session as it stands behind that, where the names are the model's."""
 
+    @property
+    def is_of_choice(self) -> bool:
+        """Whether it takes no feeds but those that choose the same branches."""
+        return self._fits is not None
+
     def run(self, feed: Any) -> Done | None:
         """Run the plan for all outputs; None, and nothing done, if the feed is not like the one before.
 

@@ -211,6 +211,18 @@ def test_rules_of_an_if_are_those_of_its_branches():
                 assert ("If" in op_types(session)) is (device == "cpu")
 
 
+def test_choices_that_share_a_plan_are_repeated_directly():
+    model, device = parse(FLAG), ("fake_npu", {"switched_off": "Add,Neg"})
+    with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
+        one, other = FEEDS[FLAG]
+        for feed in (one, other):
+            check(session, model, feed)
+        with watched(Repeat.run, lambda _, result: result is not None) as direct:
+            for feed in (other, other, one, one):
+                check(session, model, feed)
+    assert direct == [True, True, False, True]
+
+
 def test_a_branch_that_contradicts_itself_is_left_to_the_cpu():
     text = FLAG.replace("q = Neg(a)", "three = Constant<value = int64[1] {3}>() q = Reshape(a, three)")
     model = parse(text)
