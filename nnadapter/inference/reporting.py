@@ -9,13 +9,13 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.compiled_models.chosen import plan_of_file
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.inference.choosing import of_choice, plan_of_file
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import assumed_inputs, default_shapes
@@ -32,6 +32,7 @@ from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.telling import report_told
+from nnadapter.running.chosen import of_choice
 from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.observed import KeptReport, Observed, looked_up
 from nnadapter.running.past_choices import EARLIER, PastChoices

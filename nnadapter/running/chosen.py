@@ -7,9 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.compiled_models.forks import fork_of
-from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import FAILURES, InvalidInputError, InvalidModelError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.preparation.choice import Conditions, Truths, in_words
@@ -43,11 +40,11 @@ def of_choice(
         InvalidInputError: there is no such input, or its contents do not fit it.
     """
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
-    feed = {name: _array(name, value, inputs) for name, value in values.items()}
+    feed = {name: array_for(name, value, inputs) for name, value in values.items()}
     decision = decision_of(prepared)
     if decision is None:
         return plan(prepared), ()
-    chosen, is_assumed = _chosen(prepared, shapes(), feed)
+    chosen, is_assumed = chosen_by(prepared, shapes(), feed)
     if not chosen.choice:
         return plan(prepared), ()
     words = in_words(chosen.choice)
@@ -66,39 +63,30 @@ def of_choice(
     return partitioning, (f"inputs choose branches: this is for those where {words}{how}",)
 
 
-def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
-    """Return the first plan of a compiled file that is for what inputs choose; without values, the first one.
-
-    Raises:
-        InvalidInputError: contents of inputs do not fit, or those that choose are not all there.
-    """
-    plans, declared = file.message.plans, file.signature.by_name
-    feed: dict[str, Array] = {name: _array(name, value, declared) for name, value in values.items()}
-    fork = fork_of(file) if feed else None
-    if fork is None:
-        return plans[0]
-    lost = [name for row in file.message.forks for name in row.inputs if name not in feed]
-    if lost:
-        raise InvalidInputError(f"input {lost[0]!r} chooses as well; give it, too", name=lost[0])
-    truths = fork.chosen({**_measured(file.shapes(plans[0])), **feed})
-    return next((plan for plan in plans if tuple(plan.truths) == truths), plans[0])
-
-
-def _measured(shapes: Shapes) -> dict[str, Array]:
-    """Arrays of these shapes, which hold nothing."""
+def measured(shapes: Shapes) -> dict[str, Array]:
+    """Return arrays of these shapes, which hold nothing."""
     return {name: np.broadcast_to(np.zeros((), np.int8), shape) for name, shape in shapes.items()}
 
 
-def _chosen(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
-    """The model with its branches, and whether one was taken that nothing told."""
+def chosen_by(prepared: Prepared, shapes: Shapes, feed: Mapping[str, Array]) -> tuple[Prepared, bool]:
+    """Return the model with the branches that a feed chooses, and whether one was taken that it does not tell.
+
+    Args:
+        prepared: the model as it was given.
+        shapes: of all inputs.
+        feed: contents of inputs that choose; where they are not there, conditions are taken to hold.
+
+    Raises:
+        InvalidInputError: a condition cannot be computed of these.
+    """
     is_assumed = False
-    measured = _measured(shapes)
+    sizes = measured(shapes)
     while (decision := decision_of(prepared)) is not None:
         is_told = feed.keys() >= set(decision.conditions.inputs)
         is_assumed |= not is_told
         every = (True,) * len(decision.texts)
         try:
-            prepared = decided(decision, _truths(decision.conditions, {**measured, **feed}) if is_told else every)
+            prepared = decided(decision, _truths(decision.conditions, {**sizes, **feed}) if is_told else every)
         except InvalidModelError:
             break  # as sessions do, which run the model as it was given
     return prepared, is_assumed
@@ -111,8 +99,12 @@ def _truths(conditions: Conditions, feed: Mapping[str, Array]) -> Truths:
     return Fork[Truths](conditions, lambda truths: truths, refuse).chosen(feed)
 
 
-def _array(name: str, value: Any, inputs: Mapping[str, Value]) -> Array:
-    """What an input is given as an array of its own type and shape; one number stands for all elements."""
+def array_for(name: str, value: Any, inputs: Mapping[str, Value]) -> Array:
+    """Return what an input is given as an array of its own type and shape; one number stands for all elements.
+
+    Raises:
+        InvalidInputError: there is no such input, or it does not fit.
+    """
     if name not in inputs:
         raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
     declared = inputs[name]
