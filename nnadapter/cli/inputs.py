@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from nnadapter.torch.loading import load_named, names_module
 from partition.graph import Value
 
 RANDOM = "random"
+_TRUTHS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,53 @@ def _made(value: Value, source: str, shape: tuple[int, ...] | None, generator: n
         return random_array(value, shape, generator)
     if Path(source).suffix.lower() in PICTURE_SUFFIXES:
         return picture_array(source, value.name, value.dtype, shape or ())
+    number = number_of(source)
+    if number is not None:
+        return _full(value, number, shape)
     raise InvalidInputError(
         f"input {value.name!r} is given as {source!r}, which is neither a .npy file, a picture "
-        f"({', '.join(PICTURE_SUFFIXES)}) nor the word random",
+        f"({', '.join(PICTURE_SUFFIXES)}), a number nor the word random",
         name=value.name,
     )
+
+
+def number_of(source: str) -> bool | int | float | None:
+    """What a source says that all elements of an input are; None where it is no number."""
+    if source in _TRUTHS:
+        return _TRUTHS[source]
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(source)
+    return None
+
+
+def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
+    """Return what inputs hold by files and numbers; what is random is left out.
+
+    Raises:
+        InvalidInputError: a file cannot be read, or a source is none of these.
+    """
+    values: dict[str, Any] = {}
+    for name, source in sources.items():
+        value = _load(name, source) if Path(source).suffix == ".npy" else number_of(source)
+        if value is None and source != RANDOM:
+            raise InvalidInputError(
+                f"input {name!r} is given as {source!r}, which is neither a .npy file, a number nor the word random",
+                name=name,
+            )
+        values |= {} if value is None else {name: value}
+    return values
+
+
+def _full(value: Value, number: bool | float, shape: tuple[int, ...] | None) -> Array:
+    if shape is None or value.dtype is None or value.dtype == "string" or "(" in value.dtype:
+        raise InvalidInputError(
+            f"input {value.name!r} is {value.dtype or 'of no type'}, and takes no number", name=value.name
+        )
+    array = np.full(shape, number, np.dtype(value.dtype))
+    if array.dtype.kind in "iub" and array.size and array.flat[0] != number:
+        raise InvalidInputError(f"input {value.name!r} takes {value.dtype}, got {number}", name=value.name)
+    return array
 
 
 def _named_type(array: Array, dtype: str | None) -> Array:

@@ -149,12 +149,14 @@ def device_options(
 
 
 def inputs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Mapping[str, str]:
-    """Callback of --input: input name -> file, or `random`."""
+    """Callback of --input: input name -> file, number, or `random`."""
     sources: dict[str, str] = {}
     for value in values:
         name, _, source = value.partition("=")
         if not name or not source:
-            raise click.BadParameter(f"{value!r} is not an input; write NAME=FILE.npy, NAME=FILE.png or NAME=random")
+            raise click.BadParameter(
+                f"{value!r} is not an input; write NAME=FILE.npy, NAME=FILE.png, NAME=NUMBER or NAME=random"
+            )
         _once(sources, name)
         sources[name] = source
     return sources
@@ -212,6 +214,7 @@ _PLACING_DECORATORS = (
     ),
 )  # fmt: skip
 _INPUTS = click.option(
-    "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
-    help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), or random, which is the default.",
+    "--input", "sources", multiple=True, metavar="NAME=FILE|NUMBER|random", callback=inputs,
+    help="Contents of an input: FILE.npy, a picture (see `nnadapter run --help`), a number that all elements are (or "
+    "true, or false), or random, which is the default.",
 )  # fmt: skip

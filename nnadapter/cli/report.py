@@ -11,8 +11,8 @@ import click
 import nnadapter
 from nnadapter.cli.command import NO, Failure, ModelCommand
 from nnadapter.cli.gate_options import takes_gates
-from nnadapter.cli.inputs import converted
-from nnadapter.cli.parameters import OneOf, Shapes, placing, requests, takes_cache, takes_models, takes_placing
+from nnadapter.cli.inputs import converted, values_of
+from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, takes_cache, takes_models, takes_placing
 from nnadapter.cli.progress import progress
 from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_output
@@ -30,6 +30,11 @@ _ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
 @takes_models
 @takes_placing
 @takes_cache
+@click.option(
+    "--input", "sources", multiple=True, metavar="NAME=FILE.npy|NUMBER", callback=inputs,
+    help="Contents of an input that chooses branches of the model: FILE.npy, or a number that all elements are (or "
+    "true, or false). Without it, a condition is taken to hold.",
+)  # fmt: skip
 @click.option("--save-plan", metavar="FILE", help="Write the device of every node to FILE, for --plan.")
 @click.option(
     "--segments",
@@ -59,6 +64,7 @@ def report(
     rules: str | None,
     plan: str | None,
     cache_dir: str | None,
+    sources: Mapping[str, str],
     save_plan: str | None,
     segments: str | None,
     min_coverage: float | None,
@@ -90,7 +96,13 @@ def report(
     before = read_report(old) if old is not None else None
     with prints_to_stderr(), progress("placing"):
         current_report = nnadapter.partition_report(
-            source, devices=on, input_shapes=shapes, options=chosen, save_plan=save_plan, save_segments=segments
+            source,
+            devices=on,
+            input_shapes=shapes,
+            options=chosen,
+            input_values=values_of(sources),
+            save_plan=save_plan,
+            save_segments=segments,
         )
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
     broken = broken_gates(current_report, gates)

@@ -38,8 +38,9 @@ class _Ran:
 @takes_placing
 @takes_cache
 @click.option(
-    "--input", "sources", multiple=True, metavar="NAME=FILE|random", callback=inputs,
-    help="Contents of an input: FILE.npy, a picture, or random, which is the default (always the same numbers).",
+    "--input", "sources", multiple=True, metavar="NAME=FILE|NUMBER|random", callback=inputs,
+    help="Contents of an input: FILE.npy, a picture, a number that all elements are (or true, or false), or random, "
+    "which is the default (always the same numbers).",
 )  # fmt: skip
 @click.option(
     "--repeat", type=click.IntRange(min=0), default=1, show_default=True, help="Timed runs after the first one."

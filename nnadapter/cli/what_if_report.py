@@ -18,6 +18,7 @@ from nnadapter.whatif.sources import model_sources
 
 _OF_ONE_PLAN: Mapping[str, str] = {
     "plan": "--plan",
+    "sources": "--input",
     "save_plan": "--save-plan",
     "segments": "--segments",
     "old": "--diff",
@@ -40,7 +41,7 @@ def refuse_together(parameters: Mapping[str, object], form: str) -> None:
         BadParameter: the format is not one of what-if's.
     """
     for name, flag in _OF_ONE_PLAN.items():
-        if parameters[name] is not None:
+        if parameters[name] not in (None, {}):
             raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
     if form not in RENDERERS:
         said = "'--output'" if parameters["form"] is None else "'--format'"

@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.compiled_models.open_plans import OpenFilePlans
+    from nnadapter.onnx.preparation.choice import Truths
+    from nnadapter.running.deciding import Fork
     from nnadapter.running.observed import KeptReport, Observed
+    from nnadapter.running.repeating import Fits
+
+    _Key = tuple[Truths, InputShapes]
 
 
 class CompiledEngine(PlansEngine[FilePlan]):
@@ -62,8 +67,11 @@ class CompiledEngine(PlansEngine[FilePlan]):
             session_options,
         )
         self._file = file
-        self._records: dict[InputShapes, Message] = {
-            tuple(file.shapes(plan).values()): plan for plan in message.plans if not plan.HasField("open")
+        self._fork = _fork_of(file)
+        self._records: dict[_Key, Message] = {
+            (tuple(plan.truths), tuple(file.shapes(plan).values())): plan
+            for plan in message.plans
+            if not plan.HasField("open")
         }
         file.container.check_ahead(step.program.part for step in message.plans[0].steps if step.HasField("program"))
         self._open_devices = open_devices(
@@ -72,7 +80,8 @@ class CompiledEngine(PlansEngine[FilePlan]):
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options)
         self._open = self._open_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
-            if self._open is None or self._open.count < 2:  # of several classes, the first run says which one is wanted
+            # Of several choices or classes, the first run says which one is wanted.
+            if self._fork is None and (self._open is None or self._open.count < 2):
                 self.prepare(file.shapes(message.plans[0]))
         except BaseException:
             self._open_devices.close()
@@ -84,11 +93,18 @@ class CompiledEngine(PlansEngine[FilePlan]):
         return (*self._open_devices.opened, "cpu")
 
     def prepare(self, shapes: Shapes) -> None:
-        """See `Engine.prepare`: programs are made ready."""
-        known = [tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self.input_names]
+        """See `Engine.prepare`: programs are made ready, of every choice."""
+        sizes = (tuple(shapes[name]) if name in shapes else self._known_shape(name) for name in self.input_names)
+        known, choices = tuple(sizes), {tuple(plan.truths) for plan in self._file.message.plans}
+        ready = [self._is_ready(known, truths) for truths in sorted(choices - {()})]
+        if not any(ready):
+            self._is_ready(known, None)
+
+    def _is_ready(self, shapes: InputShapes, truths: Truths | None) -> bool:
+        """Load the plan of a choice, and whether there is one; or the one of none, which is to be there."""
         use = object()
         try:
-            self._take(use, tuple(known))
+            return (self._take(use, shapes) if truths is None else self._taken(use, shapes, truths)) is not None
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
@@ -127,16 +143,32 @@ class CompiledEngine(PlansEngine[FilePlan]):
         self._plans.close((self._open_devices, self._loader))
 
     def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
-        record = self._records.get(shapes)
-        if record is not None:
-            return (*self._plans.take(use, shapes, lambda: self._loader.load(record)), None)
-        taken = None if self._open is None or None in shapes else self._open.take(use, self._known(shapes))
+        """See `PlansEngine._take`: of what the feed chooses, else of what may be run whatever it chooses."""
+        taken = (
+            self._taken(use, shapes, self._fork.chosen(feed)) if self._fork is not None and feed is not None else None
+        )
+        taken = taken or self._taken(use, shapes, ())
         if taken is not None:
             return taken
         if self._file.whole is None:
             raise self._unknown(shapes)
         whole = self._file.whole
         return (*self._plans.take(use, "whole", lambda: self._loader.load(whole)), None)
+
+    def _taken(self, use: object, shapes: InputShapes, truths: Truths) -> Taken[FilePlan] | None:
+        """The plan of a choice for these shapes; None where the file has none."""
+        key = truths, shapes
+        record = self._records.get(key)
+        if record is not None:
+            return (*self._plans.take(use, key, lambda: self._loader.load(record)), None)
+        return None if self._open is None or None in shapes else self._open.take(use, self._known(shapes), truths)
+
+    def _fits(self, feed: Mapping[str, Any]) -> Fits | None:
+        """See `PlansEngine._fits`."""
+        if self._fork is None:
+            return None
+        fork, chosen = self._fork, self._fork.chosen(feed)
+        return lambda other: fork.chosen(other) == chosen
 
     def _open_plans(self) -> OpenFilePlans:
         from nnadapter.compiled_models.open_plans import OpenFilePlans  # it fills segments; most files need none of it
@@ -159,6 +191,15 @@ class CompiledEngine(PlansEngine[FilePlan]):
         from nnadapter.compiled_models.words import served
 
         return served(self._file, [] if self._open is None else self._open.held)
+
+
+def _fork_of(file: CompiledFile) -> Fork[Truths] | None:
+    """Where inputs choose first, if they do."""
+    if not file.message.forks:
+        return None
+    from nnadapter.compiled_models.forks import fork_of  # most files choose nothing
+
+    return fork_of(file)
 
 
 def _refuse_placing(options: Options) -> None:

@@ -31,6 +31,7 @@ class OpenFilePlans:
 
     def __init__(self, records: Sequence[Message], loader: Loader, plans: PlanCache[FilePlan]) -> None:
         self._records = [record for record in records if record.HasField("open")]
+        self._truths = [tuple(record.truths) for record in self._records]
         self._loader, self._plans = loader, plans
         self._classes: PlanCache[FileClass] = PlanCache(len(records), sys.maxsize)
         """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
@@ -41,9 +42,17 @@ class OpenFilePlans:
         """The one used last first."""
         self._refused: Cache[object, bool] = Cache("shapes that devices refuse", _MOST_REFUSED)
 
-    def take(self, use: object, shapes: Shapes) -> Taken[FilePlan] | None:
-        """Take the plan for these shapes, loaded now if it is not; None where there is none. See `PlanCache.take`."""
+    def take(self, use: object, shapes: Shapes, truths: Sequence[bool] = ()) -> Taken[FilePlan] | None:
+        """Take the plan for these shapes, loaded now if it is not; None where there is none. See `PlanCache.take`.
+
+        Args:
+            use: see there.
+            shapes: of inputs.
+            truths: the choice that the plan is for.
+        """
         for number in self._order:
+            if self._truths[number] != tuple(truths):
+                continue
             held = self._held_by(number)
             holds, sizes = held.at(shapes)
             if holds:

@@ -68,6 +68,7 @@ def write_open_sizes(message: Message, sizes: SizeClass | None, bounds: Bounds |
     for rows, shapes in ((message.least, bounds and bounds.least), (message.most, bounds and bounds.most)):
         for shape in (shapes or {}).values():
             write_shape(rows.add(), shape)
+    message.unread.extend(sorted(bounds.unread) if bounds is not None else ())
 
 
 def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> HeldSizes:
@@ -90,7 +91,7 @@ def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> Hel
     ranks = list(map(len, shapes.values()))
     if any(list(map(len, each.values())) != ranks for each in (least, most)):
         raise segments.container.damaged("bounds of sizes are for other inputs")
-    return HeldSizes(size_class, Bounds(least, most))
+    return HeldSizes(size_class, Bounds(least, most, frozenset(message.unread)))
 
 
 def write_given(message: Message, given: Given, writer: ContainerWriter) -> None:

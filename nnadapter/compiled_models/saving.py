@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from nnadapter.compiled_models.forks import write_fork
 from nnadapter.compiled_models.messages import MESSAGES, VERSION, Message
 from nnadapter.compiled_models.open_sizes import write_given, write_open_sizes
 from nnadapter.compiled_models.parts import MODEL, PROGRAM, REPORT
@@ -34,6 +35,7 @@ from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import onnx_part
 from nnadapter.onnx.onnxruntime_limits import loadable
+from nnadapter.onnx.preparation.choice import truths_of
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.setting import Setting
@@ -65,7 +67,7 @@ def save(path: str | os.PathLike[str], engine: PlannedEngine, setting: Setting, 
     def write(writer: ContainerWriter) -> None:
         message = message_of(plans, engine, setting, Target(writer))
         if keeps_model:
-            whole = _partitioning(plans[0][0]).model.parts.as_it_was(engine.signature.output_names)
+            whole = engine.as_it_was()
             _write_for_host(message.whole, whole, writer)
         add_message(message, writer)
 
@@ -114,6 +116,8 @@ def message_of(
             write_options(row.options, device.options)
     for compiled, bounds in plans:
         _write_plan(message.plans.add(), compiled, bounds, engine, target)
+    for truths, decision in engine.decisions.items():
+        write_fork(message.forks.add(), truths, decision.conditions, decision.texts, writer)
     message.versions.update(versions_of(device.name for device in setting.devices if device.name in used))
     message.machine = machine()
     return message
@@ -130,6 +134,7 @@ def _write_plan(
     writer = target.writer
     partitioning = _partitioning(compiled)
     graph, steps = partitioning.plan.graph, partitioning.plan.steps
+    message.truths.extend(truths_of(partitioning.model.prepared.choice))
     for name in engine.input_names:
         write_shape(message.shapes.add(), partitioning.model.shapes.get(name, ()))
     border = dict.fromkeys((*graph.inputs, *graph.outputs))
@@ -156,7 +161,8 @@ def _observed(compiled: Compiled, engine: PlannedEngine) -> Observed:
     seen = observed_of(compiled, engine.counts)
     has_open = any(plan.is_open for plan, _ in engine.plans_kept)
     why = "" if has_open or seen.plans is None else seen.plans.sizes
-    return replace(seen, notes=(*seen.notes, why)) if why else seen
+    notes = list(filter(None, (why, engine.choice_note)))
+    return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
 
 
 def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:

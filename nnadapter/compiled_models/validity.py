@@ -15,6 +15,7 @@ from nnadapter.compiled_models.parts import IR, LARGEST_RANK, MOST_SIZES, ONNX, 
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.selection import CPU
 from nnadapter.files.container.reading import Container
+from nnadapter.onnx.preparation.choice import MOST_DECIDING
 from partition.dtypes import ITEMSIZE_OF_DTYPE
 
 Rule = Callable[[Message, Container], Iterator[str]]
@@ -155,6 +156,16 @@ def _any(message: Message, container: Container) -> Iterator[str]:
     yield from ()
 
 
+def _fork(fork: Message, container: Container) -> Iterator[str]:
+    if not fork.conditions:
+        yield "inputs choose by no condition"
+    if fork.HasField("model") and fork.model.form != ModelForm.ONNX.value:
+        yield "what computes the conditions of a choice is not ONNX"
+    if not fork.HasField("model"):
+        yield from _known(fork.inputs, (row.name for row in fork.conditions), "inputs choose by")
+    yield from _once((*fork.inputs,), "inputs that choose")
+
+
 def _model(model: Message, container: Container) -> Iterator[str]:
     rows = {row.name: row for row in (*model.inputs, *model.overridable)}
     if sorted(rows) != sorted(model.order):
@@ -166,6 +177,7 @@ def _model(model: Message, container: Container) -> Iterator[str]:
     else:
         yield from _defaults(model)
         yield from _plans(model, rows)
+        yield from _choices(model, rows)
     yield from _once((row.name for row in model.devices), "devices")
 
 
@@ -185,6 +197,34 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
     outputs = [row.name for row in model.outputs]
     for plan in model.plans:
         yield from _of_plan(plan, [rows[name] for name in model.order], devices, outputs)
+
+
+def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
+    """Inputs that choose are few numbers, and every plan is of something that may be chosen."""
+    forks = {tuple(fork.truths): fork for fork in model.forks}
+    yield from _once(map(repr, (tuple(fork.truths) for fork in model.forks)), "choices of inputs")
+    for fork in model.forks:
+        yield from _known(rows, (*fork.inputs, *fork.shapes), "inputs choose by")
+        for name in fork.inputs:
+            if name in rows and not _is_few_numbers(rows[name]):
+                yield f"inputs choose by {_shown(name)}, which is not a few numbers"
+    for each in (*model.forks, *model.plans):
+        before = 0
+        while before < len(each.truths):
+            fork = forks.get(tuple(each.truths[:before]))
+            if fork is None or not fork.conditions:
+                yield "a plan is for what no input chooses"
+                return
+            before += len(fork.conditions)
+        if before > len(each.truths):
+            yield "a plan is for part of what inputs choose"
+
+
+def _is_few_numbers(value: Message) -> bool:
+    dimensions = value.shape.dimensions
+    is_fixed = value.HasField("shape") and all(row.WhichOneof("known") == "size" for row in dimensions)
+    few = 0 < prod(row.size for row in dimensions) <= MOST_DECIDING
+    return is_fixed and few and bool(ITEMSIZE_OF_DTYPE.get(value.data_type))
 
 
 def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], outputs: Sequence[str]) -> Iterator[str]:
@@ -280,6 +320,7 @@ RULES: Mapping[str, Rule] = {
     "SizeArray": _size_array,
     "Tables": _tables,
     "FilledProgram": _filled_program,
+    "Fork": _fork,
     "CompiledModel": _model,
 }
 """By name of the message; those inside of a message come before its own."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
+from nnadapter.compiled_models.forks import choice_in_words
 from nnadapter.compiled_models.open_sizes import HeldSizes, read_open_sizes
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.segments import Segments
@@ -26,10 +28,17 @@ def served(file: CompiledFile, held: Sequence[HeldSizes]) -> str:
         file: that was opened.
         held: of its plans that leave sizes open.
     """
-    fixed = [file.shapes(plan) for plan in file.message.plans if not plan.HasField("open")]
-    texts = list(dict.fromkeys([*map(in_words, fixed), *(_of_class(file, each) for each in held)]))
-    told = texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
-    return " or ".join(told)
+    fixed = [plan for plan in file.message.plans if not plan.HasField("open")]
+    classes = [plan for plan in file.message.plans if plan.HasField("open")]
+    told = [(plan, in_words(file.shapes(plan))) for plan in fixed]
+    told += [(plan, _of_class(file, each)) for plan, each in zip(classes, held, strict=False)]
+    texts_of: dict[str, dict[str, None]] = {}
+    for plan, shapes in told:
+        texts_of.setdefault(choice_in_words(file, plan.truths), {})[shapes] = None
+    in_turn = zip_longest(*([_where(each, choice) for each in texts] for choice, texts in texts_of.items()))
+    texts = [text for turn in in_turn for text in turn if text is not None]
+    shown = texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
+    return " or ".join(shown)
 
 
 def plans_held(file: CompiledFile) -> list[HeldSizes]:
@@ -56,6 +65,11 @@ def command(file: CompiledFile, shapes: Shapes) -> str:
     return f"{plain}, with --open-sizes for others like them" if _may_leave_open(file) else plain
 
 
+def _where(shapes: str, choice: str) -> str:
+    """The shapes that a plan serves, with what inputs choose where it does."""
+    return f"{shapes} where {choice}" if choice else shapes
+
+
 def _may_leave_open(file: CompiledFile) -> bool:
     """Whether plans for many shapes may be had: the model leaves sizes open, no plan does, and no reason is told."""
     rows, plans = (*file.signature.inputs, *file.signature.overridable), file.message.plans
@@ -71,7 +85,7 @@ def _of_class(file: CompiledFile, held: HeldSizes) -> str:
         shapes = dict(_by_class(held.size_class.shapes, {name: row.shape or () for name, row in names.items()}))
         return in_words(shapes if held.bounds is None else dict(_within(shapes, held.bounds)))
     if held.bounds is not None:
-        return in_words(dict(_by_bounds(held.bounds.least, held.bounds.largest, names)))
+        return in_words(dict(_by_bounds(held.bounds, names)))
     return in_words({name: ["?" if size is None else size for size in names[name].shape or ()] for name in names})
 
 
@@ -99,16 +113,16 @@ def _within(shapes: Mapping[str, Sequence[Any]], bounds: Bounds) -> Iterator[tup
     """The sizes of a class, which have names where they are open, with the bounds of these."""
     for name, shape in shapes.items():
         ends = zip(shape, bounds.least[name], bounds.largest[name], strict=True)
-        yield name, [size if isinstance(size, int) else f"{size}: {low} to {high}" for size, low, high in ends]
-
-
-def _by_bounds(least: Shapes, largest: Shapes, names: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
-    for name, shape in least.items():
-        declared = names[name].shape or ()
+        is_free = name in bounds.unread
         yield (
             name,
-            [
-                low if axis < len(declared) and isinstance(declared[axis], int) else f"{low} to {high}"
-                for axis, (low, high) in enumerate(zip(shape, largest[name], strict=True))
-            ],
+            [size if is_free or isinstance(size, int) else f"{size}: {low} to {high}" for size, low, high in ends],
         )
+
+
+def _by_bounds(bounds: Bounds, names: Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    for name, shape in bounds.least.items():
+        declared = names[name].shape or (None,) * len(shape)
+        ends = zip(declared, shape, bounds.largest[name], strict=True)
+        between = [low if isinstance(size, int) else f"{low} to {high}" for size, low, high in ends]
+        yield name, ["any" for _ in shape] if name in bounds.unread else between

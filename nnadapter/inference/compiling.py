@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.accuracy.adding import with_checks
 from nnadapter.compiled_models.saving import save
 from nnadapter.drivers.selection import DeviceRequest
-from nnadapter.errors import InvalidOptionError, NNAdapterError
+from nnadapter.errors import (
+    CompilationError,
+    InvalidInputError,
+    InvalidModelError,
+    InvalidOptionError,
+    NNAdapterError,
+)
 from nnadapter.files.replacing import check_writable, is_special
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.offering.feeds import random_feed
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.further_sizes import further_shapes
+from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import default_shapes
 from nnadapter.onnx.signature import Shapes, read_shapes
 from nnadapter.options import Options, default_devices, options_from
@@ -31,6 +39,8 @@ from nnadapter.running.planned import PlannedEngine
 if TYPE_CHECKING:
     import onnx
     import onnxruntime
+
+    from nnadapter.running.choices import Chosen
 
 
 _TRIES = 1
@@ -88,10 +98,8 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
         if chosen.verify is not None:
             _verify(model, engine, wanted)
         leaves_open = input_shapes is None if open_sizes is None else open_sizes
-        if leaves_open and not engine.is_fixed:
-            _leave_open(engine, wanted)
-        for shapes in () if leaves_open else wanted:
-            engine.prepare(shapes)
+        leaves_open = leaves_open and not engine.is_fixed
+        _plan_each(engine, partial(_leave_open if leaves_open else _prepare, engine, wanted))
         report = report_told(engine.observed())  # makes a plan for usual shapes if there is none
         save(target, engine, setting, keeps_model=keep_model)
         return report
@@ -109,18 +117,46 @@ def _verify(
     engine.forget_plans()
 
 
-def _leave_open(engine: PlannedEngine, wanted: Sequence[Shapes]) -> None:
+def _plan_each(engine: PlannedEngine, plan: Callable[[Chosen | None], None]) -> None:
+    """Make the plans of each choice; what no input may choose contradicts itself perhaps, as long as others do not."""
+    errors = list[NNAdapterError]()
+    for chosen in engine.ahead:
+        try:
+            plan(chosen)
+        except (InvalidInputError, InvalidModelError, CompilationError) as error:
+            errors.append(error)
+    if errors and not engine.plans_kept:
+        raise errors[0]
+
+
+def _prepare(engine: PlannedEngine, wanted: Sequence[Shapes], chosen: Chosen | None) -> None:
+    """Make plans of a choice at shapes that are wanted, or else at usual ones."""
+    if wanted or chosen is not None or not engine.plans_kept:
+        for shapes in wanted or [default_shapes(_prepared(engine, chosen))]:
+            engine.prepare_choice(shapes, chosen)
+
+
+def _leave_open(engine: PlannedEngine, wanted: Sequence[Shapes], chosen: Chosen | None) -> None:
     """Make plans that leave sizes open, for shapes that are wanted or else likely; plans of their own for others."""
-    usual = default_shapes(engine.prepared)
+    prepared, before = _prepared(engine, chosen), _count_open(engine)
+    usual = default_shapes(prepared)
     for shapes in wanted or [usual]:
-        complete = default_shapes(engine.prepared, shapes)
-        if not engine.open_for(complete):
-            engine.prepare(complete)
-    for count, shapes in enumerate(() if wanted else further_shapes(engine.prepared, usual)):
+        complete = default_shapes(prepared, shapes)
+        if not engine.open_for(complete, chosen):
+            engine.prepare_choice(complete, chosen)
+    for count, shapes in enumerate(() if wanted else further_shapes(prepared, usual)):
         with suppress(NNAdapterError):  # nobody asked for these
-            engine.open_for(shapes)
-        if count == _TRIES and not any(plan.is_open for plan, _ in engine.plans_kept):
+            engine.open_for(shapes, chosen)
+        if count == _TRIES and _count_open(engine) == before:
             return
+
+
+def _count_open(engine: PlannedEngine) -> int:
+    return sum(plan.is_open for plan, _ in engine.plans_kept)
+
+
+def _prepared(engine: PlannedEngine, chosen: Chosen | None) -> Prepared:
+    return engine.prepared if chosen is None else chosen.prepared
 
 
 def _engine(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.compiled_models.chosen import plan_of_file
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.costs.calibration_files import driver_version
@@ -14,7 +17,9 @@ from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import InvalidOptionError
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.onnx.files import load_model
+from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import assumed_inputs, default_shapes
+from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.plan_files.binding import plan_entries
@@ -27,6 +32,7 @@ from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.telling import report_told
+from nnadapter.running.chosen import of_choice
 from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.observed import KeptReport, Observed, looked_up
 from nnadapter.running.past_choices import EARLIER, PastChoices
@@ -42,6 +48,7 @@ def partition_report(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     options: Options | Mapping[str, Any] | None = None,
     *,
+    input_values: Mapping[str, Any] | None = None,
     save_plan: str | os.PathLike[str] | None = None,
     save_segments: str | os.PathLike[str] | None = None,
 ) -> PartitionReport:
@@ -55,6 +62,8 @@ def partition_report(
         devices: as for `InferenceSession`.
         input_shapes: shapes of inputs whose sizes the model leaves open; usual sizes are tried where none is given.
         options: how to decide.
+        input_values: contents of inputs that choose branches of the model, one number standing for all elements;
+            where they are not given, the branch is taken that a condition which holds takes.
         save_plan: a file to write where every node goes to; `Options.plan` takes it.
         save_segments: a folder to write every segment to, as an ONNX file that runs alone.
 
@@ -71,13 +80,14 @@ def partition_report(
             )
         file = CompiledFile(model)
         told = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
-        return report_told(KeptReport(file.report(file.message.plans[0]), notes=(told,) if told else ()))
+        record = plan_of_file(file, input_values or {})
+        return report_told(KeptReport(file.report(record), notes=(told,) if told else ()))
     chosen = options_from(options)
     contents = as_onnx(model, chosen)
     setting = open_setting(default_devices() if devices is None else devices, chosen)
     try:
         proto = load_model(contents)
-        observed = _observed(setting, proto, _name(model, proto), input_shapes or {})
+        observed = _observed(setting, proto, _name(model, proto), input_shapes or {}, input_values or {})
         partitioning = observed.partitioning
         warn_of_idle(partitioning)
         refuse_fallback(partitioning)
@@ -94,23 +104,44 @@ def partition_report(
 
 
 def _observed(
-    setting: Setting, model: onnx.ModelProto, name: str, input_shapes: Mapping[str, Sequence[int]]
+    setting: Setting,
+    model: onnx.ModelProto,
+    name: str,
+    input_shapes: Mapping[str, Sequence[int]],
+    input_values: Mapping[str, Any],
 ) -> Observed:
     """The model placed and cut; by policy `measured`, as it was timed earlier, or with a note that it was not."""
     prepared = prepare_for(model, setting)
     shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
+    seen = list[Observed]()
+
+    def plan(chosen: Prepared) -> Partitioning:
+        seen.append(_planned(setting, chosen, shapes_by_name))
+        return seen[-1].partitioning
+
+    usual = partial(default_shapes, prepared, shapes_by_name)
+    if setting.accelerators:
+        partitioning, notes = of_choice(prepared, usual, input_values, plan)
+    else:  # ONNX Runtime runs the model as it was given
+        partitioning, notes = plan(prepared), ()
+    found = next(each for each in seen if each.partitioning is partitioning)
+    return replace(
+        found, notes=(*found.notes, *_assumed(assumed_inputs(prepared.graph, shapes_by_name)), *notes), model=name
+    )
+
+
+def _planned(setting: Setting, prepared: Prepared, shapes: Shapes) -> Observed:
+    """The model placed and cut, see `_observed`."""
     planner = Planner(prepared, setting)
-    judgment = planner.judge(default_shapes(prepared, shapes_by_name))
-    notes = _assumed(assumed_inputs(prepared.graph, shapes_by_name))
+    judgment = planner.judge(default_shapes(prepared, shapes))
     if not setting.constraints.policy.times:
         partitioning = planner.settle(judgment)
-        return Observed(partitioning=partitioning, notes=notes, model=name, cache=dict(looked_up(partitioning)))
+        return Observed(partitioning=partitioning, cache=dict(looked_up(partitioning)))
     known, why = PastChoices(setting).recall(judgment)
     if known is None:
         note = f"not measured yet: a run of the model measures it{f'; {why}' if why else ''}"
-        return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note, *notes), model=name)
-    partitioning = planner.settle(known.judgment)
-    return Observed(partitioning=partitioning, timed=known.timed, chosen=EARLIER, notes=notes, model=name)
+        return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note,))
+    return Observed(partitioning=planner.settle(known.judgment), timed=known.timed, chosen=EARLIER)
 
 
 def _assumed(names: Sequence[str]) -> tuple[str, ...]:

@@ -67,7 +67,7 @@ class KeepingEngine(PlannedEngine):
         self._written: WeakKeyDictionary[Compiled, Bounds | None] = WeakKeyDictionary()
         self._writing = new_lock()
         super().__init__(model, setting, options, session_options, refused_by_host)
-        if any(is_brought(node.domain, node.op_type, node.since_version) for node in self._planner.prepared.nodes):
+        if any(is_brought(node.domain, node.op_type, node.since_version) for node in self.prepared.nodes):
             self._note += "; none is kept either of a model with ops that packages bring"
             self._writes = _MOST_WRITES  # another version of a package may convert in another way
         self._keep()
@@ -101,7 +101,7 @@ class KeepingEngine(PlannedEngine):
     def _changes(self) -> int:
         """Grows where plans are made, or come to hold for more."""
         checked = 0 if self.checks is None else self.checks.count
-        return self._plans.made + self._open.widened + checked
+        return self._plans.made + self.widened + checked
 
     def _is_checked(self, plan: Compiled) -> bool:
         """Whether it was checked, where plans are: who finds it does not check it again."""

@@ -70,20 +70,24 @@ def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWrite
 
 def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:
     """Add the plans that were kept before to a message, but for those that are there, as long as there is room."""
-    there = {_shapes(plan) for plan in message.plans}
+    there = {_identity(plan) for plan in message.plans}
+    forks = {tuple(fork.truths) for fork in message.forks}
+    for fork in old.message.forks:
+        if tuple(fork.truths) not in forks:
+            message.forks.add().CopyFrom(_carried(fork, old.container, writer))
     for plan in old.message.plans:
-        if len(message.plans) < MOST_PLANS and _shapes(plan) not in there:
+        if len(message.plans) < MOST_PLANS and _identity(plan) not in there:
             with suppress(CompiledModelError):  # what it refers to is gone
                 carried = _carried(plan, old.container, writer)
                 message.plans.add().CopyFrom(carried)
                 _add_devices(old.message, carried, message)
 
 
-def _carried(plan: Message, old: Container, writer: LinkingWriter) -> Message:
-    """A plan whose parts are brought over, with the positions that they have now."""
+def _carried(message: Message, old: Container, writer: LinkingWriter) -> Message:
+    """A message whose parts are brought over, with the positions that they have now."""
     assert isinstance(old, LinkedContainer), "entries of plans are read so"
-    carried = MESSAGES.new("Plan")
-    carried.CopyFrom(plan)
+    carried = MESSAGES.new(message.DESCRIPTOR.name)
+    carried.CopyFrom(message)
     for each in _messages(carried):
         name = each.DESCRIPTOR.name
         for field in _PARTS.get(name, ()):
@@ -103,9 +107,10 @@ def _add_devices(old: Message, plan: Message, message: Message) -> None:
             message.devices.add().CopyFrom(device)
 
 
-def _shapes(plan: Message) -> tuple[bytes, bool]:
-    """What tells plans of a model apart: what they were made at, and whether that is all that they serve."""
-    return b"".join(row.SerializeToString(deterministic=True) for row in plan.shapes), plan.HasField("open")
+def _identity(plan: Message) -> tuple[bytes, bool, tuple[bool, ...]]:
+    """What tells plans of a model apart: what they were made at, whether that is all they serve, and their choice."""
+    shapes = b"".join(row.SerializeToString(deterministic=True) for row in plan.shapes)
+    return shapes, plan.HasField("open"), tuple(plan.truths)
 
 
 def _messages(message: Message) -> Iterator[Message]:

@@ -1,32 +1,38 @@
-"""`If` with a condition that is known before any run gives way to the branch that is taken."""
+"""`If` whose condition is known gives way to the branch that is taken; weights inside of branches are put outside."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx
 from onnx import helper
 
-from nnadapter.onnx.building import with_nodes
+from nnadapter.onnx.building import copied, with_nodes
 from nnadapter.onnx.graphs import node_names
-from nnadapter.onnx.nodes import graphs_of
+from nnadapter.onnx.nodes import graphs_of, plain_domain, with_nested
+from nnadapter.onnx.references import bytes_of, fits, is_reference
 
 
-def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> onnx.ModelProto:
+def inline_branches(
+    model: onnx.ModelProto, conditions: Mapping[int, bool]
+) -> tuple[onnx.ModelProto, Sequence[tuple[str, int]]]:
     """Return `model` with some `If` nodes replaced by the nodes of one of their branches.
+
+    For each node, the name that it has there, and the position in `model` of the node that it is, or stands inside of.
 
     1. Inner nodes and values are named for the `If` node, as in `If_3/Add_1`, so that reports say where they are from.
     2. Initializers of the branch become initializers of the model.
     3. What a branch gives out keeps the name of the `If` node's output. A value that the branch did not make, or that
        it gives out twice, is passed on by `Identity`.
     4. Names that graphs inside the branch define for themselves stay; those that they capture are renamed.
+    5. Other nodes have the names that they had, also where these say a position.
 
     Args:
         model: the model; it is not changed.
         conditions: by position of the `If` node, whether its condition holds.
     """
     copy = with_nodes(model, ())
-    names = node_names(model)
+    names, stands_for = node_names(model), list[int]()
     taken = {name for node in model.graph.node for name in node.output}
     for position, node in enumerate(model.graph.node):
         if position in conditions:
@@ -34,8 +40,62 @@ def inline_branches(model: onnx.ModelProto, conditions: Mapping[int, bool]) -> o
             branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
             _insert(copy.graph, node, _free(names[position], taken), branch)
         else:
-            copy.graph.node.append(node)
+            copy.graph.node.add().CopyFrom(node)
+            copy.graph.node[-1].name = names[position]
+        stands_for.extend([position] * (len(copy.graph.node) - len(stands_for)))
+    return copy, list(zip(node_names(copy), stands_for, strict=True))
+
+
+def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model whose branches capture their large initializers, so that all models made of it share them.
+
+    The same model, where they hold none. Those that a branch gives out stay, since it may give out nothing that it
+    captures; so do those inside of loops.
+    """
+    if not any(map(_large, _branches(model.graph))):
+        return model
+    copy = copied(model)
+    taken = {name for node in with_nested(copy.graph.node) for name in (*node.input, *node.output)}
+    for graph in list(_branches(copy.graph)):
+        renamed: dict[str, str] = {}
+        for tensor in _large(graph):
+            renamed[tensor.name] = _unused(f"{graph.name}/{tensor.name}", taken)
+            taken.add(renamed[tensor.name])
+            outside = copy.graph.initializer.add()
+            outside.CopyFrom(tensor)
+            outside.name = renamed[tensor.name]
+        kept = [tensor for tensor in graph.initializer if tensor.name not in renamed]
+        del graph.initializer[:]
+        graph.initializer.extend(kept)
+        for node in graph.node:
+            _rename(node, renamed)
     return copy
+
+
+def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """The branches of a graph's `If` nodes, and theirs."""
+    for node in graph.node:
+        if node.op_type == "If" and plain_domain(node.domain) == "":
+            for attribute in node.attribute:
+                for branch in graphs_of(attribute):
+                    yield branch
+                    yield from _branches(branch)
+
+
+def _large(branch: onnx.GraphProto) -> list[onnx.TensorProto]:
+    """Initializers of a branch that are worth it, and that it may capture."""
+    given = {value.name for value in (*branch.output, *branch.input)}
+    return [
+        tensor
+        for tensor in branch.initializer
+        if tensor.name not in given and not is_reference(tensor) and fits(tensor, bytes_of(tensor))
+    ]
+
+
+def _unused(name: str, taken: Collection[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
 
 
 def _free(name: str, taken: set[str]) -> str:

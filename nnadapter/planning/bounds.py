@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from math import inf
 from operator import le
 
 from nnadapter.onnx.signature import Shapes
@@ -28,11 +29,14 @@ class Bounds:
 
     least: Mapping[str, tuple[int, ...]]
     most: Mapping[str, tuple[int, ...]]
+    unread: frozenset[str] = frozenset()
+    """Inputs that nobody reads, which may have any sizes."""
 
     @cached_property
-    def _rows(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        most = chain.from_iterable(self.most.values())
-        return tuple(chain.from_iterable(self.least.values())), tuple(size * _FURTHER for size in most)
+    def _rows(self) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        low = (0 if name in self.unread else size for name, shape in self.least.items() for size in shape)
+        high = (inf if name in self.unread else size * _FURTHER for name, shape in self.most.items() for size in shape)
+        return tuple(low), tuple(high)
 
     def hold(self, shapes: Shapes) -> bool:
         """Whether the plan is known to hold at these shapes."""
@@ -55,4 +59,5 @@ class Bounds:
         return Bounds(
             {name: tuple(map(min, self.least[name], shape)) for name, shape in shapes.items()},
             {name: tuple(map(max, self.most[name], shape)) for name, shape in shapes.items()},
+            self.unread,
         )

@@ -139,6 +139,19 @@ def growing_inputs(prepared: Prepared) -> dict[str, int]:
     return {name: axis for name, axis in axes.items() if name not in alone}
 
 
+def unread_inputs(prepared: Prepared) -> frozenset[str]:
+    """Return the inputs of which outputs need neither contents nor shapes, as of a branch that was not taken."""
+    graph = prepared.graph
+    read, waiting = set[str](), list(graph.outputs)
+    while waiting:
+        name = waiting.pop()
+        if name not in read and name not in prepared.constants:
+            read.add(name)
+            index = graph.producer.get(name)
+            waiting.extend(graph.nodes[index].reads if index is not None else ())
+    return frozenset(graph.inputs) - read
+
+
 def _is_concat(node: OnnxNode) -> bool:
     return node.op_type == "Concat" and not node.domain
 

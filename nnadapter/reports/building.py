@@ -22,6 +22,7 @@ from nnadapter.reports.costing import cost_facts, timed_facts, unknown_costs
 from nnadapter.reports.facts import (
     BodyFacts,
     CacheFacts,
+    ChoiceFacts,
     Coverage,
     NodeFacts,
     RefusalFacts,
@@ -99,6 +100,7 @@ def report_of(observed: Observed) -> PartitionReport:
         borders=border_facts(partitioning),
         transfers=transfer_facts(observed.transfers),
         **incident_facts(observed.incidents),
+        choice=tuple(ChoiceFacts(**taken._asdict()) for taken in partitioning.model.prepared.choice),
         machine=machine(),
     )
 

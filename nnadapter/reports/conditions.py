@@ -16,7 +16,7 @@ class Condition:
     """Something that was not the same when the two reports were made."""
 
     name: str
-    """`model`, `devices`, `options of DEVICE`, `policy`, `fallback`, `inputs`, `rules`, `plan file`, `costs`,
+    """`model`, `devices`, `options of DEVICE`, `policy`, `fallback`, `inputs`, `choice`, `rules`, `plan file`, `costs`,
     `machine` or `version of NAME`."""
     before: str
     """In words."""
@@ -89,6 +89,7 @@ _TOLD: tuple[tuple[str, Callable[[ReportFacts], str]], ...] = (
     ("policy", lambda report: report.policy),
     ("fallback", lambda report: report.fallback),
     ("inputs", lambda report: ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())),
+    ("choice", lambda report: report.choice_text or "any"),
     ("rules", _rules),
     ("plan file", lambda report: "none" if report.plan_file is None else report.plan_file.path),
     ("costs", _costs),

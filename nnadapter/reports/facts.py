@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nnadapter.onnx.preparation.choice import Taken, in_words
 from nnadapter.planning.border_steps import Borders
 from nnadapter.process.cache import CacheCounts
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RefusalCost, RuleFacts, WeightFacts
@@ -124,6 +125,17 @@ class SegmentFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceFacts:
+    """A condition that inputs decide, and what it is where the plan is run."""
+
+    condition: str
+    """An input, or how it is computed of some."""
+    holds: bool
+    nodes: tuple[str, ...]
+    """The `If` nodes in whose place the branch stands that is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TransferFacts:
     """What a run copied between the host and devices with memory of their own, where values stay."""
 
@@ -192,6 +204,8 @@ class ReportFacts:
     """What refusals cause between devices, of the most frequent ones."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of nnadapter, ONNX, ONNX Runtime and the devices' drivers, by name."""
+    choice: tuple[ChoiceFacts, ...] = ()
+    """What inputs choose where the plan is run; empty where they choose nothing, or whatever they choose."""
     machine: str = ""
     """Where the report was made: system, processor and number of cores."""
     borders: Borders = field(default_factory=Borders)
@@ -207,6 +221,11 @@ class ReportFacts:
     def guesses(self) -> frozenset[str]:
         """Devices whose predicted times are guesses: nobody measured what they cost."""
         return self.cost.guesses if self.cost is not None else frozenset()
+
+    @property
+    def choice_text(self) -> str:
+        """What inputs choose where the plan is run, in words; empty where it is run whatever they choose."""
+        return in_words(Taken(each.condition, each.holds, each.nodes) for each in self.choice)
 
     @property
     def fewest(self) -> str:
@@ -265,6 +284,8 @@ class ReportFacts:
         - `incidents` of a session, the newest in the order in which they happened: each `stage` (`load`, `compile`,
           `run`, `accuracy`), `device`, `segment` (null where it did not get that far), `nodes` (names), `kind` (the
           error's class), `message`, `instead` (what was done); `incident_counts` of all: device -> kind -> number.
+        - `choice`, of a plan for some of the branches that inputs choose: each `condition` (in words), `holds`, `nodes`
+          (the `If` in whose place a branch stands).
         - `versions`: `nnadapter`, `onnx`, `onnxruntime`, and of the driver of each device by its name; `machine`.
 
         Keys may be added without a new `schema_version`.

@@ -15,7 +15,7 @@ from nnadapter.running.incidents import Incident
 from nnadapter.running.outputs import Kept
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.provenance import Provenance, with_incidents
-from nnadapter.running.repeating import Done, Repeat
+from nnadapter.running.repeating import Done, Fits, Repeat
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -113,10 +113,9 @@ class PlansEngine(ABC, Generic[Held]):
                 self._last = shapes
             if checks is not None and (is_due or not checks.is_checked(compiled)):
                 return self._run_checked(checks, use, shapes, (values, wanted, kept), options, control)
-            if not self.defaults and (latest is None or latest.lease is not lease or is_open):
-                self._latest = Repeat(
-                    self._plans, lease, compiled, self.signature, values, sizes, self._class_of(compiled)
-                )
+            if not self.defaults and (latest is None or latest.lease is not lease or is_open or latest.is_of_choice):
+                size_class, fits = self._class_of(compiled, values), self._fits(values)
+                self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes, size_class, fits)
             if control is None:
                 done = compiled.plan.run(values, wanted, None, kept, sizes)
                 if compiled.watch is not None and compiled.watch.is_broken_by(done[1].seconds, time.perf_counter()):
@@ -129,15 +128,19 @@ class PlansEngine(ABC, Generic[Held]):
             self._plans.close_unused()
             TENSORS.free_gone()
 
-    def _class_of(self, compiled: Held) -> SizeClass | None:
+    def _fits(self, feed: Mapping[str, Any]) -> Fits | None:
+        """What says whether another feed chooses what this one does; None where inputs choose nothing."""
+        return None
+
+    def _class_of(self, compiled: Held, feed: Mapping[str, Any]) -> SizeClass | None:
         """The class of shapes that a plan serves, if nothing else decides which these are."""
         return None
 
-    def _may_serve(self, shapes: InputShapes) -> bool:
+    def _may_serve(self, compiled: Held, shapes: InputShapes) -> bool:
         """Whether a plan that serves a class may serve these shapes of it: not those with a plan of their own."""
         return True
 
-    def _has_served(self) -> None:
+    def _has_served(self, compiled: Held) -> None:
         """A plan that serves a class has served shapes at which it was not made."""
 
     def _run_at_other_sizes(self, latest: Repeat, feed: Any) -> Done | None:
@@ -147,10 +150,13 @@ class PlansEngine(ABC, Generic[Held]):
             return None
         repeat, by_name = other
         shapes = tuple([by_name.get(name) for name in self.input_names])
-        done = repeat.run_like(feed) if self._may_serve(shapes) else None
+        compiled = repeat.lease.plan
+        if compiled is None or not self._may_serve(compiled, shapes):
+            return None
+        done = repeat.run_like(feed)
         if done is not None:
             self._latest, self._last = repeat, shapes
-            self._has_served()
+            self._has_served(compiled)
         return done
 
     @contextmanager

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from nnadapter.errors import NNAdapterError
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from nnadapter.planning.bounds import Bounds
-from nnadapter.planning.looking_through import is_full
-from nnadapter.planning.opening import Opened, growing_inputs
+from nnadapter.planning.opening import Opened, growing_inputs, unread_inputs
 from nnadapter.planning.setting import Setting
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
@@ -24,92 +22,15 @@ from nnadapter.running.by_plans import InputShapes, Taken
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.filled import Filled, FilledClass
 from nnadapter.running.filling import NotFilledError
+from nnadapter.running.open_plan import FixedSizesError, OpenPlan
 from nnadapter.running.plans import PLAN_FOR_EACH, PlanCache
 from nnadapter.traces.event import SESSION, WAIT
 
-_MOST_LOOKED_AT = 256
+_MOST_UNFILLED = 256
 _MOST_REASONS = 3
 """How many the report tells."""
 _MOST_IN_VAIN = 4
 """Plans in a row that served no other shapes; after them, there is no new one until one has served again."""
-
-
-class FixedSizesError(NNAdapterError):
-    """There is no plan that leaves sizes open. Nobody outside of this room sees it."""
-
-    def __init__(self, detail: str, *, is_for_all: bool = True) -> None:
-        """Take why, and whether that holds for whatever sizes come."""
-        super().__init__(detail)
-        self.is_for_all = is_for_all
-
-
-@dataclass(eq=False)
-class _Looked:
-    """Where a plan is known to hold that is looked through."""
-
-    prepared: Prepared
-    nodes: Sequence[int]
-    bounds: Bounds
-
-
-class OpenPlan:
-    """One plan that leaves sizes open, by the key that it is kept under."""
-
-    def __init__(self, key: tuple[str, int], at: Shapes) -> None:
-        """Take the shapes at which it is made."""
-        self.key, self.at = key, at
-        self.opening: Opened | None = None
-        self._looked: _Looked | None = None
-        self.widened = 0
-        """How often its bounds were widened."""
-        self._widening = new_lock()
-        self._beyond: Cache[object, bool] = Cache("shapes beyond bounds", _MOST_LOOKED_AT)
-
-    def made(self, compiled: Compiled) -> None:
-        """Take what was made; after it was dropped, it is made again at the same shapes."""
-        self.opening = compiled.opening
-        assert self.opening is not None, "the plan leaves sizes open"
-        if self.opening.is_looked_through and self._looked is None:
-            model = compiled.partitioning.model
-            self._looked = _Looked(model.prepared, model.specialized.positions, Bounds(self.at, self.at))
-
-    def sizes(self, opening: Opened | None, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-        """Whether it holds at these shapes, and what its programs are told, if they leave sizes open as `opening` says.
-
-        Programs that are made again number what follows from sizes anew, so theirs is told from their own opening.
-        """
-        assert opening is not None, "the plan was made"
-        sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
-        of_class = opening.sizes is None or sizes is not None
-        return of_class and (self._looked is None or self._is_within(self._looked, shapes)), sizes
-
-    @property
-    def bounds(self) -> Bounds | None:
-        """Where it is known to hold; None where that is not looked through."""
-        return None if self._looked is None else self._looked.bounds
-
-    def broken(self, shapes: Shapes) -> str:
-        """Why it does not hold at these shapes."""
-        sizes = None if self.opening is None else self.opening.sizes
-        return (sizes.broken(shapes) if sizes is not None else "") or "other nodes are left to run"
-
-    def _is_within(self, looked: _Looked, shapes: Shapes) -> bool:
-        if looked.bounds.hold(shapes):
-            return True
-        key = tuple(shapes.values())
-        holds = self._beyond.made(key, lambda: is_full(looked.prepared, looked.nodes, shapes))
-        if holds:
-            self._widen(looked, shapes)
-        return holds
-
-    def _widen(self, looked: _Looked, shapes: Shapes) -> None:
-        """Widen the bounds, if the plan holds at their new least and largest sizes too, with which nobody came."""
-        with self._widening:
-            wider = looked.bounds.widened(shapes)
-            known = (shapes, *looked.bounds.ends)
-            if all(end in known or is_full(looked.prepared, looked.nodes, end) for end in wider.ends):
-                looked.bounds = wider
-                self.widened += 1
 
 
 class OpenPlans:
@@ -123,6 +44,7 @@ class OpenPlans:
         make: makes a plan at some shapes, or raises `FixedSizesError`.
         planned_at: the shapes that have plans of their own, of which `make` makes it sooner.
         limit: how many there are at most; the one used longest ago goes first.
+        number: tells its plans from those of the session's other models.
     """
 
     def __init__(
@@ -134,8 +56,10 @@ class OpenPlans:
         make: Callable[[Shapes], Compiled],
         planned_at: Callable[[], Iterable[Shapes]],
         limit: int,
+        number: int = 0,
     ) -> None:
         self._limit, self._count, self._planned_at = limit, 0, planned_at
+        self._kept_as = f"open {number}" if number else "open"
         self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
         self._trace = setting.trace
         takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
@@ -156,7 +80,7 @@ class OpenPlans:
         self._growing: Mapping[str, int] | None = None
         self._classes: PlanCache[Compiled] = PlanCache(limit, sys.maxsize)
         """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
-        self._unfilled: Cache[object, bool] = Cache("shapes that are not filled", _MOST_LOOKED_AT)
+        self._unfilled: Cache[object, bool] = Cache("shapes that are not filled", _MOST_UNFILLED)
         """Those that have plans of their own."""
 
     @property
@@ -346,7 +270,7 @@ class OpenPlans:
 
     def _made_for(self, known: Shapes) -> tuple[OpenPlan, Compiled]:
         """The next plan; the first one of a plan for other shapes, if it holds here too: nothing is judged anew."""
-        key = ("open", self._count)
+        key = (self._kept_as, self._count)
         for at in [] if self._made else self._planned_at():
             if not _are_alike(at, known):
                 continue
@@ -371,6 +295,10 @@ class OpenPlans:
             self._growing = growing_inputs(self._prepared())
         return self._growing
 
+    @cached_property
+    def _unread(self) -> frozenset[str]:
+        return unread_inputs(self._prepared())
+
     def _may_hold(self, shapes: Shapes) -> bool:
         """Whether devices take what has no elements here: a cache at its start, where a device takes ONNX."""
         return (
@@ -379,6 +307,7 @@ class OpenPlans:
             or all(
                 size or axis == self.growing.get(name)
                 for name, shape in shapes.items()
+                if name not in self._unread
                 for axis, size in enumerate(shape)
             )
         )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nnadapter.running.compiled import RunnablePlan
 
 Done = tuple[list[Any], Provenance]
+Fits = Callable[[Mapping[str, Any]], bool]
 _Run = Callable[[Sequence[str], Mapping[str, Any]], list[Any]]
 
 
@@ -43,11 +44,12 @@ class Repeat:
         feed: of the run before, checked.
         sizes: what the plan was told of them; None for one that is told none.
         size_class: of the shapes that the plan serves, if that is told by it alone.
+        fits: says whether a feed like `feed` chooses the same branches; None where feeds choose none.
     """
 
     __slots__ = (
-        "_alone", "_class", "_direct", "_expected", "_outputs", "_plan", "_plans", "_run_plan", "_watch", "is_broken",
-        "lease",
+        "_alone", "_class", "_direct", "_expected", "_fits", "_outputs", "_plan", "_plans", "_run_plan", "_watch",
+        "is_broken", "lease",
     )  # fmt: skip
 
     def __init__(
@@ -59,10 +61,11 @@ class Repeat:
         feed: Mapping[str, Any],
         sizes: Sequence[Any] | None = None,
         size_class: SizeClass | None = None,
+        fits: Fits | None = None,
     ) -> None:
         self.lease, self._plans, self._plan = lease, plans, compiled.plan
         self._class = size_class if sizes is not None else None
-        self._watch = compiled.watch
+        self._watch, self._fits = compiled.watch, fits
         self.is_broken = False
         """Runs have contradicted what was measured, see `Compiled.watch`."""
         self._outputs = signature.output_names
@@ -85,6 +88,11 @@ class Repeat:
         self._direct: tuple[BoundStep, _Run] | None = None
         """The one step, and ONNX Runtime's session as it stands behind that, where the names are the model's."""
 
+    @property
+    def is_of_choice(self) -> bool:
+        """Whether it takes no feeds but those that choose the same branches."""
+        return self._fits is not None
+
     def run(self, feed: Any) -> Done | None:
         """Run the plan for all outputs; None, and nothing done, if the feed is not like the one before.
 
@@ -98,6 +106,8 @@ class Repeat:
                 return None
             if array.dtype is not dtype and array.dtype != dtype:  # nearly always the same object
                 return None
+        if self._fits is not None and not self._fits(feed):
+            return None
         direct = self._direct
         if direct is not None:
             return self._run_directly(direct[0], direct[1], feed)
@@ -132,11 +142,12 @@ class Repeat:
             shape = shapes[name] = array.shape
             expected.append((name, dtype, shape))
         sizes = self._class.sizes(shapes)
-        if sizes is None:
+        if sizes is None or (self._fits is not None and not self._fits(feed)):
             return None
         other = Repeat.__new__(Repeat)
         other.lease, other._plans, other._plan, other._class = self.lease, self._plans, self._plan, self._class
         other._watch, other.is_broken, other._outputs = self._watch, False, self._outputs
+        other._fits = self._fits
         other._alone = other._direct = None
         other._expected = tuple(expected)
         other._run_plan = partial(self._plan.run, wanted=self._outputs, sizes=sizes)

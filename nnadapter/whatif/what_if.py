@@ -14,6 +14,7 @@ from nnadapter.options import Options, default_devices, options_from
 from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import SessionDevice, Setting, open_setting
+from nnadapter.running.chosen import chosen_by
 from nnadapter.whatif.building import facts_of
 from nnadapter.whatif.facts import FailedModel
 from nnadapter.whatif.report import WhatIf
@@ -109,5 +110,8 @@ def _situation(
         for input_name, shape in shapes.items()
         if alone or input_name in prepared.graph.inputs
     }
-    planner = Planner(prepared, setting)
-    return situation_of(name, planner.settle(planner.judge(default_shapes(prepared, input_shapes))), target)
+    usual = default_shapes(prepared, input_shapes)
+    chosen, _ = chosen_by(prepared, usual, {})
+    planner = Planner(chosen, setting)
+    shapes = usual if chosen is prepared else default_shapes(chosen, input_shapes)
+    return situation_of(name, planner.settle(planner.judge(shapes)), target)

@@ -6,11 +6,14 @@ import json
 import os
 from pathlib import Path
 
+import onnx
 import pytest
 from click.testing import CliRunner
 
 import nnadapter as nna
 from nnadapter.cli import partition_report
+from tests.models import parse
+from tests.running.test_choices import FLAG
 
 
 def test_text_is_the_librarys(call):
@@ -232,3 +235,12 @@ def test_help_lists_every_ending_once(call):
 def test_what_if_blames_the_option_that_was_given(call, words, option):
     said = " ".join(call(f"report chain.onnx --what-if {words}", 2).stderr.split())
     assert f"Invalid value for '{option}': --what-if has no format html" in said
+
+
+def test_an_input_chooses_the_plan(call):
+    onnx.save(parse(FLAG), "flag.onnx")
+    for value in ("true", "false"):
+        assert f"where c is {value}" in call(f"report flag.onnx -d fake_npu --input c={value}").stdout
+    assert "--input c=VALUE tells" in " ".join(call("report flag.onnx -d fake_npu").stdout.split())
+    assert "is neither a .npy file, a number" in " ".join(call("report flag.onnx --input c=x.png", 2).stderr.split())
+    assert "--what-if tries many" in call("report flag.onnx -d fake_npu --what-if --input c=1", 2).stderr

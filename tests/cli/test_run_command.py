@@ -117,6 +117,12 @@ def test_strings(call, folder):
     assert "feed it" in call("run words.onnx", 2).stderr
 
 
+def test_a_number_is_all_elements(call):
+    assert "min 1  mean 1  max 1" in call("run chain.onnx -d fake_npu --input x=0").stdout
+    assert "takes int64, got 1.5" in call("run shared.onnx --shape x=2,3 --input i=1.5", 2).stderr
+    assert "takes no number" in call("run words.onnx --input x=1", 2).stderr
+
+
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
 @pytest.mark.parametrize(
     ("source", "text"),
@@ -128,6 +134,7 @@ def test_strings(call, folder):
         ("x=several.npy", "cannot be read as .npy"),
         ("x=absent.npy", "does not exist"),
         ("x=chain.onnx", "neither a .npy file, a picture"),
+        ("x=1.5.6", "a number nor the word random"),
         ("x=picture.png", "takes no picture"),
         ("q=good.npy", "no input 'q'; its inputs are ['x']"),
         ("x", "write NAME=FILE.npy"),

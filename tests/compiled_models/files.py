@@ -25,6 +25,13 @@ NETWORK = f"""{HEAD} network (float[1, 3, 8, 8] x) => (float[1, 4, 8, 8] y, floa
     f = Add(y, d)
     z = Mul(f, k)
 }}"""
+CHOOSING = f"""{HEAD} choosing (float[2, 3] x, int64 r) => (float[2, 3] y) <int64 one = {{1}}> {{
+    c = Equal(r, one)
+    y = If(c) <
+        then_branch = t () => (float[2, 3] p) {{ p = Exp(x) }},
+        else_branch = e () => (float[2, 3] q) {{ q = Neg(x) }}
+    >
+}}"""
 X = {"x": numbers(1, 3, 8, 8)}
 BAN = "[[ban]]\nop_type = 'Erf'\ndevice = '{}'"
 
@@ -41,6 +48,10 @@ def chain():
 
 def sandwich():
     return parse(SANDWICH)
+
+
+def choosing():
+    return parse(CHOOSING)
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,7 @@ KINDS = {
         {"x": numbers(5, 4)},
         {"input_shapes": [{"x": (2, 4)}, {"x": (7, 4)}], "open_sizes": True},
     ),
+    "branches that an input chooses": Kind("fake_npu", choosing, {"x": numbers(2, 3), "r": np.array(1)}),
     "several shapes, and the model": Kind(
         "fake_npu",
         sandwich,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 import nnadapter as nna
 from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.branches import with_weights_outside
 from tests.models import numbers, parse, run_whole
 
 HEAD = '<ir_version: 10, opset_import: ["" : 17]>'
@@ -29,8 +31,6 @@ TEXT = f"""{HEAD} g (float[2, 3] x) => (float[2, 3] y, float[2, 3] z, float[2, 3
 
 
 def model(condition):
-    import onnx
-
     return onnx.parser.parse_model(TEXT.replace("CONDITION", str(condition)))
 
 
@@ -49,8 +49,10 @@ def test_the_branch_runs_in_its_place(condition):
 
 
 def test_what_is_captured_inside_is_renamed():
-    text = f"""{HEAD} g (float[2] x, bool d) => (float[2] y) {{
+    text = f"""{HEAD} g (float[2] x) => (float[2] y) {{
         c = Constant<value = bool {{1}}>()
+        e = ReduceMax<keepdims = 0>(x)
+        d = Cast<to = 9>(e)
         y = If(c) <
             then_branch = t () => (float[2] p) {{
                 i = Neg(x)
@@ -62,11 +64,11 @@ def test_what_is_captured_inside_is_renamed():
             else_branch = e () => (float[2] q) {{ q = Identity(x) }}
         >
     }}"""
-    feed = {"x": numbers(2), "d": np.array(True)}
+    feed = {"x": numbers(2)}
     with nna.InferenceSession(parse(text), devices="fake_npu", options=nna.Options(fallback="allow")) as session:
         np.testing.assert_allclose(session.run(None, feed)[0], run_whole(parse(text), feed)[0], rtol=1e-6)
         inner = next(node for node in session.report().nodes if node.op_type == "If")
-    assert inner.device == "cpu" and inner.name == "If_1/If_1"
+    assert inner.device == "cpu" and inner.name == "If_3/If_1"
 
 
 def test_a_condition_that_is_fed_stays():
@@ -78,3 +80,55 @@ def test_a_condition_that_is_fed_stays():
     }}"""
     given = parse(text)
     assert prepare(given).model is given
+
+
+def test_large_weights_of_branches_lie_outside():
+    """By names of their own, whatever else is called so; what a branch gives out stays, and so does what is small."""
+    text = f"""{HEAD} g (float[n, 128] x, bool c, bool d) => (float[n, 128] y, float[128, 128] z) {{
+        w = Neg(x)
+        y, z = If(c) <
+            then_branch = t () => (float[n, 128] p, float[128, 128] given) {{
+                a = MatMul(x, weight)
+                p = If(d) <
+                    then_branch = tt () => (float[n, 128] r) {{ r = MatMul(a, weight) }},
+                    else_branch = te () => (float[n, 128] s) <float[1] small = {{2}}> {{ s = Mul(a, small) }}
+                >
+            }},
+            else_branch = e () => (float[n, 128] q, float[128, 128] k) {{
+                q = MatMul(w, weight)
+                k = Identity(weight)
+            }}
+        >
+    }}"""
+    given = onnx.parser.parse_model(text)
+    then, other = (attribute.g for attribute in given.graph.node[1].attribute)
+    for graph, names, seed in ((then, ("weight", "given"), 1), (other, ("weight",), 5)):
+        graph.initializer.extend(
+            onnx.numpy_helper.from_array(numbers(128, 128, seed=seed + at), name) for at, name in enumerate(names)
+        )
+    outside = with_weights_outside(given)
+    onnx.checker.check_model(outside)
+    assert sorted(tensor.name for tensor in outside.graph.initializer) == ["e/weight", "t/weight"]
+    assert [tensor.name for tensor in outside.graph.node[1].attribute[0].g.initializer] == ["given"]
+    for bits in range(4):
+        feed = {"x": numbers(2, 128), "c": np.array(bool(bits & 1)), "d": np.array(bool(bits & 2))}
+        for one, same in zip(run_whole(outside, feed), run_whole(given, feed), strict=True):
+            np.testing.assert_array_equal(one, same)
+    assert with_weights_outside(outside) is outside
+
+
+def test_choices_share_weights_of_branches():
+    text = f"""{HEAD} g (float[n, 128] x, bool c) => (float[n, 128] y) {{
+        y = If(c) <
+            then_branch = t () => (float[n, 128] p) {{ p = MatMul(x, weight) }},
+            else_branch = e () => (float[n, 128] q) {{ q = Neg(x) }}
+        >
+    }}"""
+    given = onnx.parser.parse_model(text)
+    given.graph.node[0].attribute[0].g.initializer.append(onnx.numpy_helper.from_array(numbers(128, 128), "weight"))
+    with nna.InferenceSession(given, devices="fake_npu", options=nna.Options(fallback="allow")) as session:
+        for value in (True, False):
+            feed = {"x": numbers(2, 128), "c": np.array(value)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(given, feed)[0], rtol=1e-4, atol=1e-4)
+        own, taken, _ = [each.planner.prepared.constants.get("t/weight") for each in session._engine._models]
+    assert np.shares_memory(own, taken)

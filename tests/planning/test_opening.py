@@ -328,7 +328,7 @@ def test_what_fails_in_adapter_ir_finds_what_its_onnx_reads():
         assert opened.provenance.fell_back and len(steps) > 1
 
 
-CHOICE = f"""{HEAD} g (float[n, 4] x, bool twice) => (float[m, 4] y) {{
+CHOICE = f"""{HEAD} g (float[n, 4] x, bool[k] twice) => (float[m, 4] y) {{
     y = If (twice) <then_branch = t () => (float[p, 4] a) {{ a = Concat <axis = 0> (x, x) }},
                     else_branch = e () => (float[q, 4] b) {{ b = Neg (x) }}>
 }}"""
@@ -340,7 +340,7 @@ def test_what_no_device_takes_at_any_size_needs_no_plan_for_each(devices):
     model = parse(CHOICE)
     with nna.InferenceSession(model, devices=devices, options=QUIET) as session:
         for rows in (1, 2, 0, 3, 5, 7):
-            feed = {"x": numbers(rows, 4, seed=rows), "twice": np.array(rows % 2 == 1)}
+            feed = {"x": numbers(rows, 4, seed=rows), "twice": np.array([rows % 2 == 1])}
             np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
         plans = session.report().plans
     assert plans.made <= 2 and "for all input shapes" in plans.sizes

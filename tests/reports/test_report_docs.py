@@ -37,6 +37,7 @@ ROWS = {
     "borders.stay": border_steps.StayingValue,
     "borders.waits": border_steps.Wait,
     "transfers": facts.TransferFacts,
+    "choice": facts.ChoiceFacts,
     "segments.cache": facts.CacheFacts,
 }
 

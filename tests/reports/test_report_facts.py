@@ -14,7 +14,7 @@ from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse
 KEYS = {
     "": "schema_version devices policy input_shapes coverage segments nodes switches exact notes plans caches "
     "weights cost cost_note rules plan_file model fallback device_options isolated search refusal_costs versions "
-    "machine borders transfers incidents incident_counts",
+    "choice machine borders transfers incidents incident_counts",
     "coverage": "nodes flops bytes",
     "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures "
     "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds bound_to "

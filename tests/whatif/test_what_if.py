@@ -22,6 +22,7 @@ from nnadapter.planning.setting import open_setting
 from nnadapter.whatif import ranking
 from nnadapter.whatif.situation import situation_of
 from tests.models import HEAD, SANDWICH, ocr_model, parse
+from tests.running.test_choices import FLAG
 
 SIMULATED = {"clock": "simulated"}
 PAIR = f"""{HEAD} pair (float[64, 64] x) => (float[64, 64] y) {{
@@ -351,3 +352,7 @@ def test_the_number_of_features_is_bounded(monkeypatch):
     found = nna.what_if(chain(("Sin", "Erf", "Sin", "Erf", "Neg")), without("Sin", "Erf", "Neg"))
     assert {feature.label for feature in found.features} == {"Sin", "Erf"}
     assert found.left_out == 1 and any("1 less frequent" in note for note in found.notes)
+
+
+def test_what_is_inside_of_a_branch_that_an_input_chooses_counts():
+    assert [feature.label for feature in nna.what_if(parse(FLAG), without("Add", "Neg")).features] == ["Add"]

@@ -35,6 +35,7 @@ from nnadapter.onnx.model import OnnxModel, read_model
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.ordering import in_order
+from nnadapter.onnx.preparation.choice import Choice
 from nnadapter.onnx.preparation.data_dependence import marked
 from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.preparation.forward import Forward
@@ -73,7 +74,9 @@ class Prepared(OnnxModel):
     kept: Sequence[Array] = ()
     """What the model refers to: arrays that were part of the message."""
     original: Prepared | None = None
-    """The same before branches took the place of their `If`, where one did."""
+    """The same before branches took the place of their `If` whose conditions are known, where one did."""
+    choice: Choice = ()
+    """Which branches took the place of their `If` since inputs chose them, see `decisions`."""
 
     @cached_property
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
@@ -126,14 +129,36 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     model = with_imports(model, {node.domain for node in nodes})
     ordered = in_order(model, nodes)
     expanded, origins = expand_functions(ordered, operators, nodes=nodes if ordered is model else None)
-    original = prepared = prepare_again(expanded, origins, operators, nodes if expanded is model else None)
+    read = nodes if expanded is model else None
+    return without_known_branches(prepare_again(expanded, origins, operators, read))
+
+
+def without_known_branches(prepared: Prepared) -> Prepared:
+    """Return the model with the branches in place of each `If` whose condition is known."""
+    original = prepared
     while conditions := _known_conditions(prepared):
         try:
-            inlined = inline_branches(prepared.model, conditions)
-            prepared = replace(prepare_again(*expand_functions(inlined, operators), operators), original=original)
+            prepared = replace(with_branches_taken(prepared, conditions), original=original)
         except InvalidModelError:
             break  # a contradiction inside of a branch, which nothing sees as long as it stays there
     return prepared
+
+
+def with_branches_taken(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
+    """Return the model with branches in place of some `If` nodes, for which their nodes stand.
+
+    Args:
+        prepared: the model.
+        conditions: by position of the node, whether its condition holds.
+
+    Raises:
+        InvalidModelError: a branch contradicts itself.
+    """
+    inlined, stands_for = inline_branches(prepared.model, conditions)
+    origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
+    expanded, names = expand_functions(inlined, prepared.operators)
+    again = prepare_again(expanded, [origin[name] for name in names], prepared.operators)
+    return replace(again, choice=prepared.choice)
 
 
 def _known_conditions(prepared: Prepared) -> dict[int, bool]:

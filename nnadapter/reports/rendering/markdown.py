@@ -46,6 +46,7 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     rows = [
         ("devices", f"{', '.join(code(name) for name in report.devices)}, policy {report.policy}"),
         ("inputs", ", ".join(code(f"{name}{list(shape)}") for name, shape in report.input_shapes.items()) or "none"),
+        *([("chosen", f"where {code(report.choice_text)}")] if report.choice else []),
         ("nodes", f"{states.total()}: {states['runs']} run, {states['folded']} folded, {states['unused']} unused"),
         ("coverage", f"{cover.nodes:.1%} of nodes, {cover.flops:.1%} of FLOPs, {cover.bytes:.1%} of bytes"),
         (

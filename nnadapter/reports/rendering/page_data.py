@@ -46,6 +46,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
         "made": _made(report),
         "policy": report.policy,
         "inputs": [[name, list(shape)] for name, shape in report.input_shapes.items()],
+        "choice": report.choice_text,
         "coverage": plain(report.coverage),
         "switches": report.switches,
         "fewest": report.fewest,

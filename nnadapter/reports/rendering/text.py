@@ -47,6 +47,10 @@ def _summary(report: ReportFacts) -> Iterator[str]:
     names = [f"{name} (isolated)" if name in report.isolated else name for name in report.devices]
     yield f"devices    {', '.join(names)} (policy {report.policy})"
     yield from wrapped(shapes or "none", "inputs     ")
+    if report.choice:
+        yield from wrapped(
+            f"where {report.choice_text}; other inputs choose other branches, with other plans", "chosen     "
+        )
     yield f"nodes      {len(states)}: {running} run, {folded} folded before the run, {unused} unused"
     yield from _groups(report)
     unknown = sum(node.state == "runs" and node.flops is None for node in report.nodes)

@@ -2,7 +2,7 @@
 
 function subtitle() {
   const shapes = data.inputs.map(([name, shape]) => `${name}[${shape.join(", ")}]`).join(", ");
-  find("subtitle").textContent = `${data.devices.join(", then ")} · policy ${data.policy}${shapes ? ` · ${shapes}` : ""}`;
+  find("subtitle").textContent = `${data.devices.join(", then ")} · policy ${data.policy}${shapes ? ` · ${shapes}` : ""}${data.choice ? ` · where ${data.choice}` : ""}`;
 }
 
 function theme() {

@@ -1,0 +1,31 @@
+"""Which plan of a file inputs choose, for who looks at one and runs none: with all that reads models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nnadapter.compiled_models.forks import fork_of
+from nnadapter.compiled_models.messages import Message
+from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.errors import InvalidInputError
+from nnadapter.ir.operand import Array
+from nnadapter.running.chosen import array_for, measured
+
+
+def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
+    """Return the first plan of a compiled file that is for what inputs choose; without values, the first one.
+
+    Raises:
+        InvalidInputError: contents of inputs do not fit, or those that choose are not all there.
+    """
+    plans, declared = file.message.plans, file.signature.by_name
+    feed: dict[str, Array] = {name: array_for(name, value, declared) for name, value in values.items()}
+    fork = fork_of(file) if feed else None
+    if fork is None:
+        return plans[0]
+    lost = [name for row in file.message.forks for name in row.inputs if name not in feed]
+    if lost:
+        raise InvalidInputError(f"input {lost[0]!r} chooses as well; give it, too", name=lost[0])
+    truths = fork.chosen({**measured(file.shapes(plans[0])), **feed})
+    return next((plan for plan in plans if tuple(plan.truths) == truths), plans[0])

@@ -1,0 +1,56 @@
+"""What inputs choose: which branches of `If` take its place, and the conditions that tell. Needs no onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MOST_DECIDING = 64
+"""Elements of an input that decides by its contents: they are looked at in every run."""
+THEN, ELSE = "then_branch", "else_branch"
+
+
+class Taken(NamedTuple):
+    """A condition that inputs decide, and what it decided."""
+
+    condition: str
+    """As a person reads it: an input, or how it is computed of some."""
+    holds: bool
+    nodes: tuple[str, ...]
+    """The `If` nodes in whose place the branch stands."""
+
+    @property
+    def text(self) -> str:
+        """What was decided, in words."""
+        return f"{self.condition} is {'true' if self.holds else 'false'}"
+
+
+Choice = tuple[Taken, ...]
+"""What was decided, the outermost first."""
+
+
+Truths = tuple[bool, ...]
+"""Which conditions hold, in the order in which they are asked."""
+
+
+class Conditions(NamedTuple):
+    """How conditions are told before a run."""
+
+    inputs: tuple[str, ...]
+    """Inputs of the model, whose contents decide."""
+    shapes: tuple[str, ...]
+    """Inputs whose shapes decide."""
+    results: tuple[str, ...]
+    """The conditions by name: an input, or an output of `contents`."""
+    contents: bytes
+    """A model of ONNX's that computes them from `inputs` and, behind these, `shapes`; empty where inputs are all."""
+
+
+def in_words(choice: Iterable[Taken]) -> str:
+    """Return when a choice is made, in words."""
+    return " and ".join(dict.fromkeys(taken.text for taken in choice))
+
+
+def truths_of(choice: Choice) -> Truths:
+    """Return what was decided, by which choices of one model are known."""
+    return tuple(taken.holds for taken in choice)

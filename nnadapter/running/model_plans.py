@@ -1,0 +1,250 @@
+"""The plans of one model, made when shapes of inputs are first seen.
+
+The first shapes get a plan of their own, which knows every size. Most models are never run at others. Where one is, a
+plan is made that leaves sizes open, if its devices can (`planning.opening`), and serves further shapes. It serves the
+first too, if they were run only once: two plans hold weights twice. A model with a cache that grows gets such a plan at
+once. Where devices cannot, every set of shapes has a plan of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from nnadapter.drivers.copies import on_host
+from nnadapter.errors import CompilationError, InvalidModelError
+from nnadapter.ir.operand import Array
+from nnadapter.offering.feeds import feed_for
+from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.signature import Shapes
+from nnadapter.planning.bounds import Bounds
+from nnadapter.planning.judgment import Judgment
+from nnadapter.planning.opening import RefusedHere, opened
+from nnadapter.planning.planner import Planner
+from nnadapter.planning.setting import Setting
+from nnadapter.planning.settling import Partitioning
+from nnadapter.process.forking import new_lock
+from nnadapter.running.by_plans import InputShapes, Taken
+from nnadapter.running.compilation import Compiler
+from nnadapter.running.compiled import Compiled
+from nnadapter.running.fallback import refuse_fallback
+from nnadapter.running.filled import FilledClass
+from nnadapter.running.open_plan import FixedSizesError
+from nnadapter.running.open_plans import OpenPlans
+from nnadapter.running.plans import PlanCache
+from nnadapter.traces.event import PLAN, SESSION
+from partition.verdict import Unsupported
+
+if TYPE_CHECKING:
+    from nnadapter.ir.size_class import SizeClass
+    from nnadapter.running.measuring import Measurer
+
+_Made = TypeVar("_Made")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SessionPlans:
+    """What the plans of a session share."""
+
+    plans: PlanCache[Compiled]
+    setting: Setting
+    compiler: Compiler
+    measurer: Measurer | None
+    """None where nothing is timed."""
+    taken_back: Mapping[str, Mapping[str, Unsupported]]
+    """See `Planner.taken_back`."""
+    inputs: tuple[str, ...]
+    """Names of everything that may be fed."""
+    defaults: Mapping[str, Array]
+    limit: int
+    """How many plans are kept."""
+    may_leave_open: bool
+
+
+class ModelPlans:
+    """The plans of one model; usable from many threads at once.
+
+    Args:
+        session: what they share with others of the session.
+        prepared: the model.
+        refused: see `Planner.refused_by_host`.
+        number: tells its plans from those of the session's other models; 0 for the first.
+        admits: raises what keeps a plan from being used, before it is compiled, and afterwards.
+    """
+
+    def __init__(
+        self,
+        session: SessionPlans,
+        prepared: Prepared,
+        refused: dict[str, Unsupported],
+        number: int = 0,
+        admits: Callable[[Partitioning], None] | None = None,
+    ) -> None:
+        self._session, self._setting, self._plans = session, session.setting, session.plans
+        self.planner = Planner(prepared, session.setting, refused, session.taken_back)
+        self._number, self._admits = number, admits
+        self._switching = new_lock()
+        self._first: InputShapes | None = None
+        """The shapes that have a plan of their own though others need none; empty where nobody came back to them."""
+        self._first_is_prepared = False
+        """Somebody asked for their plan before a run: it stays."""
+        self.open = OpenPlans(
+            self._plans,
+            session.setting,
+            session.inputs,
+            lambda: self.planner.prepared,
+            lambda shapes: self._make_open(shapes),
+            lambda: [partitioning.model.shapes for partitioning in self._partitionings()],
+            session.limit,
+            number,
+        )
+
+    @property
+    def sizes_text(self) -> str:
+        """Which shapes a plan serves, in words; empty as long as only one set of them was seen."""
+        return self.open.text(" but the first" if self._first else "")
+
+    def take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[Compiled]:
+        """The plan for these shapes of the inputs: of its own for the first, then one for many, where there is one.
+
+        A model with a cache comes again with other shapes, so it gets one for many at once.
+        """
+        if self._first is None:
+            self._first, self._first_is_prepared = () if self.open.growing else shapes, feed is None
+        has_own = shapes == self._first or not self._session.may_leave_open
+        taken = None if has_own else self.open.take(use, shapes)
+        return taken or (*self._plans.take(use, self._key(shapes), lambda: self._make(shapes, feed)), None)
+
+    def take_open(self, use: object, shapes: InputShapes) -> Taken[Compiled] | None:
+        """The plan for many shapes that serves these, made now if there is none; None where none may be."""
+        self.open.try_again()
+        return self.open.take(use, shapes)
+
+    def may_serve(self, shapes: InputShapes) -> bool:
+        """See `PlansEngine._may_serve`."""
+        return shapes != self._first
+
+    def class_of(self, compiled: Compiled) -> SizeClass | None:
+        """See `PlansEngine._class_of`."""
+        opening = compiled.opening
+        if opening is None or opening.fillable or opening.is_looked_through or self.open.needs_elements:
+            return None
+        return opening.sizes
+
+    def settled(self, shapes: Shapes) -> Partitioning:
+        """What would be compiled at these shapes."""
+        return self._planned(lambda planner: planner.settle(planner.judge(shapes)))
+
+    def at_shapes(self, compiled: Compiled, shapes: Shapes) -> Compiled:
+        """A plan that leaves sizes open, told at these shapes, if the same runs where."""
+        at_last = self.planner.settle(self.planner.judge(shapes))
+        if _nodes_of(at_last) != _nodes_of(compiled.partitioning):  # not so perhaps where something is empty
+            return compiled
+        return replace(compiled, partitioning=at_last)
+
+    @property
+    def kept_open(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
+        """See `OpenPlans.kept`."""
+        return self.open.kept
+
+    def close(self) -> None:
+        """Drop the classes of shapes, and what other shapes would share; plans are dropped with the session's."""
+        self.open.close()
+        self.planner.clear()
+
+    def _key(self, shapes: InputShapes) -> Hashable:
+        """What a plan for these shapes alone is kept under."""
+        return (self._number, shapes) if self._number else shapes
+
+    def _make_open(self, shapes: Shapes) -> Compiled:
+        """The plan at these shapes with its sizes left open.
+
+        Raises:
+            FixedSizesError: there is none.
+        """
+        if self._session.measurer is not None:
+            raise FixedSizesError("placements are timed for each")
+        compiled = self._planned(lambda planner: self._compiled_open(planner, shapes))
+        if isinstance(compiled, FilledClass):
+            return compiled  # each set of shapes has a plan of its own, so the first may stay
+        first = self._first
+        stays = self._first_is_prepared or not (first and self._plans.drop_unless_used_again(self._key(first)))
+        if not (stays and self._session.limit > 1):
+            self._first = ()
+        return compiled
+
+    def _compiled_open(self, planner: Planner, shapes: Shapes) -> Compiled:
+        known = (each for each in self._partitionings() if each.model.shapes == shapes)
+        partitioning = next(known, None) or planner.settle(planner.judge(shapes))
+        self._admit(partitioning)
+        with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
+            plan = opened(partitioning)
+        if isinstance(plan, Unsupported):
+            raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, RefusedHere))
+        refuse_fallback(partitioning)
+        try:
+            return self._session.compiler.compile_open(partitioning, plan)
+        except CompilationError as error:
+            raise FixedSizesError(str(error)) from error
+
+    def _partitionings(self) -> list[Partitioning]:
+        """Of the plans for one set of shapes, as they were compiled."""
+        prepared = self.planner.prepared
+        kept = [plan.partitioning for plan in self._plans.kept if not plan.is_open]
+        return [each for each in kept if each.model.prepared is prepared]
+
+    def _make(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Compiled:
+        """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
+        known = {name: shape for name, shape in zip(self._session.inputs, shapes, strict=True) if shape is not None}
+        return self._planned(lambda planner: self._compiled(planner, planner.judge(known), feed))
+
+    def _planned(self, work: Callable[[Planner], _Made]) -> _Made:
+        """Do what takes a planner; once more over the model with its branches, where that may help.
+
+        ONNX Runtime loads what contradicts itself inside of an `If`, as long as it stays there.
+        """
+        planner = self.planner
+        try:
+            return work(planner)
+        except (CompilationError, InvalidModelError):
+            if planner.prepared.original is None:
+                raise
+            return work(self._with_branches(planner))
+
+    def _with_branches(self, failed: Planner) -> Planner:
+        """The planner of the model with its branches; threads that fail with one planner get the same next one."""
+        with self._switching:
+            if self.planner is failed:
+                assert failed.prepared.original is not None, "there is a model with its branches"
+                self.planner = Planner(failed.prepared.original, self._setting, {}, self._session.taken_back)
+            return self.planner
+
+    def _compiled(self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any] | None) -> Compiled:
+        measurer, compiler = self._session.measurer, self._session.compiler
+        if measurer is None:
+            if self._admits is not None:
+                self._admit(planner.settle(judgment))
+            return compiler.compile(planner, judgment)
+        made_up = feed is None
+        if feed is None:
+            arrays = {**self._session.defaults, **feed_for(planner.prepared, judgment.model.shapes)}
+        else:
+            arrays = {name: on_host(value) for name, value in feed.items()}
+        compiled = measurer.choose(planner, judgment, arrays, made_up=made_up)
+        try:
+            self._admit(compiled.partitioning)
+        except BaseException:
+            compiled.close()
+            raise
+        return compiled
+
+    def _admit(self, partitioning: Partitioning) -> None:
+        if self._admits is not None:
+            self._admits(partitioning)
+
+
+def _nodes_of(partitioning: Partitioning) -> Sequence[tuple[str, Sequence[str]]]:
+    """What runs where."""
+    nodes = partitioning.plan.graph.nodes
+    return [(step.device, [nodes[node].name for node in step.nodes]) for step in partitioning.plan.steps]

@@ -1,0 +1,97 @@
+"""One plan that leaves sizes open: at which shapes of inputs it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nnadapter.errors import NNAdapterError
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes
+from nnadapter.planning.bounds import Bounds
+from nnadapter.planning.looking_through import is_full
+from nnadapter.planning.opening import Opened, unread_inputs
+from nnadapter.process.cache import Cache
+from nnadapter.process.forking import new_lock
+from nnadapter.running.compiled import Compiled
+
+_MOST_LOOKED_AT = 256
+
+
+class FixedSizesError(NNAdapterError):
+    """There is no plan that leaves sizes open. Nobody outside of this room sees it."""
+
+    def __init__(self, detail: str, *, is_for_all: bool = True) -> None:
+        """Take why, and whether that holds for whatever sizes come."""
+        super().__init__(detail)
+        self.is_for_all = is_for_all
+
+
+@dataclass(eq=False)
+class _Looked:
+    """Where a plan is known to hold that is looked through."""
+
+    prepared: Prepared
+    nodes: Sequence[int]
+    bounds: Bounds
+
+
+class OpenPlan:
+    """One plan that leaves sizes open, by the key that it is kept under."""
+
+    def __init__(self, key: tuple[str, int], at: Shapes) -> None:
+        """Take the shapes at which it is made."""
+        self.key, self.at = key, at
+        self.opening: Opened | None = None
+        self._looked: _Looked | None = None
+        self.widened = 0
+        """How often its bounds were widened."""
+        self._widening = new_lock()
+        self._beyond: Cache[object, bool] = Cache("shapes beyond bounds", _MOST_LOOKED_AT)
+
+    def made(self, compiled: Compiled) -> None:
+        """Take what was made; after it was dropped, it is made again at the same shapes."""
+        self.opening = compiled.opening
+        assert self.opening is not None, "the plan leaves sizes open"
+        if self.opening.is_looked_through and self._looked is None:
+            model = compiled.partitioning.model
+            bounds = Bounds(self.at, self.at, unread_inputs(model.prepared))
+            self._looked = _Looked(model.prepared, model.specialized.positions, bounds)
+
+    def sizes(self, opening: Opened | None, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+        """Whether it holds at these shapes, and what its programs are told, if they leave sizes open as `opening` says.
+
+        Programs that are made again number what follows from sizes anew, so theirs is told from their own opening.
+        """
+        assert opening is not None, "the plan was made"
+        sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
+        of_class = opening.sizes is None or sizes is not None
+        return of_class and (self._looked is None or self._is_within(self._looked, shapes)), sizes
+
+    @property
+    def bounds(self) -> Bounds | None:
+        """Where it is known to hold; None where that is not looked through."""
+        return None if self._looked is None else self._looked.bounds
+
+    def broken(self, shapes: Shapes) -> str:
+        """Why it does not hold at these shapes."""
+        sizes = None if self.opening is None else self.opening.sizes
+        return (sizes.broken(shapes) if sizes is not None else "") or "other nodes are left to run"
+
+    def _is_within(self, looked: _Looked, shapes: Shapes) -> bool:
+        if looked.bounds.hold(shapes):
+            return True
+        key = tuple(shapes.values())
+        holds = self._beyond.made(key, lambda: is_full(looked.prepared, looked.nodes, shapes))
+        if holds:
+            self._widen(looked, shapes)
+        return holds
+
+    def _widen(self, looked: _Looked, shapes: Shapes) -> None:
+        """Widen the bounds, if the plan holds at their new least and largest sizes too, with which nobody came."""
+        with self._widening:
+            wider = looked.bounds.widened(shapes)
+            known = (shapes, *looked.bounds.ends)
+            if all(end in known or is_full(looked.prepared, looked.nodes, end) for end in wider.ends):
+                looked.bounds = wider
+                self.widened += 1

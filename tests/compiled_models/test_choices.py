@@ -1,0 +1,177 @@
+"""Compiled files of models whose branches inputs choose: each choice has its plans, and forged ones are found out."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from benchmarks.language_model import Sizes, first_feed
+from benchmarks.merged_decoder import CHOOSES, merged_decoder
+from nnadapter.errors import CompiledModelError, InvalidInputError, NNAdapterError
+from nnadapter.running.choices import MOST_AHEAD
+from tests.compiled_models.files import changed
+from tests.compiled_models.test_open_files import ALONE
+from tests.models import HEAD, numbers, parse, run_whole
+from tests.running.test_choices import BEHIND, FEEDS, FLAG, RATE, SHARED, SIZES, check, rows
+
+DECODER = Sizes(layers=1, width=16, words=50)
+ALLOW = nna.Options(fallback="allow")
+
+
+@pytest.mark.parametrize("text", [FLAG, RATE, SHARED, BEHIND], ids=["flag", "rate", "shared", "behind"])
+def test_a_file_has_plans_for_each_choice(tmp_path, text):
+    model = parse(text)
+    nna.compile(model, tmp_path / "f", devices=["fake_npu"])
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for feed in (*FEEDS[text], *({**feed, "x": rows(5)} for feed in FEEDS[text]), *FEEDS[text]):
+            assert check(loaded, model, feed) == {"fake_npu"}
+
+
+def test_sizes_choose_too(tmp_path):
+    model, shapes = parse(SIZES), [{"x": (count, 3)} for count in (2, 3, 7)]
+    nna.compile(model, tmp_path / "f", devices=["fake_npu"], input_shapes=shapes)
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for count in (2, 3, 7, 2):
+            assert check(loaded, model, {"x": rows(count)}) == {"fake_npu"}
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_a_merged_decoder(tmp_path, device):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    model = merged_decoder(DECODER)
+    nna.compile(model, tmp_path / "f", devices=[device], options=ALLOW)
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for prompt in ((1, 2, 3), (4,)):
+            feed = {**first_feed(DECODER, prompt), CHOOSES: np.array([False])}
+            for _ in range(3):
+                expected = run_whole(model, feed)
+                for one, other in zip(loaded.run(None, feed), expected, strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+                assert [step.device for step in loaded.provenance.steps] == [device]
+                cache = {"past.0.key": expected[1], "past.0.value": expected[2]}
+                feed = {"ids": np.array([[5]]), **cache, CHOOSES: np.array([True])}
+
+
+def test_it_needs_no_onnx(tmp_path):
+    model, feed = merged_decoder(DECODER), {**first_feed(DECODER, (1, 2)), CHOOSES: np.array([False])}
+    nna.compile(model, tmp_path / "f", devices=["fake_npu"])
+    np.savez(tmp_path / "x.npz", **feed)
+    paths = [tmp_path / "f", tmp_path / "x.npz", tmp_path / "y.npy"]
+    done = subprocess.run([sys.executable, "-c", ALONE, *paths], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_as_it_was_serves_other_shapes_of_any_choice(tmp_path):
+    model = parse(FLAG)
+    shapes = {"x": (2, 3), "c": (1,)}
+    nna.compile(model, tmp_path / "f", devices=["fake_npu"], input_shapes=shapes, keep_model=True)
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for feed in (*FEEDS[FLAG], *FEEDS[FLAG]):
+            assert check(loaded, model, feed) == {"fake_npu"}
+            assert check(loaded, model, {**feed, "x": rows(4)}) == {"cpu"}
+
+
+def test_what_a_file_is_for_is_told_by_choice(tmp_path):
+    nna.compile(parse(FLAG), tmp_path / "f", devices=["fake_npu"], input_shapes={"x": (2, 3), "c": (1,)})
+    with (
+        nna.InferenceSession(tmp_path / "f") as loaded,
+        pytest.raises(
+            InvalidInputError, match=r"x=\[2, 3\], c=\[1\] where c is true or .* where c is false, got x=\[3"
+        ),
+    ):
+        loaded.run(None, {**FEEDS[FLAG][0], "x": rows(3)})
+
+
+def test_more_choices_than_may_be_are_one_plan_of_the_model_that_was_given(tmp_path):
+    count = MOST_AHEAD.bit_length()
+    nodes = " ".join(
+        f"x{at + 1} = If(c{at}) <then_branch = t{at} () => (float[2] p{at}) {{ p{at} = Exp(x{at}) }}, "
+        f"else_branch = e{at} () => (float[2] q{at}) {{ q{at} = Neg(x{at}) }}>"
+        for at in range(count)
+    )
+    flags = ", ".join(f"bool c{at}" for at in range(count))
+    model = parse(f"{HEAD} g (float[2] x0, {flags}) => (float[2] x{count}) {{ {nodes} }}")
+    report = nna.compile(model, tmp_path / "f", devices=["fake_npu"], options=ALLOW)
+    assert any("more than" in note for note in report.notes)
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for bits in range(2**count):
+            flags = {f"c{at}": np.array(bool(bits >> at & 1)) for at in range(count)}
+            check(loaded, model, {"x0": numbers(2), **flags})
+
+
+def _other_truths(message):
+    del message.plans[0].truths[:]
+    message.plans[0].truths.extend((True, False, True))
+
+
+def _no_fork(message):
+    del message.forks[:]
+
+
+def _no_condition(message):
+    del message.forks[0].conditions[:]
+
+
+def _no_model(message):
+    message.forks[0].ClearField("model")
+
+
+def _many_numbers(message):
+    del message.forks[0].inputs[:]
+    message.forks[0].inputs.append("x")
+
+
+def _no_input(message):
+    message.forks[0].inputs.append("nothing")
+
+
+def _other_condition(message):
+    message.forks[0].conditions[0].name = "nothing"
+
+
+def _twice(message):
+    message.forks.add().CopyFrom(message.forks[0])
+
+
+def _other_model(message):
+    message.forks[0].model.part = next(step.segment.part for plan in message.plans for step in plan.steps)
+
+
+FORGED = (_other_truths, _no_fork, _no_condition, _no_model, _many_numbers, _no_input, _twice, _other_model)
+
+
+@pytest.mark.parametrize("change", FORGED)
+def test_what_contradicts_itself_is_refused(tmp_path, change):
+    nna.compile(parse(RATE), tmp_path / "f", devices=["fake_npu"], input_shapes={"x": (2, 3), "rate": ()})
+    changed(tmp_path / "f", change)
+    with pytest.raises(CompiledModelError), nna.InferenceSession(tmp_path / "f"):
+        pass
+
+
+def test_a_condition_that_nothing_computes_is_an_error(tmp_path):
+    nna.compile(parse(RATE), tmp_path / "f", devices=["fake_npu"], input_shapes={"x": (2, 3), "rate": ()})
+    changed(tmp_path / "f", _other_condition)
+    with nna.InferenceSession(tmp_path / "f") as loaded, pytest.raises(CompiledModelError, match="inputs choose"):
+        loaded.run(None, FEEDS[RATE][0])
+
+
+def test_values_that_conditions_do_not_take_are_errors_of_ours(tmp_path):
+    text = f"""{HEAD} g (float[2] x, int64 at) => (float[2] y) <bool[2] truths = {{1, 0}}> {{
+        c = Gather(truths, at)
+        y = If(c) <
+            then_branch = t () => (float[2] p) {{ p = Exp(x) }},
+            else_branch = e () => (float[2] q) {{ q = Neg(x) }}
+        >
+    }}"""
+    nna.compile(parse(text), tmp_path / "f", devices=["fake_npu"])
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for at in (0, 1):
+            check(loaded, parse(text), {"x": numbers(2), "at": np.array(at)})
+            with pytest.raises(NNAdapterError, match="out of data bounds"):
+                loaded.run(None, {"x": numbers(2), "at": np.array(9)})

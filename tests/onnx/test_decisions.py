@@ -1,0 +1,114 @@
+"""Which `If` nodes inputs decide, and the models that they choose."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.choice import in_words, truths_of
+from nnadapter.onnx.preparation.decisions import decided, decision_of
+from tests.models import HEAD, parse
+
+BRANCHES = """<
+    then_branch = t () => (float[n, 3] p) { p = Exp(x) },
+    else_branch = e () => (float[n, 3] q) { q = Neg(x) }
+>"""
+
+
+def decision(condition, inputs="bool c", constants="int64 two = {2}", outputs=""):
+    text = f"{HEAD} g (float[n, 3] x, {inputs}) => (float[n, 3] y{outputs}) <{constants}> {{ {condition} }}"
+    return decision_of(prepare(parse(text.replace("BRANCHES", BRANCHES))))
+
+
+def told(found, *given):
+    """Conditions that are computed, of arrays in their order."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(found.conditions.contents, options, providers=["CPUExecutionProvider"])
+    fed = dict(zip([each.name for each in session.get_inputs()], given, strict=True))
+    return [bool(array) for array in session.run(None, fed)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "inputs"),
+    [
+        ("s = ReduceMax<keepdims = 0>(x) d = Cast<to = 9>(s) y = If(d) BRANCHES", "bool c"),
+        ("s = ReduceMax<keepdims = 0>(m) d = Cast<to = 9>(s) y = If(d) BRANCHES", "int64[65] m"),
+        ("s = ReduceMax<keepdims = 0>(m) d = Cast<to = 9>(s) y = If(d) BRANCHES", "int64[k] m"),
+        ("s = ReduceMax<keepdims = 0>(m) d = Cast<to = 9>(s) y = If(d) BRANCHES", "float[2] m"),
+        ("r = RandomUniform<shape = [1]>() d = Greater(r, f) y = If(d) BRANCHES", "float f"),
+        ("z = NonZero(m) s = Size(z) d = Cast<to = 9>(s) y = If(d) BRANCHES", "int64[4] m"),
+        ("a = Neg(x) s = Size(a) d = Cast<to = 9>(s) y = If(d) BRANCHES", "bool c"),
+    ],
+    ids=["data", "many", "open", "reals", "random", "sizes of data", "sizes of values"],
+)
+def test_what_inputs_do_not_decide(condition, inputs):
+    assert decision(condition, inputs) is None
+
+
+def test_conditions_that_are_alike_or_opposites_are_one():
+    found = decision(
+        """a = Equal(k, two) b = Equal(k, two) n = Not(a) i = Identity(n) m = Not(i)
+        y = If(a) BRANCHES y1 = If(b) BRANCHES y2 = If(n) BRANCHES y3 = If(m) BRANCHES y4 = If(c) BRANCHES""",
+        "int64 k, bool c",
+        outputs=", float[n, 3] y1, float[n, 3] y2, float[n, 3] y3, float[n, 3] y4",
+    )
+    assert found.texts == ("Equal(k, 2)", "c")
+    assert [found.branches[index] for index in sorted(found.branches)] == [
+        (0, True),
+        (0, True),
+        (0, False),
+        (0, True),
+        (1, True),
+    ]
+    assert (found.conditions.inputs, found.conditions.shapes) == (("k", "c"), ())
+
+
+def test_what_is_computed_of_shapes():
+    found = decision(
+        """s = Shape<start = 1, end = -1>(c) t = Size(c) u = Shape(x) v = Gather(u, zero)
+        a = Squeeze(s) b = Equal(a, two) d = Greater(t, v) y = If(b) BRANCHES y1 = If(d) BRANCHES""",
+        "float[k, l, m] c",
+        "int64 two = {2}, int64 zero = {0}",
+        ", float[n, 3] y1",
+    )
+    assert found.conditions.inputs == () and sorted(found.conditions.shapes) == ["c", "x"]
+    for one, middle, last, count in product((1, 3), (1, 2), (1, 4), (1, 7)):
+        shapes = {"c": np.array([one, middle, last]), "x": np.array([count, 3])}
+        expected = [middle == 2, one * middle * last > count]
+        assert told(found, *(shapes[name] for name in found.conditions.shapes)) == expected
+
+
+def test_names_of_the_model_are_not_taken():
+    text = f"""{HEAD} g (float[n, 3] x, bool c) => (float[n, 3] y) <int64 two = {{2}}> {{
+        s = Shape<start = 0, end = 1>(x) a = Squeeze(s) b = Equal(a, two) e = And(b, c) y = If(e) {BRANCHES}
+    }}"""
+    model = parse(text)
+    model.graph.input[1].name = model.graph.node[3].input[1] = "x/shape"
+    found = decision_of(prepare(model))
+    assert told(found, np.array(True), np.array([2, 3])) == [True]
+    assert told(found, np.array(True), np.array([3, 3])) == [False]
+
+
+def test_the_model_that_is_chosen():
+    found = decision(
+        """d = Equal(k, two) y = If(c) <
+            then_branch = t () => (float[n, 3] p) {
+                p = If(d) BRANCHES
+            },
+            else_branch = e () => (float[n, 3] q) { q = Neg(x) }
+        >""",
+        "bool c, int64 k",
+    )
+    other = decided(found, (False,))
+    assert decision_of(other) is None and in_words(other.choice) == "c is false" and truths_of(other.choice) == (False,)
+    further = decision_of(decided(found, (True,)))
+    assert further is not None and further.texts == ("Equal(k, 2)",)
+    chosen = decided(further, (False,))
+    assert in_words(chosen.choice) == "c is true and Equal(k, 2) is false"
+    assert [node.op_type for node in chosen.nodes if node.op_type != "Equal"] == ["Neg"]
+    assert chosen.nodes[-1].name.startswith(f"{found.prepared.nodes[1].name}/")

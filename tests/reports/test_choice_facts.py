@@ -1,0 +1,85 @@
+"""What inputs choose, as reports tell it: of sessions, of models that nobody runs, and of compiled files."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import InvalidInputError
+from nnadapter.reports.difference import compare_reports
+from nnadapter.reports.reading import report_from
+from tests.models import parse
+from tests.running.test_choices import FEEDS, FLAG, RATE, SIZES, rows
+
+ALLOW = nna.Options(fallback="allow")
+SLOW, FAST, OTHER = (
+    "Equal(rate, 8000) is true",
+    "Equal(rate, 8000) is false and Equal(rate, 16000) is true",
+    "Equal(rate, 8000) is false and Equal(rate, 16000) is false",
+)
+
+
+def of(text, device="fake_npu", shapes=None, **values):
+    return nna.partition_report(parse(text), device, shapes or {"x": (2, 3)}, input_values=values)
+
+
+def test_a_session_tells_of_the_choice_of_its_last_plan():
+    with nna.InferenceSession(parse(RATE), devices="fake_npu", options=ALLOW) as session:
+        assert session.report().choice_text == SLOW
+        for feed, expected in zip(FEEDS[RATE], (SLOW, FAST, OTHER, FAST, OTHER), strict=True):
+            session.run(None, feed)
+            assert session.report().choice_text == expected
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [({}, SLOW), ({"rate": 16000}, FAST), ({"rate": np.array(7)}, OTHER), ({"rate": [8000][0]}, SLOW)],
+)
+def test_values_of_inputs_say_which_plan_is_reported(values, expected):
+    found = of(RATE, **values)
+    assert found.choice_text == expected and found.coverage.nodes == 1
+    assert any("--input rate=VALUE" in note for note in found.notes) is (not values)
+
+
+def test_sizes_choose_what_is_reported():
+    assert of(SIZES).choice_text == "Greater(Gather(Shape(x), 0), 2) is false"
+    assert of(SIZES, shapes={"x": (3, 3)}).choice_text == "Greater(Gather(Shape(x), 0), 2) is true"
+
+
+def test_every_rendering_tells_of_it():
+    found = of(FLAG, c=False)
+    assert "chosen     where c is false" in str(found)
+    assert "| chosen | where `c is false` |" in found.to_markdown()
+    assert '"choice":"c is false"' in found.to_html().replace(": ", ":")
+    assert json.loads(found.to_json())["choice"] == [{"condition": "c", "holds": False, "nodes": ["If_1"]}]
+    assert report_from(found.to_dict()).choice == found.choice
+    (differs,) = compare_reports(found, of(FLAG, c=True)).conditions
+    assert (differs.name, differs.before, differs.after) == ("choice", "c is false", "c is true")
+
+
+def test_where_nothing_is_gained_the_model_is_told_as_it_was_given():
+    found = of(FLAG, ("fake_npu", {"switched_off": "Add,Neg"}))
+    assert not found.choice and "If" in {node.op_type for node in found.nodes}
+    assert any("runs as it was given" in note for note in found.notes)
+    assert not of(FLAG, "cpu").choice and not of(FLAG, "cpu").notes[1:]
+
+
+@pytest.mark.parametrize("values", [{"nothing": 1}, {"rate": "fast"}, {"rate": [1, 2]}])
+def test_values_that_no_input_takes(values):
+    with pytest.raises(InvalidInputError):
+        of(RATE, **values)
+
+
+def test_a_file_tells_of_the_choice_of_its_last_plan(tmp_path):
+    nna.compile(parse(FLAG), tmp_path / "f", devices=["fake_npu"])
+    with nna.InferenceSession(tmp_path / "f") as session:
+        for value in (True, False):
+            session.run(None, {"x": rows(2), "c": np.array([value])})
+            assert session.report().choice_text == f"c is {'true' if value else 'false'}"
+            found = nna.partition_report(tmp_path / "f", input_values={"c": value})
+            assert found.choice_text == session.report().choice_text
+    with pytest.raises(InvalidInputError, match="has no input"):
+        nna.partition_report(tmp_path / "f", input_values={"d": True})

@@ -1,0 +1,437 @@
+"""Models whose branches inputs choose: each choice is planned by itself, and every result is ONNX Runtime's."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import InputTypeError, InvalidInputError, InvalidModelError
+from nnadapter.running.choices import MOST_CHOICES
+from nnadapter.running.repeating import Repeat
+from tests.models import HEAD, numbers, parse, run_whole
+from tests.watching import watched
+
+ALLOW = nna.Options(fallback="allow")
+FLAG = f"""{HEAD} g (float[N, 3] x, bool[1] c) => (float[N, 3] y) {{
+    a = Relu(x)
+    b = If(c) <
+        then_branch = t () => (float[N, 3] p) {{ p = Add(a, x) }},
+        else_branch = e () => (float[N, 3] q) {{ q = Neg(a) }}
+    >
+    y = Exp(b)
+}}"""
+RATE = f"""{HEAD} g (float[N, 3] x, int64 rate) => (float[N, 3] y) <int64 slow = {{8000}}> {{
+    is_slow = Equal(rate, slow)
+    y = If(is_slow) <
+        then_branch = t () => (float[N, 3] p) {{ p = Exp(x) }},
+        else_branch = e () => (float[N, 3] q) {{
+            fast = Constant<value = int64 {{16000}}>()
+            is_fast = Equal(rate, fast)
+            q = If(is_fast) <
+                then_branch = tt () => (float[N, 3] r) {{ r = Neg(x) }},
+                else_branch = ee () => (float[N, 3] s) {{ s = Tanh(x) }}
+            >
+        }}
+    >
+}}"""
+SHARED = f"""{HEAD} g (float[N, 3] x, bool c, bool d) => (float[N, 3] y, float[N, 3] z, float[N, 3] w) {{
+    n = Not(c)
+    both = And(c, d)
+    y = If(c) <
+        then_branch = t () => (float[N, 3] p) <float[3] k = {{1, 2, 3}}> {{ p = Mul(x, k) }},
+        else_branch = e () => (float[N, 3] p) <float[3] k = {{4, 5, 6}}> {{ p = Mul(x, k) }}
+    >
+    z = If(n) <
+        then_branch = t2 () => (float[N, 3] p) {{ p = Neg(y) }},
+        else_branch = e2 () => (float[N, 3] p) {{
+            unread = Neg(y)
+            p = Identity(x)
+        }}
+    >
+    w = If(both) <
+        then_branch = t3 () => (float[N, 3] p) {{ p = Add(z, x) }},
+        else_branch = e3 () => (float[N, 3] q) {{ q = Exp(z) }}
+    >
+}}"""
+SIZES = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y) <int64 zero = {{0}}, int64 two = {{2}}> {{
+    s = Shape(x)
+    n = Gather(s, zero)
+    many = Greater(n, two)
+    y = If(many) <
+        then_branch = t () => (float[N, 3] p) {{ p = Exp(x) }},
+        else_branch = e () => (float[N, 3] q) {{ q = Neg(x) }}
+    >
+}}"""
+BEHIND = f"""{HEAD} g (float[N, 3] x, int64[2] both) => (float[N, 3] y, int64[2] twice)
+<int64 one = {{1}}, int64[1] first = {{0}}> {{
+    twice = Add(both, both)
+    i = Gather(both, first)
+    j = Squeeze(i)
+    k = Cast<to = 9>(j)
+    s = Size(x)
+    y = If(k) <
+        then_branch = t () => (float[N, 3] p) {{
+            l = Cast<to = 1>(s)
+            p = Add(x, l)
+        }},
+        else_branch = e () => (float[N, 3] q) {{ q = Neg(x) }}
+    >
+}}"""
+FUNCTION = """<ir_version: 10, opset_import: ["" : 17, "own" : 1]>
+g (float[N, 3] x, int64 r) => (float[N, 3] y) {
+    c = own.is_odd(r)
+    y = If(c) <
+        then_branch = t () => (float[N, 3] p) { p = Exp(x) },
+        else_branch = e () => (float[N, 3] q) { q = Neg(x) }
+    >
+}
+<domain: "own", opset_import: ["" : 17]> is_odd (r) => (odd) {
+    two = Constant<value_int = 2>()
+    left = Mod(r, two)
+    odd = Cast<to = 9>(left)
+}"""
+
+
+def truth(value, *shape):
+    return np.full(shape, value)
+
+
+def rows(count):
+    return numbers(count, 3, seed=count)
+
+
+FEEDS = {
+    FLAG: [{"x": rows(2), "c": truth(value, 1)} for value in (True, False)],
+    RATE: [{"x": rows(2), "rate": np.array(rate)} for rate in (8000, 16000, 5, 16000, -7)],
+    SHARED: [{"x": rows(2), "c": truth(c), "d": truth(d)} for c in (True, False) for d in (True, False)],
+    SIZES: [{"x": rows(2)}, {"x": rows(3)}, {"x": rows(1)}],
+    BEHIND: [{"x": rows(2), "both": np.array(both)} for both in ((0, 4), (3, 0), (-1, 1))],
+    FUNCTION: [{"x": rows(2), "r": np.array(r)} for r in (1, 2, -3)],
+}
+every_model = pytest.mark.parametrize("text", FEEDS, ids=["flag", "rate", "shared", "sizes", "behind", "function"])
+
+
+def check(session, model, feed):
+    for mine, theirs in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+    return {step.device for step in session.provenance.steps}
+
+
+def op_types(session):
+    return {node.op_type for node in session.report().nodes}
+
+
+@every_model
+@pytest.mark.parametrize("device", ["fake_npu", "null", "trial"])
+def test_every_order_of_choices_and_shapes(text, device):
+    model, random = parse(text), Random(text)
+    feeds = [*FEEDS[text], *({**feed, "x": rows(count)} for feed in FEEDS[text] for count in (1, 4))]
+    with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
+        for feed in (*feeds, *random.choices(feeds, k=30)):
+            if device == "null":
+                session.run(None, feed)
+            else:
+                assert check(session, model, feed) == {device}
+            assert "If" not in op_types(session)
+
+
+@every_model
+def test_a_repeated_run_is_direct_only_where_it_chooses_the_same(text):
+    model, (one, other) = parse(text), FEEDS[text][:2]
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        for feed in (one, other, one, other):
+            check(session, model, feed)
+        with watched(Repeat.run, lambda _, result: result is not None) as direct:
+            for feed in (one, one, other, one):
+                check(session, model, feed)
+    assert direct == [False, True, False, False]
+
+
+def test_plans_are_made_for_branches_and_not_for_values():
+    model = parse(RATE)
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        for rate in (8000, 16000, *range(1000)):
+            session.run(None, {"x": rows(2), "rate": np.array(rate)})
+        assert session.report().plans.made == 3
+        check(session, model, {"x": rows(2), "rate": np.array(8000)})
+        assert session.report().plans.made == 3
+
+
+def test_what_is_beyond_the_bound_runs_as_the_model_that_was_given():
+    flags = [f"c{number}" for number in range(4)]
+    nodes = [
+        f"""x{at + 1} = If({flag}) <
+            then_branch = t{at} () => (float[N, 3] p{at}) {{ p{at} = Exp(x{at}) }},
+            else_branch = e{at} () => (float[N, 3] q{at}) {{ q{at} = Neg(x{at}) }}
+        >"""
+        for at, flag in enumerate(flags)
+    ]
+    inputs = ", ".join(f"bool {flag}" for flag in flags)
+    model = parse(f"{HEAD} g (float[N, 3] x0, {inputs}) => (float[N, 3] x4) {{ {' '.join(nodes)} }}")
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        for turn in range(2):
+            for bits in range(16):
+                feed = {"x0": rows(2), **{flag: truth(bool(bits >> at & 1)) for at, flag in enumerate(flags)}}
+                devices = check(session, model, feed)
+                assert devices == ({"fake_npu"} if bits < MOST_CHOICES else {"cpu"}), turn
+        assert session.report().plans.made == MOST_CHOICES + 1
+
+
+def test_the_cpu_alone_runs_the_model_that_was_given():
+    model = parse(FLAG)
+    with nna.InferenceSession(model, devices="cpu") as session:
+        for feed in FEEDS[FLAG]:
+            check(session, model, feed)
+        assert "If" in op_types(session)
+
+
+def test_a_choice_that_gives_devices_nothing_is_none():
+    model, device = parse(FLAG), ("fake_npu", {"switched_off": "Add,Neg"})
+    with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
+        for count in range(1, 9):
+            for feed in FEEDS[FLAG]:
+                assert "cpu" in check(session, model, {**feed, "x": rows(count)})
+        assert "If" in op_types(session)
+        assert not any("is true" in text for text in (session.report().plans.sizes,))
+
+
+def test_rules_of_an_if_are_those_of_its_branches():
+    model = parse(FLAG)
+    for rules, device in (("device = 'cpu'", "cpu"), ("device = 'fake_npu'", "fake_npu")):
+        options = nna.Options(fallback="allow", rules=f"[[pin]]\nname = 'If_1'\n{rules}")
+        with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
+            for feed in FEEDS[FLAG]:
+                assert device in check(session, model, feed)
+                assert ("If" in op_types(session)) is (device == "cpu")
+
+
+def test_choices_that_share_a_plan_are_repeated_directly():
+    model, device = parse(FLAG), ("fake_npu", {"switched_off": "Add,Neg"})
+    with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
+        one, other = FEEDS[FLAG]
+        for feed in (one, other):
+            check(session, model, feed)
+        with watched(Repeat.run, lambda _, result: result is not None) as direct:
+            for feed in (other, other, one, one):
+                check(session, model, feed)
+    assert direct == [True, True, False, True]
+
+
+def test_a_branch_that_contradicts_itself_is_left_to_the_cpu():
+    text = FLAG.replace("q = Neg(a)", "three = Constant<value = int64[1] {3}>() q = Reshape(a, three)")
+    model = parse(text)
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        assert check(session, model, {"x": rows(2), "c": truth(True, 1)}) == {"fake_npu"}
+        with pytest.raises(InvalidModelError, match="cannot be reshaped"):
+            session.run(None, {"x": rows(2), "c": truth(False, 1)})
+        assert check(session, model, {"x": rows(2), "c": truth(True, 1)}) == {"fake_npu"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"""{HEAD} g (float[2, 3] x) => (float[2, 3] y) <float zero = {{0}}> {{
+            s = ReduceSum<keepdims = 0>(x)
+            c = Greater(s, zero)
+            y = If(c) <
+                then_branch = t () => (float[2, 3] p) {{ p = Exp(x) }},
+                else_branch = e () => (float[2, 3] q) {{ q = Neg(x) }}
+            >
+        }}""",
+        f"""{HEAD} g (float[2, 3] x, bool c) => (float[2, 3] y) <int64 times = {{2}}, bool on = {{1}}> {{
+            y = Loop(times, on, x) <body = b (int64 i, bool go, float[2, 3] s) => (bool goes, float[2, 3] r) {{
+                goes = Identity(go)
+                r = If(c) <
+                    then_branch = t () => (float[2, 3] p) {{ p = Exp(s) }},
+                    else_branch = e () => (float[2, 3] q) {{ q = Neg(s) }}
+                >
+            }}>
+        }}""",
+    ],
+    ids=["data", "loop"],
+)
+def test_what_inputs_do_not_choose_stays(text):
+    model = parse(text)
+    feeds = [{"x": sign * np.abs(rows(2)), "c": truth(sign > 0)} for sign in (1, -1)]
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        for feed in feeds:
+            check(session, model, {name: feed[name] for name in ("x", "c") if name in session._engine.input_names})
+        assert session.report().plans.made == 1
+
+
+def test_an_input_with_contents_of_its_own_chooses():
+    model = parse(FLAG)
+    model.graph.initializer.add(name="c", data_type=9, dims=[1], raw_data=b"\1")
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        for feed in ({"x": rows(2)}, FEEDS[FLAG][1], {"x": rows(2)}, FEEDS[FLAG][0]):
+            assert check(session, model, feed) == {"fake_npu"}
+
+
+def test_what_chooses_may_be_bound_or_a_list():
+    model = parse(FLAG)
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        for value in (True, False, True):
+            feed = {"x": rows(2), "c": truth(value, 1)}
+            (expected,) = run_whole(model, feed)
+            np.testing.assert_allclose(session.run(None, {**feed, "c": [value]})[0], expected, rtol=1e-5)
+            for held in (
+                onnxruntime.OrtValue.ortvalue_from_numpy(feed["c"]),
+                nna.DeviceValue.from_numpy(feed["c"], "fake_npu"),
+            ):
+                binding = session.io_binding()
+                binding.bind_cpu_input("x", feed["x"])
+                binding.bind_ortvalue_input("c", held)
+                binding.bind_output("y")
+                session.run_with_iobinding(binding)
+                np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], expected, rtol=1e-5)
+
+
+def test_wrong_feeds_fail_as_ever():
+    with nna.InferenceSession(parse(FLAG), devices="fake_npu", options=ALLOW) as session:
+        good = FEEDS[FLAG][0]
+        session.run(None, good)
+        with pytest.raises(InvalidInputError, match=r"expected \[1\]"):
+            session.run(None, {**good, "c": truth(True, 2)})
+        with pytest.raises(InputTypeError, match="expected bool"):
+            session.run(None, {**good, "c": np.array([1])})
+
+
+def test_a_condition_that_cannot_be_told_fails_as_the_model_that_was_given():
+    text = f"""{HEAD} g (float[N, 3] x, int64 at) => (float[N, 3] y) <bool[2] truths = {{1, 0}}> {{
+        c = Gather(truths, at)
+        y = If(c) <
+            then_branch = t () => (float[N, 3] p) {{ p = Exp(x) }},
+            else_branch = e () => (float[N, 3] q) {{ q = Neg(x) }}
+        >
+    }}"""
+    model = parse(text)
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        for at in (0, 1, 0):
+            assert check(session, model, {"x": rows(2), "at": np.array(at)}) == {"fake_npu"}
+            with pytest.raises(InvalidInputError, match="indices element out of data bounds"):
+                session.run(None, {"x": rows(2), "at": np.array(7)})
+
+
+@pytest.mark.parametrize("text", [FLAG, SHARED, SIZES], ids=["flag", "shared", "sizes"])
+def test_many_threads_choose_for_themselves(text):
+    model = parse(text)
+    feeds = [{**feed, "x": rows(count)} for feed in FEEDS[text] for count in (1, 2, 3, 5)]
+    expected = [run_whole(model, feed) for feed in feeds]
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+
+        def run(seed):
+            for number in Random(seed).choices(range(len(feeds)), k=40):
+                for mine, theirs in zip(session.run(None, feeds[number]), expected[number], strict=True):
+                    np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(run, range(4)))
+
+
+def test_choices_are_prepared_ahead():
+    model = parse(FLAG)
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        session.prepare({"x": (2, 3), "c": (1,)})
+        assert session.report().plans.made == 2
+        for feed in FEEDS[FLAG]:
+            check(session, model, feed)
+        assert session.report().plans.made == 2
+
+
+@pytest.mark.parametrize("options", [{"verify": "once"}, {"shadow": 2}, {"isolate": True}, {"max_plans": 1}], ids=str)
+def test_what_sessions_may_do_beside(options):
+    model = parse(FLAG)
+    with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="allow", **options)) as session:
+        for feed in (*FEEDS[FLAG], *FEEDS[FLAG]):
+            assert check(session, model, feed) == {"fake_npu"}
+
+
+def test_a_session_with_a_trace(tmp_path):
+    model, options = parse(FLAG), nna.Options(fallback="allow", trace=tmp_path / "trace.json")
+    with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
+        for feed in (*FEEDS[FLAG], *FEEDS[FLAG]):
+            assert check(session, model, feed) == {"fake_npu"}
+    assert (tmp_path / "trace.json").exists()
+
+
+def test_each_choice_is_measured():
+    model, options = parse(FLAG), nna.Options(fallback="allow", policy="measured")
+    with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
+        for _ in range(2):
+            check(session, model, FEEDS[FLAG][0])
+        assert session.report().plans.made == 1
+
+
+def test_branches_hold_weights_once():
+    model = parse(
+        f"""{HEAD} g (float[N, 256] x, bool c) => (float[N, 256] y) {{
+            w = Identity(x)
+            y = If(c) <
+                then_branch = t () => (float[N, 256] p) {{ p = MatMul(x, w) }},
+                else_branch = e () => (float[N, 256] q) {{
+                    n = Neg(x)
+                    q = MatMul(n, w)
+                }}
+            >
+        }}"""
+    )
+    del model.graph.node[0]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(numbers(256, 256), "w"))
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        for value in (True, False):
+            feed = {"x": numbers(2, 256), "c": truth(value)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-4)
+        arrays = [each.planner.prepared.constants["w"] for each in session._engine._models]
+    assert len(arrays) == 3 and all(np.shares_memory(array, arrays[0]) for array in arrays)
+
+
+def _drawn(random, depth, names):
+    """Nodes that make one value of `names` and others, by branches that flags choose."""
+    lines = []
+    for _ in range(random.randrange(1, 3)):
+        made = f"v{random.getrandbits(40)}"
+        if depth and random.random() < 0.6:
+            flag = random.choice(("c0", "c1", "d0", "both"))
+            inner = []
+            for side in ("then_branch", "else_branch"):
+                body, result = _drawn(random, depth - 1, names)
+                inner.append(f"{side} = g{random.getrandbits(40)} () => (float[N, 3] {result}) {{ {body} }}")
+            lines.append(f"{made} = If({flag}) <{', '.join(inner)}>")
+        else:
+            op_type = random.choice(("Neg", "Sin", "Relu", "Identity", "Add"))
+            read = [random.choice(names) for _ in range(1 + (op_type == "Add"))]
+            lines.append(f"{made} = {op_type}({', '.join(read)})")
+        names = [*names, made]
+    result = f"v{random.getrandbits(40)}"
+    return " ".join([*lines, f"{result} = Identity({random.choice(names[-1:] * 3 + names)})"]), result
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_models_that_are_drawn(seed):
+    random = Random(seed)
+    body, result = _drawn(random, 3, ["x"])
+    model = parse(
+        f"""{HEAD} g (float[N, 3] x, bool c0, bool[1] c1, int64 d) => (float[N, 3] y) <int64 one = {{1}}> {{
+            d0 = Equal(d, one)
+            both = And(c0, d0)
+            {body}
+            y = Identity({result})
+        }}"""
+    )
+    reference = onnxruntime.InferenceSession(model.SerializeToString())
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        for _ in range(16):
+            feed = {
+                "x": rows(random.choice((1, 2, 4))),
+                "c0": truth(random.random() < 0.5),
+                "c1": truth(random.random() < 0.5, 1),
+                "d": np.array(random.randrange(3)),
+            }
+            got, expected = session.run(None, feed), reference.run(None, feed)
+            np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-6)
