@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from nnadapter.drivers.copies import Copies
-from nnadapter.drivers.onnxruntime.values import output_binder
+from nnadapter.drivers.onnxruntime.values import output_binder, results_of
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import ClosedError, InvalidInputError
 from nnadapter.ir.operand import Array
@@ -151,7 +151,7 @@ class HostBinding:
     @property
     def results(self) -> list[Any]:
         """See `Binding.results`."""
-        return list(self._binding.get_outputs())
+        return results_of(self._binding)
 
     def bind_input(self, name: str, value: Any) -> None:
         """See `Binding.bind_input`."""
@@ -215,7 +215,7 @@ class HostBinding:
         provenance: Provenance = self._run(self._binding, options)
         self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))
         held = [(at, target) for at, target in enumerate(self._targets.values()) if isinstance(target, DeviceValue)]
-        results = self._binding.get_outputs() if held else ()
+        results = results_of(self._binding) if held else ()
         for at, target in held:
             target.replace(results[at].numpy())
         return provenance

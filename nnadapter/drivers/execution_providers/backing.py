@@ -141,6 +141,11 @@ def find_backing(name: str, options: OptionValues, own: Mapping[str, str] | None
         DeviceUnavailableError: it is not here, or not for the wanted hardware.
         InvalidOptionError: an option of the provider is no NAME=VALUE.
     """
+    if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
+        raise DeviceUnavailableError(
+            f"device 'ort:{name}' needs onnxruntime 1.24 or later, which tells who runs which node, and "
+            f"{onnxruntime.__version__} is here; run: pip install -U onnxruntime"
+        )
     packages = installed()
     provider = full_name(name, (*providers_here(), *onnxruntime.get_all_providers()))
     path = str(options["library"]) or (library_path(packages[provider]) if provider in packages else "")

@@ -10,7 +10,7 @@ from nnadapter.drivers.execution_providers.memory import EpMemory, tensor_of
 from nnadapter.drivers.execution_providers.names import PLACES
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution, run_options
-from nnadapter.drivers.onnxruntime.values import goes_by_memory
+from nnadapter.drivers.onnxruntime.values import goes_by_memory, results_of
 from nnadapter.process.real_onnxruntime import onnxruntime
 
 
@@ -36,4 +36,4 @@ class EpExecution(SessionExecution):
             binding.bind_output(name, place, 0)
         with translated(self._failure, "check the inputs"):
             self._session.run_with_iobinding(binding, run_options.get())
-            return [tensor_of(value, self._provider) for value in binding.get_outputs()]
+            return [tensor_of(value, self._provider) for value in results_of(binding)]

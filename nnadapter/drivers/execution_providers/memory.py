@@ -14,7 +14,7 @@ from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.names import PLACES
 from nnadapter.drivers.foreign_errors import translated_as
 from nnadapter.drivers.onnxruntime.errors import brief
-from nnadapter.drivers.onnxruntime.values import is_foreign_type
+from nnadapter.drivers.onnxruntime.values import is_foreign_type, results_of
 from nnadapter.errors import DriverError, OutOfMemoryError
 from nnadapter.ir.operand import Array
 from nnadapter.process.cache import remembered
@@ -121,7 +121,7 @@ def _copied(value: Any, provider: str) -> Any:
         binding.bind_ortvalue_input("x", value)
         binding.bind_output("y", PLACES[provider], 0)
         binding._session.run_with_iobinding(binding._iobinding, None)
-        return binding.get_outputs()[0]
+        return results_of(binding)[0]
 
 
 @remembered(_KINDS)

@@ -120,6 +120,21 @@ def _bound_to(bind: Callable[[str, Any], object], device: Any, name: str) -> Non
     bind(name, device)
 
 
+def results_of(binding: onnxruntime.IOBinding) -> list[onnxruntime.OrtValue]:
+    """The outputs of a binding's last run, which stay what they are whatever becomes of the binding.
+
+    Up to ONNX Runtime 1.27 `get_outputs` refers to what the binding holds, which the next run replaces.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    held = native.OrtValueVector()
+    for value in binding.get_outputs():
+        held.push_back(value._ortvalue)
+    return [onnxruntime.OrtValue(held[position]) for position in range(len(held))]
+
+
 def native_value(array: Array) -> Any:
     """An array as ONNX Runtime's own sessions take it; it shares the array's memory."""
     from nnadapter.process.real_onnxruntime import onnxruntime

@@ -108,6 +108,12 @@ def test_a_provider_that_does_not_start_is_said_with_its_options():
         takes_addition(made)
 
 
+def test_an_older_onnx_runtime_is_said(monkeypatch):
+    monkeypatch.delattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info")
+    with pytest.raises(DeviceUnavailableError, match="'ort:Azure' needs onnxruntime 1.24 or later"):
+        find_backing("Azure", DEFAULTS)
+
+
 class LeftOut(Backing):
     """ONNX Runtime leaves it out without a word."""
 
