@@ -20,11 +20,13 @@ from nnadapter.drivers.interface import Admission, Program
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
-from nnadapter.drivers.onnxruntime.profiling import profile_of
+from nnadapter.drivers.onnxruntime.profiling import SessionProfile, profile_of
+from nnadapter.drivers.onnxruntime.weights import Loadable, loadable_of
 from nnadapter.errors import CompilationError
+from nnadapter.onnx.building import with_inputs_for
 from nnadapter.onnx.nodes import captured_names
-from nnadapter.onnx.onnxruntime_limits import loadable
 from nnadapter.onnx.propagation import infer
+from nnadapter.onnx.references import is_reference
 from nnadapter.onnx.sizes import has_open_inputs, size_names
 from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime
@@ -52,6 +54,8 @@ class Asker:
         ONNX Runtime says that of a session only, so the provider compiles. A failed compilation loses a session as a
         whole; the nodes that fail by themselves are found then, and the others are asked for without them.
         """
+        # Large weights decide nothing, and are not looked at.
+        model = with_inputs_for(model, {tensor.name for tensor in filter(is_reference, model.graph.initializer)})
         key = sha256(model.SerializeToString()).digest()
         with self._lock:
             known = self._answers.get(key)
@@ -69,7 +73,7 @@ class Asker:
         if not has_open_inputs(model):
             return Admission()
         try:
-            session = self._backing.open(loadable(marked(model)).SerializeToString(), without=wrong_optimizers(model))
+            session = self._open(loadable_of(marked(model), by_address=True), without=wrong_optimizers(model))
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
             return Admission(verdict=self._refusal(error))
         assignment = self._assignment(session, model)
@@ -84,10 +88,10 @@ class Asker:
         Raises:
             CompilationError: the provider fails, or leaves nodes to ONNX Runtime's CPU.
         """
-        contents = loadable(marked(model)).SerializeToString()
+        loaded = loadable_of(marked(model), by_address=True)
         try:
             profile = profile_of(self._trace, self._lane, len(model.graph.node))
-            session = self._backing.open(contents, profile=profile, without=wrong_optimizers(model))
+            session = self._open(loaded, profile=profile, without=wrong_optimizers(model))
         except Exception as error:
             raise self._failed(brief(error), self._culprits(model)) from error
         assignment = self._assignment(session, model)
@@ -95,7 +99,7 @@ class Asker:
         if assignment.left or assignment.made:
             refused = {at: why for at, why in left.items() if isinstance(why, Unsupported)}
             raise self._failed(f"it {_left(assignment)}", refused)
-        return EpProgram(session, self._backing, contents, profile)
+        return EpProgram(session, self._backing, loaded, profile)
 
     def close(self) -> None:
         """Forget the answers."""
@@ -113,7 +117,7 @@ class Asker:
         if kept_from_it:
             return self._judged_without(model, kept_from_it)
         try:
-            assignment = self._assigned(loadable(marked(model)).SerializeToString())
+            assignment = self._assigned(marked(model))
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
             refused = self._culprits(model)
             if not refused:
@@ -127,7 +131,7 @@ class Asker:
         if len(refused) == count:
             return [refused[position] for position in range(count)]
         try:
-            assignment = self._assigned(loadable(without(marked(model), refused)).SerializeToString())
+            assignment = self._assigned(without(marked(model), refused))
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
             return [refused.get(position, self._refusal(error)) for position in range(count)]
         return [refused.get(position, self._verdict(assignment, position)) for position in range(count)]
@@ -136,8 +140,18 @@ class Asker:
     def _computes_half(self) -> bool:
         return computes_half(self._backing)
 
-    def _assigned(self, contents: bytes) -> Assignment:
-        return read_assignment(self._backing.open(contents, _UNCHANGED), self._backing.provider)
+    def _assigned(self, model: onnx.ModelProto) -> Assignment:
+        session = self._open(loadable_of(model, by_address=True), _UNCHANGED)
+        return read_assignment(session, self._backing.provider)
+
+    def _open(
+        self,
+        model: Loadable,
+        level: onnxruntime.GraphOptimizationLevel | None = None,
+        profile: SessionProfile | None = None,
+        without: Sequence[str] = (),
+    ) -> onnxruntime.InferenceSession:
+        return self._backing.open(model.contents, level, profile, without, model.weights)
 
     def _assignment(self, session: onnxruntime.InferenceSession, model: onnx.ModelProto) -> Assignment:
         """Who runs the nodes of a segment; with open sizes, what is made of sizes alone may be left to the CPU."""
@@ -152,7 +166,7 @@ class Asker:
 
     def _attempt(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
-            self._backing.open(loadable(part).SerializeToString(), _UNCHANGED)
+            self._open(loadable_of(part, by_address=True), _UNCHANGED)
         except Exception as error:  # noqa: BLE001  whatever it raises is why it does not compile
             return self._refusal(error)
         return None

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.capability import Option, OptionValues
@@ -21,6 +22,7 @@ from nnadapter.drivers.execution_providers.names import OWN_OPTIONS, PLACES, ful
 from nnadapter.drivers.onnxruntime.sessions import open_session, without_files
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.errors import DeviceUnavailableError, DriverWarning, InvalidOptionError
+from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import QUIET
 from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -55,6 +57,9 @@ OPTIONS = (
     ),
 )
 """What every `ort:NAME` understands."""
+
+
+_NO_WEIGHTS: Mapping[str, Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,15 +111,25 @@ class Backing:
         level: onnxruntime.GraphOptimizationLevel | None = None,
         profile: SessionProfile | None = None,
         without: Sequence[str] = (),
+        weights: Mapping[str, Array] = _NO_WEIGHTS,
     ) -> onnxruntime.InferenceSession:
         """Return a session of a serialized model on the provider; whatever ONNX Runtime raises passes.
+
+        Args:
+            contents: the model.
+            level: what ONNX Runtime may change in it; None for what the options say.
+            profile: what takes the session's own events.
+            without: optimizers to do without.
+            weights: what its initializers hold that are not in `contents`; kept for as long as the session lives.
 
         Raises:
             DeviceUnavailableError: ONNX Runtime made a session without the provider.
         """
+        model, options = Loadable(contents, weights), self.session_options(level)
+        model.add_to(options)
         session = open_session(
-            Loadable(contents),
-            self.session_options(level),
+            model,
+            options,
             has_pool=False,
             spins=False,
             providers=(),

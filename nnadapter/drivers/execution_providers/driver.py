@@ -48,6 +48,7 @@ _FIXED_SIZES = Capability(
 _BY_KERNELS = replace(
     _FIXED_SIZES,
     open_sizes=OpenSizes.ANY,
+    takes_references=True,
     # A compiler fuses what it likes; kernels are fused by ONNX Runtime or not at all.
     options=tuple(replace(each, default="all") if each.name == "optimization" else each for each in OPTIONS),
 )

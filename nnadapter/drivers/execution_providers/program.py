@@ -18,6 +18,7 @@ from nnadapter.drivers.execution_providers.self_contained import COMPILED, kept_
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.sessions import session_execution
+from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.errors import IncompatibleProgramError
 from nnadapter.process.real_onnxruntime import onnxruntime
 
@@ -34,13 +35,13 @@ class EpProgram(Program):
         self,
         session: onnxruntime.InferenceSession,
         backing: Backing,
-        contents: bytes,
+        model: Loadable,
         profile: SessionProfile | None = None,
     ) -> None:
         self._session, self._profile = session, profile
         self._backing = backing
-        self._model_bytes = len(contents)
-        self._contents = b"" if backing.provider in BY_KERNELS else contents  # those have no compiled form
+        self._model_bytes, self._weights = model.nbytes, model.weights
+        self._contents = b"" if backing.provider in BY_KERNELS else model.contents  # those have no compiled form
 
     @property
     def memory_bytes(self) -> int:
@@ -109,7 +110,7 @@ def deserialize_program(blob: bytes | memoryview, backing: Backing, *, is_checke
     assignment = read_assignment(session, backing.provider)
     if assignment.left or assignment.made or names != [fields.get("inputs"), fields.get("outputs")]:
         raise IncompatibleProgramError(f"{backing.provider} does not take all of the program as it was; {ADVICE}")
-    return DeserializedProgram(session, backing, model)
+    return DeserializedProgram(session, backing, Loadable(model))
 
 
 def _needs(backing: Backing) -> dict[str, Any]:

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnx.parser
 import pytest
 
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.context import EpContext
 from nnadapter.errors import CompilationError
+from nnadapter.onnx.references import referring
 from nnadapter.traces.recorder import Recorder
 from partition.verdict import SUPPORTED, Reason
 from tests.models import HEAD, numbers, parse, run_whole
@@ -29,7 +31,7 @@ class Failing(Backing):
         object.__setattr__(self, "levels", levels)
         object.__setattr__(self, "opened", [])
 
-    def open(self, contents, level=None, profile=None, without=()):
+    def open(self, contents, level=None, profile=None, without=(), weights=None):
         model = onnx.load_from_string(contents)
         self.opened.append(model)
         fails = any(node.op_type == "Sin" for node in model.graph.node)
@@ -113,7 +115,7 @@ class Partial(Backing):
     provider: str = PROVIDER
     most: int = 100
 
-    def open(self, contents, level=None, profile=None, without=()):
+    def open(self, contents, level=None, profile=None, without=(), weights=None):
         if len(onnx.load_from_string(contents).graph.node) >= self.most:
             raise RuntimeError("it is too much at once")
         kept = [f"nnadapter:{position}:0" for position in (0, 1, 3, 4)]
@@ -154,7 +156,7 @@ class Leaves(Backing):
     provider: str = PROVIDER
     position: int = 0
 
-    def open(self, contents, level=None, profile=None, without=()):
+    def open(self, contents, level=None, profile=None, without=(), weights=None):
         count = len(onnx.load_from_string(contents).graph.node)
         kept = [f"nnadapter:{position}:0" for position in range(count) if position != self.position]
 
@@ -181,3 +183,17 @@ def test_a_segment_with_fixed_sizes_is_not_asked_for_again():
 def test_a_segment_that_does_not_compile_with_open_sizes_is_not_admitted():
     verdict = EpContext(Failing()).admit(onnx.parser.parse_model(OPEN)).verdict
     assert not verdict and "no memory for Sin" in verdict.detail
+
+
+def test_large_weights_are_handed_over_beside_the_model_and_decide_nothing():
+    weight = numbers(256, 256)
+    model = onnx.parser.parse_model(
+        f"{HEAD} g (float[n, 256] x) => (float[n, 256] y) {{ a = MatMul (x, w) y = Relu (a) }}"
+    )
+    model.graph.initializer.append(referring(onnx.numpy_helper.from_array(weight, "w"), weight))
+    context, x = EpContext(Backing(provider=PROVIDER)), numbers(2, 256)
+    assert list(context.supported(model)) == [SUPPORTED] * 2 and context.admit(model).verdict
+    program = context.compile(model)
+    assert program.memory_bytes >= weight.nbytes
+    (made,) = program.create_execution().compute([x])
+    np.testing.assert_allclose(made, np.maximum(x @ weight, 0), rtol=1e-4, atol=1e-4)

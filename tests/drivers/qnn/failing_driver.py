@@ -13,7 +13,7 @@ from nnadapter.drivers.qnn.driver import PROVIDER, QnnDevice, QnnDriver
 class FailingBacking(Backing):
     """It takes the graph, and has no memory for a Sin in a program."""
 
-    def open(self, contents, level=None, profile=None, without=()):
+    def open(self, contents, level=None, profile=None, without=(), weights=None):
         ops = [node.op_type for node in onnx.load_from_string(contents).graph.node]
         if "Sin" in ops and (level is None or len(ops) < 4):
             raise RuntimeError("no memory for Sin")
