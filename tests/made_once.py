@@ -1,10 +1,14 @@
-"""onnx's own operator tests, whose making takes seconds, are made by the first process that needs them.
+"""What packages make again and again is made once.
+
+onnx's own operator tests, whose making takes seconds, are made by the first process that needs them; what PyTorch's
+exporter looks up for each graph, in 0.04 s, each process looks up once.
 
 Processes that tests start run this as well, before anything else: it imports little.
 """
 
 import os
 import sys
+from functools import cache
 from importlib.machinery import PathFinder
 
 VARIABLE = "TESTS_OF_OPERATORS"
@@ -12,18 +16,18 @@ VARIABLE = "TESTS_OF_OPERATORS"
 
 
 class Once:
-    """Finds onnx's loader of tests as Python does, and has it read in that file what is there."""
+    """Finds modules of `MADE_ONCE` as Python does, and has them make once what is named there."""
 
     def find_spec(self, name, path=None, target=None):
         """See `importlib.abc.MetaPathFinder`."""
-        if name != "onnx.backend.test.loader":
+        if name not in MADE_ONCE:
             return None
         spec = PathFinder.find_spec(name, path, target)
-        execute = spec.loader.exec_module
+        execute, (function, once) = spec.loader.exec_module, MADE_ONCE[name]
 
         def exec_module(module):
             execute(module)
-            module.load_node_model_tests = kept(module.load_node_model_tests)
+            setattr(module, function, once(getattr(module, function)))
 
         spec.loader.exec_module = exec_module
         return spec
@@ -58,6 +62,13 @@ def _read_or_made(make):
     return made
 
 
+MADE_ONCE = {
+    "onnx.backend.test.loader": ("load_node_model_tests", kept),
+    "torch._export.utils": ("_materialize_cpp_cia_ops", cache),  # asks PyTorch for operators that it has then
+}
+"""By module: a function, and what makes of it one that works once."""
+
+
 def make_once():
-    """Have this process read what others made, if a file is named when it needs it."""
+    """Have this process make once what `MADE_ONCE` says, or read what others made, if a file is named then."""
     sys.meta_path.insert(0, Once())

@@ -61,18 +61,27 @@ def of_device(device: str) -> Mapping[str, KeyPart]:
 
 def _digest_of_driver(device: str) -> str:
     files = driver_files(device)
-    return _digest_of(files) if files else ""
+    return _digest_of(tuple(map(_state_of, files))) if files else ""
 
 
 @remembered(1)
 def _digest_of_host() -> str:
     folder = Path(nnadapter.__file__).parent
-    return _digest_of([file for room in _MAKING for file in sorted((folder / room).rglob("*.py"))])
+    return _digest_of(tuple(_state_of(file) for room in _MAKING for file in sorted((folder / room).rglob("*.py"))))
 
 
-def _digest_of(files: list[Path]) -> str:
+def _state_of(file: Path) -> tuple[Path, int, int]:
+    """The file, with what is other wherever somebody writes to it: its time and its size."""
+    with suppress(OSError):
+        found = file.stat()
+        return file, found.st_mtime_ns, found.st_size
+    return file, 0, 0
+
+
+@remembered(8)
+def _digest_of(states: tuple[tuple[Path, int, int], ...]) -> str:
     whole = sha256()
-    for file in files:
+    for file, _, _ in states:
         with suppress(OSError):
             contents = file.read_bytes()
             whole.update(b"%d:" % len(contents))

@@ -40,7 +40,9 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
     for _ in range(_ROUNDS):
         coefficients = _non_negative(weighed * trust[:, None], target * trust)
         off = np.abs(weighed @ coefficients - target)
-        trust = np.sqrt(np.minimum(1.0, _TRUSTED / np.maximum(off, 1e-12)))
+        before, trust = trust, np.sqrt(np.minimum(1.0, _TRUSTED / np.maximum(off, 1e-12)))
+        if np.array_equal(trust, before):  # the next round would be this one again
+            break
     return coefficients
 
 

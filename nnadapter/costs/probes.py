@@ -164,8 +164,9 @@ def random_constant(*dimensions: int) -> Array:
     """Return the same numbers always, of a size that keeps sums over all but the first axis near 1."""
     fan_in = max(1.0, float(np.prod(dimensions[1:])))
     generator = np.random.default_rng(dimensions)
-    numbers: Array = generator.standard_normal(dimensions) / np.sqrt(fan_in)
-    return numbers.astype(np.float32)
+    numbers: Array = generator.standard_normal(dimensions, np.float32)
+    numbers /= np.float32(np.sqrt(fan_in))
+    return numbers
 
 
 def _elementwise(builder: ModelBuilder, value: int, number: int) -> int:

@@ -154,8 +154,10 @@ class ProgramTimer:
         self._made.append(execution)
         generator = np.random.default_rng(0)
         types = [model.operands[operand].type for operand in model.inputs]
+        numbers = [generator.standard_normal(type_.dimensions, np.float32) for type_ in types]
         inputs = [
-            read_only(generator.standard_normal(type_.dimensions).astype(type_.dtype.array_type)) for type_ in types
+            read_only(array.astype(type_.dtype.array_type, copy=False))
+            for array, type_ in zip(numbers, types, strict=True)
         ]
         outputs = [model.operands[operand] for operand in model.outputs]
         expected = [(operand.type.dimensions, operand.type.dtype.array_type) for operand in outputs]

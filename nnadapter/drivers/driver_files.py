@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from nnadapter.drivers.native.discovery import library_of
@@ -30,6 +32,12 @@ def driver_files(device: str) -> list[Path]:
     package = sys.modules.get(module_name.partition(".")[0])
     folders = list(getattr(package, "__path__", ()))
     if folders:
-        return sorted(file for folder in folders for file in Path(folder).rglob("*.py"))
+        return [Path(file) for file in sorted(name for folder in folders for name in _python_in(folder))]
     file = getattr(module, "__file__", None)
     return [] if file is None else [Path(file)]
+
+
+def _python_in(folder: str) -> Iterator[str]:
+    """As `Path.rglob` finds them, which takes several times as long."""
+    for inner, _, names in os.walk(folder):
+        yield from (os.path.join(inner, name) for name in names if name.endswith(".py"))  # noqa: PTH118

@@ -57,50 +57,12 @@ def put(folder, code, name="hostile"):
     (info / "entry_points.txt").write_text(f"[nnadapter.drivers]\n{name} = {name}:Hostile\n")
 
 
-def listed(folder, code, *words, codes=(0, 1)):
-    put(folder, code)
-    return said(folder, *words, codes=codes)
-
-
 def said(folder, *words, codes=(0, 1)):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     command = [sys.executable, "-m", "nnadapter", *words]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
     assert done.returncode in codes and "Traceback" not in done.stderr, done.stderr
     return done
-
-
-@pytest.fixture(scope="module")
-def rows(tmp_path_factory):
-    """What `devices` says where all of them are installed at once, each under a name of its own."""
-    folder = tmp_path_factory.mktemp("plug_ins")
-    for number, (code, _) in enumerate(PLUG_INS.values()):
-        put(folder, code.replace("'hostile'", f"'hostile{number}'"), f"hostile{number}")
-    return {row["name"]: row for row in json.loads(said(folder, "devices", "--json").stdout)}
-
-
-@pytest.mark.parametrize("what", PLUG_INS)
-def test_it_is_a_row(rows, what):
-    name = f"hostile{list(PLUG_INS).index(what)}"
-    words = PLUG_INS[what][1].replace("'hostile'", f"'{name}'").replace("hostile:ID", f"{name}:ID")
-    assert not rows[name]["available"] and words in rows[name]["reason"]
-    assert rows["fake_npu"]["available"] and rows["fake_npu"]["health"]["state"] == "works"
-
-
-def test_one_that_exits_when_it_is_used_does_not_end_the_program(tmp_path):
-    rows = {row["name"]: row for row in json.loads(listed(tmp_path, HEAD, "devices", "--json").stdout)}
-    assert rows["hostile"]["health"] == {
-        "state": "failed",
-        "detail": "device 'hostile' did not give a context: SystemExit: 7; ask its vendor",
-        "first_seconds": None,
-        "run_seconds": None,
-    }
-
-
-def test_what_it_prints_is_not_among_the_results(tmp_path):
-    code = f"print('hello'); import os; os.write(1, b'native')\n{HEAD}"
-    done = listed(tmp_path, code, "devices", "--json")
-    assert json.loads(done.stdout) and "hello" in done.stderr and "native" in done.stderr
 
 
 CHATTY = """
@@ -126,6 +88,53 @@ class Hostile(Driver, Device, Context, Program, Execution):
     def compute(self, inputs): say(); return [abs(inputs[0])]
     def close(self): say()
 """
+OTHERS = {
+    "exits when it is used": HEAD,
+    "prints when it is imported": f"print('hello'); import os; os.write(1, b'native')\n{HEAD}",
+    "prints whatever it is asked": CHATTY,
+}
+
+
+@pytest.fixture(scope="module")
+def listing(tmp_path_factory):
+    """What `devices` prints and says where all of them are installed at once, each under a name of its own."""
+    folder = tmp_path_factory.mktemp("plug_ins")
+    for name, code in {**{what: code for what, (code, _) in PLUG_INS.items()}, **OTHERS}.items():
+        put(folder, code.replace("'hostile'", f"'{named(name)}'"), named(name))
+    return said(folder, "devices", "--json")
+
+
+@pytest.fixture(scope="module")
+def rows(listing):
+    return {row["name"]: row for row in json.loads(listing.stdout)}
+
+
+def named(what):
+    """The name of a plug-in where others are installed too."""
+    return f"hostile{[*PLUG_INS, *OTHERS].index(what)}"
+
+
+@pytest.mark.parametrize("what", PLUG_INS)
+def test_it_is_a_row(rows, what):
+    name = named(what)
+    words = PLUG_INS[what][1].replace("'hostile'", f"'{name}'").replace("hostile:ID", f"{name}:ID")
+    assert not rows[name]["available"] and words in rows[name]["reason"]
+    assert rows["fake_npu"]["available"] and rows["fake_npu"]["health"]["state"] == "works"
+
+
+def test_one_that_exits_when_it_is_used_does_not_end_the_program(rows):
+    name = named("exits when it is used")
+    assert rows[name]["health"] == {
+        "state": "failed",
+        "detail": f"device '{name}' did not give a context: SystemExit: 7; ask its vendor",
+        "first_seconds": None,
+        "run_seconds": None,
+    }
+
+
+@pytest.mark.parametrize("words", ["hello", "native", "python says", "native says"])
+def test_what_one_prints_is_not_among_the_results(rows, listing, words):
+    assert rows and words in listing.stderr
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,6 @@ class Hostile(Driver, Device, Context, Program, Execution):
         "compare m.onnx -d hostile --json",
         "calibrate hostile --json",
         "ops hostile --json",
-        "devices --json",
         "doctor --json",
     ],
 )
@@ -146,7 +154,8 @@ def test_what_a_device_prints_is_not_among_the_results_of_any_command(tmp_path, 
     monkeypatch.setenv("NNADAPTER_CACHE_DIR", str(tmp_path / "cache"))
     keep_calibration(of_the_cpu)  # so that `calibrate` measures the plug-in alone
     onnx.save(parse(f"{MODEL_HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}"), "m.onnx")
-    done = listed(tmp_path, CHATTY, *words.split())
+    put(tmp_path, CHATTY)
+    done = said(tmp_path, *words.split())
     assert json.loads(done.stdout) and "python says" in done.stderr and "native says" in done.stderr
 
 
@@ -165,6 +174,7 @@ class C(Context):
 """,
     )
     onnx.save(parse(f"{MODEL_HEAD} g (float[2] x) => (float[2] y) {{ y = Relu(x) }}"), tmp_path / "model.onnx")
-    done = listed(tmp_path, code, "report", str(tmp_path / "model.onnx"), "-d", "hostile", codes=(2,))
+    put(tmp_path, code)
+    done = said(tmp_path, "report", str(tmp_path / "model.onnx"), "-d", "hostile", codes=(2,))
     told = f"device 'hostile' did not say whether it {what.replace('_', ' ')}: OSError: the bus is gone; ask its vendor"
     assert told in " ".join(done.stderr.split()) and "closed" in done.stderr

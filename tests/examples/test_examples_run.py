@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -112,17 +113,28 @@ def test_generate_says_the_same_as_onnxruntime_and_keeps_its_cache(device):
     assert "past" not in done.stdout and "present" not in done.stdout
 
 
-def trained(*arguments):
-    """What training on the digits prints."""
-    pytest.importorskip("torch", reason="PyTorch is not installed")
+@pytest.fixture
+def trained(monkeypatch, capsys):
+    """Train on the digits and return what is printed; PyTorch, whose import takes as long, is that of this process."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
-    done = start("train_digits.py", *arguments)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    torch._dynamo.reset()
+    program = str(EXAMPLES / "train_digits.py")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    for name, nowhere in NOWHERE.items():
+        monkeypatch.setenv(name, nowhere)
+
+    def train(*arguments):
+        monkeypatch.setattr(sys, "argv", [program, *map(str, arguments)])
+        runpy.run_path(program, run_name="__main__")
+        return capsys.readouterr().out
+
+    return train
 
 
+@pytest.mark.filterwarnings("default")  # as for a person
 @pytest.mark.parametrize(("epochs", "read"), [(2, 0.85), pytest.param(6, 0.97, marks=pytest.mark.sweep)])
-def test_digits_are_trained_and_read_on_a_device(tmp_path, epochs, read):
+def test_digits_are_trained_and_read_on_a_device(trained, tmp_path, epochs, read):
     picture, saved = tmp_path / "training.png", tmp_path / "digits.onnx"
     told = trained("--epochs", epochs, "--compare", "--picture", picture, "--save", saved)
     taken = re.findall(r"^(forward|backward): 100.0% of FLOPs off the CPU$", told, re.MULTILINE)
@@ -136,7 +148,8 @@ def test_digits_are_trained_and_read_on_a_device(tmp_path, epochs, read):
 
 
 @pytest.mark.sweep
-def test_digits_are_trained_partly_on_a_driver_in_c(acme_c):
+@pytest.mark.filterwarnings("default")
+def test_digits_are_trained_partly_on_a_driver_in_c(trained, acme_c):
     told = trained("-d", acme_c, "--epochs", 1, "--compare")
     for graph in ("forward", "backward"):
         assert 0.3 < float(re.search(rf"^{graph}: (\S+)% of FLOPs off the CPU$", told, re.MULTILINE)[1]) / 100 < 1

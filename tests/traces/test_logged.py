@@ -37,47 +37,66 @@ def tell(level, monkeypatch, text="fall back"):
     trace_for(None, None).mark("npu", FALLBACK, text)
 
 
-def told(device, caplog, level):
+class Kept(logging.Handler):
+    """Keeps what nnadapter tells a log from a level on."""
+
+    def __init__(self, level):
+        super().__init__()
+        self.records, self.wanted, self.logger = [], level, logging.getLogger("nnadapter")
+        self.emit = self.records.append
+
+    def __enter__(self):
+        self.before = self.logger.level
+        self.logger.addHandler(self)
+        self.logger.setLevel(self.wanted)
+        return self.records
+
+    def __exit__(self, *_):
+        self.logger.removeHandler(self)
+        self.logger.setLevel(self.before)
+
+
+def told(device, level):
     with (
-        caplog.at_level(level, "nnadapter"),
+        Kept(level) as records,
         nna.InferenceSession(parse(CHAIN), devices=device, options={"fallback": "allow"}) as session,
     ):
         for _ in range(2):
             session.run(None, {"x": numbers(2, 3)})
-    return [(record.levelname, record.name, record.getMessage()) for record in caplog.records]
+    return [(record.levelname, record.name, record.getMessage()) for record in records]
 
 
-def test_what_devices_compile(caplog):
-    ((level, logger, message),) = told("fake_npu", caplog, logging.INFO)
+def test_what_devices_compile():
+    ((level, logger, message),) = told("fake_npu", logging.INFO)
     assert (level, logger) == ("INFO", "nnadapter.compile")
     assert message.startswith("fake_npu: compile segment 0: ") and message.endswith("node_count: 4)")
 
 
-def test_what_is_done_before(caplog):
-    lines = told("fake_npu", caplog, logging.DEBUG)
+def test_what_is_done_before():
+    lines = told("fake_npu", logging.DEBUG)
     assert {logger for _, logger, _ in lines} == {"nnadapter.plan", "nnadapter.compile"}
     assert any(message.startswith("session: judge: ") for _, _, message in lines)
 
 
-def test_every_fallback(caplog):
+def test_every_fallback():
     """A warning comes once; a log has each of them."""
-    lines = [line for line in told(("trial", {"fault": "compute"}), caplog, logging.INFO) if line[0] == "WARNING"]
+    lines = [line for line in told(("trial", {"fault": "compute"}), logging.INFO) if line[0] == "WARNING"]
     assert [logger for _, logger, _ in lines] == ["nnadapter.fallback"] * 2
     assert "the device hung up" in lines[0][2] and "it runs on the CPU instead" in lines[0][2]
 
 
-def test_nothing_is_told_where_nobody_reads(caplog):
+def test_nothing_is_told_where_nobody_reads():
     assert trace_for(None, None) is SILENT
-    assert not told("fake_npu", caplog, logging.WARNING)
+    assert not told("fake_npu", logging.WARNING)
 
 
-def test_runs_are_not_told(caplog):
-    with caplog.at_level(logging.DEBUG, "nnadapter"):
+def test_runs_are_not_told():
+    with Kept(logging.DEBUG) as records:
         with Logged().span("npu", RUN, "run"):
             pass
         with pytest.raises(ValueError, match="no"), Logged().span("npu", COMPILE, "bind"):
             raise ValueError("no")
-    (record,) = caplog.records
+    (record,) = records
     assert record.getMessage().startswith("npu: bind: ") and record.getMessage().endswith(", failed: ValueError: no")
 
 
