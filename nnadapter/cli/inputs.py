@@ -143,7 +143,8 @@ def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
         value = _load(name, source) if Path(source).suffix == ".npy" else number_of(source)
         if value is None and source != RANDOM:
             raise InvalidInputError(
-                f"input {name!r} is given as {source!r}, which is neither a .npy file, a number nor the word random",
+                f"input {name!r} is given as {source!r}, which is neither a .npy file, a number, true or false, nor "
+                "the word random",
                 name=name,
             )
         values |= {} if value is None else {name: value}

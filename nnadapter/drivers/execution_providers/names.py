@@ -20,7 +20,7 @@ SUPPLIERS: Mapping[str, str] = MappingProxyType(
         "CANNExecutionProvider": "`pip install onnxruntime-cann` beside Huawei's CANN toolkit, instead of onnxruntime",
         "CoreMLExecutionProvider": "onnxruntime on macOS",
         "CUDAExecutionProvider": (
-            "`pip install 'onnxruntime-gpu[cuda,cudnn]'` instead of onnxruntime, where there is an NVIDIA GPU"
+            "`pip uninstall onnxruntime && pip install 'onnxruntime-gpu[cuda,cudnn]'`, where there is an NVIDIA GPU"
         ),
         "DmlExecutionProvider": "`pip install onnxruntime-directml` instead of onnxruntime, on Windows",
         "JsExecutionProvider": "ONNX Runtime in a browser",
