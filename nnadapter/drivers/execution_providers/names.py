@@ -71,7 +71,10 @@ Others compile a segment for fixed sizes, or nobody has seen that they do not.
 """
 
 PLACES: Mapping[str, str] = MappingProxyType({CPU_PROVIDER: "cpu", "CUDAExecutionProvider": "cuda"})
-"""Where values of a provider lie, as ONNX Runtime calls a kind of device, if sessions may leave them there."""
+"""Where values of a provider lie, as ONNX Runtime calls a kind of device, if sessions may leave them there.
+
+The CPU's, which is another device, computes here in tests.
+"""
 
 OWN_OPTIONS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {"CUDAExecutionProvider": MappingProxyType({"use_tf32": "0"})}
