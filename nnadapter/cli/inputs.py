@@ -21,6 +21,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import SEED, feed_for, random_array
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
+from nnadapter.onnx.numbers import filled
 from nnadapter.options import Options
 from nnadapter.paddle_models.keeping import onnx_of
 from nnadapter.torch.loading import load_named, names_module
@@ -114,7 +115,7 @@ def _made(value: Value, source: str, shape: tuple[int, ...] | None, generator: n
         return picture_array(source, value.name, value.dtype, shape or ())
     number = number_of(source)
     if number is not None:
-        return _full(value, number, shape)
+        return filled(value, number, shape)
     raise InvalidInputError(
         f"input {value.name!r} is given as {source!r}, which is neither a .npy file, a picture "
         f"({', '.join(PICTURE_SUFFIXES)}), a number nor the word random",
@@ -149,17 +150,6 @@ def values_of(sources: Mapping[str, str]) -> dict[str, Any]:
             )
         values |= {} if value is None else {name: value}
     return values
-
-
-def _full(value: Value, number: bool | float, shape: tuple[int, ...] | None) -> Array:
-    if shape is None or value.dtype is None or value.dtype == "string" or "(" in value.dtype:
-        raise InvalidInputError(
-            f"input {value.name!r} is {value.dtype or 'of no type'}, and takes no number", name=value.name
-        )
-    array = np.full(shape, number, np.dtype(value.dtype))
-    if array.dtype.kind in "iub" and array.size and array.flat[0] != number:
-        raise InvalidInputError(f"input {value.name!r} takes {value.dtype}, got {number}", name=value.name)
-    return array
 
 
 def _named_type(array: Array, dtype: str | None) -> Array:

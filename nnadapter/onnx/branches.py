@@ -55,7 +55,7 @@ def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
     if not any(map(_large, _branches(model.graph))):
         return model
     copy = copied(model)
-    taken = {name for node in with_nested(copy.graph.node) for name in (*node.input, *node.output)}
+    taken = _every_name(copy.graph)
     for graph in list(_branches(copy.graph)):
         renamed: dict[str, str] = {}
         for tensor in _large(graph):
@@ -70,6 +70,17 @@ def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
         for node in graph.node:
             _rename(node, renamed)
     return copy
+
+
+def _every_name(graph: onnx.GraphProto) -> set[str]:
+    """Names of all values of a graph and of those inside of it, read or not."""
+    nodes = list(with_nested(graph.node))
+    inner = (each for node in nodes for attribute in node.attribute for each in graphs_of(attribute))
+    names = {name for node in nodes for name in (*node.input, *node.output)}
+    for each in (graph, *inner):
+        names.update(value.name for value in (*each.input, *each.output, *each.initializer))
+        names.update(tensor.values.name for tensor in each.sparse_initializer)
+    return names
 
 
 def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from nnadapter.drivers.copies import Copies
-from nnadapter.drivers.onnxruntime.values import output_binder, results_of
+from nnadapter.drivers.onnxruntime.values import array_of, is_foreign_type, output_binder, results_of
 from nnadapter.drivers.selection import CPU
 from nnadapter.errors import ClosedError, InvalidInputError
 from nnadapter.ir.operand import Array
@@ -17,6 +17,7 @@ from nnadapter.running.control import RunControl
 from nnadapter.running.device_value import DeviceValue
 from nnadapter.running.provenance import Provenance
 from nnadapter.running.residence import has_memory
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -262,7 +263,12 @@ def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
 
     provider = provider_at(value.device_name())
     if provider is None or 0 in value.shape():
-        return value.numpy()
+        return array_of(value)
+    if is_foreign_type(np.dtype(DTYPE_OF_ELEMENT_TYPE[value.element_type()])):
+        raise InvalidInputError(
+            f"an OrtValue of {value.data_type()} on {value.device_name()} cannot be read by ONNX Runtime's Python "
+            "interface; feed one in the host's memory"
+        )
     from nnadapter.drivers.execution_providers.memory import tensor_of
 
     return Copies(None, {device_name(provider): tensor_of(value, provider)})

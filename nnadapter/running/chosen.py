@@ -9,6 +9,7 @@ import numpy as np
 
 from nnadapter.errors import FAILURES, InvalidInputError, InvalidModelError
 from nnadapter.ir.operand import Array
+from nnadapter.onnx.numbers import filled
 from nnadapter.onnx.preparation.choice import Conditions, Truths, in_words
 from nnadapter.onnx.preparation.decisions import decided, decision_of
 from nnadapter.onnx.preparation.prepare import Prepared
@@ -108,11 +109,25 @@ def array_for(name: str, value: Any, inputs: Mapping[str, Value]) -> Array:
     if name not in inputs:
         raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(inputs)}", name=name)
     declared = inputs[name]
-    try:
-        array = np.asarray(value, None if declared.dtype is None else np.dtype(declared.dtype))
-    except FAILURES as error:
-        raise InvalidInputError(f"input {name!r} takes {declared.dtype}, got {value!r}", name=name) from error
-    shape = declared.static_shape
-    array = np.broadcast_to(array, shape) if array.ndim == 0 and shape is not None else array
+    if isinstance(value, (bool, int, float)):
+        return filled(declared, value, declared.static_shape)
+    array = _cast(np.asarray(value), declared)
     check_shape(name, array.shape, {name: declared})
     return array
+
+
+def _cast(array: Array, declared: Value) -> Array:
+    """An array in the data type of an input, which has all that is in it."""
+    if declared.dtype is None or array.dtype == np.dtype(declared.dtype):
+        return array
+    try:
+        with np.errstate(all="ignore"):
+            cast = array.astype(np.dtype(declared.dtype))
+        fits = np.can_cast(array.dtype, cast.dtype, "same_kind") and bool((cast == array).all())
+    except FAILURES:
+        fits = False
+    if not fits:
+        raise InvalidInputError(
+            f"input {declared.name!r} takes {declared.dtype}, got {array.dtype}", name=declared.name
+        )
+    return cast

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
@@ -243,4 +244,8 @@ def test_an_input_chooses_the_plan(call):
         assert f"where c is {value}" in call(f"report flag.onnx -d fake_npu --input c={value}").stdout
     assert "--input c=VALUE tells" in " ".join(call("report flag.onnx -d fake_npu").stdout.split())
     assert "is neither a .npy file, a number" in " ".join(call("report flag.onnx --input c=x.png", 2).stderr.split())
+    for value in ("2", "nan", "0.5"):
+        assert f"takes bool, got {value}" in call(f"report flag.onnx -d fake_npu --input c={value}", 2).stderr
+    np.save("reals.npy", np.array(0.5))
+    assert "takes bool, got float64" in call("report flag.onnx -d fake_npu --input c=reals.npy", 2).stderr
     assert "--what-if tries many" in call("report flag.onnx -d fake_npu --what-if --input c=1", 2).stderr

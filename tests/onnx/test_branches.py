@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
+import onnx.parser
 import pytest
 
 import nnadapter as nna
@@ -132,3 +134,27 @@ def test_choices_share_weights_of_branches():
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(given, feed)[0], rtol=1e-4, atol=1e-4)
         own, taken, _ = [each.planner.prepared.constants.get("t/weight") for each in session._engine._models]
     assert np.shares_memory(own, taken)
+
+
+def test_weights_brought_outside_take_no_name_that_is_there():
+    """Nor that of an input which nobody reads, or of an initializer which is an output."""
+    size = 128
+    weight, other = numbers(size, size), numbers(size, size, seed=1)
+    text = f"""{HEAD} g (float[2, {size}] x, bool c, float[1] i) => (float[2, {size}] y, float[{size}, {size}] o) {{
+        y = If(c) <
+            then_branch = t () => (float[2, {size}] p) {{ p = MatMul(x, w) }},
+            else_branch = e () => (float[2, {size}] q) {{ q = Neg(x) }}
+        >
+    }}"""
+    for place in ("input", "output"):
+        model = onnx.parser.parse_model(text)
+        branch = next(each.g for each in model.graph.node[0].attribute if each.name == "then_branch")
+        branch.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+        names = {"input": ("t/w", "o"), "output": ("i", "t/w")}[place]
+        model.graph.input[2].name, model.graph.output[1].name = names
+        model.graph.initializer.append(onnx.numpy_helper.from_array(other, names[1]))
+        feed = {"x": numbers(2, size), "c": np.array(True), names[0]: np.zeros(1, np.float32)}
+        with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="allow")) as session:
+            y, o = session.run(None, feed)
+        np.testing.assert_allclose(y, feed["x"] @ weight, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(o, other)

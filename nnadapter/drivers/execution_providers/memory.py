@@ -12,6 +12,7 @@ import numpy as np
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.names import PLACES
+from nnadapter.drivers.execution_providers.small_models import model_of_one
 from nnadapter.drivers.foreign_errors import translated_as
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.values import is_foreign_type, results_of
@@ -95,7 +96,7 @@ def taken_over(tensor: Any, provider: str) -> DeviceTensor | None:
     except Exception:  # noqa: BLE001  this ONNX Runtime takes nothing, or not this; whatever it raises, the host is next
         return None
     place = PLACES[provider]
-    if value.device_name() != place or 0 in value.shape():
+    if value.device_name() != place or 0 in value.shape() or is_foreign_type(_dtype_of(value)):
         return None
     # Who gave it may still be making it, in work of its own that a copy to the host waits for.
     _placed(np.zeros(1, np.float32), place).numpy()
@@ -109,8 +110,9 @@ def tensor_of(value: Any, provider: str) -> DeviceTensor:
 
 
 def _placed(array: Array, place: str) -> Any:
+    # On the CPU it would look at `array`. Numpy's `ascontiguousarray` gives a scalar an axis.
+    held = array if place != "cpu" and array.flags.c_contiguous else array.copy()
     with translated_as(f"ONNX Runtime has no room on {place}", "free some, or see its words", OutOfMemoryError, brief):
-        held = array.copy() if place == "cpu" else np.ascontiguousarray(array)  # there it would look at `array`
         return onnxruntime.OrtValue.ortvalue_from_numpy(held, place, 0)
 
 
@@ -118,8 +120,8 @@ def _copied(value: Any, provider: str) -> Any:
     """Another value that holds the same, on the same device; it is there on return."""
     binding = _identity(provider, value.element_type()).io_binding()
     with translated_as(f"ONNX Runtime has no room on {PLACES[provider]}", "free some", OutOfMemoryError, brief):
-        binding.bind_ortvalue_input("x", value)
-        binding.bind_output("y", PLACES[provider], 0)
+        binding.bind_ortvalue_input("a", value)
+        binding.bind_output("c", PLACES[provider], 0)
         binding._session.run_with_iobinding(binding._iobinding, None)
         return results_of(binding)[0]
 
@@ -127,12 +129,7 @@ def _copied(value: Any, provider: str) -> Any:
 @remembered(_KINDS)
 def _identity(provider: str, element_type: int) -> onnxruntime.InferenceSession:
     """A session that copies: ONNX Runtime offers no other copy from a device to itself for all of its providers."""
-    from onnx import helper
-
-    x, y = (helper.make_tensor_value_info(name, element_type, None) for name in "xy")
-    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "copy", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    return Backing(provider=provider).open(model.SerializeToString())
+    return Backing(provider=provider).open(model_of_one(b"Identity", 1, element_type))
 
 
 def _dtype_of(value: Any) -> np.dtype[Any]:

@@ -7,11 +7,11 @@ import numpy as np
 from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.names import NO_HARDWARE, has_hardware
+from nnadapter.drivers.execution_providers.small_models import FLOAT, HALF, model_of_one
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.errors import DeviceUnavailableError, InvalidOptionError
-from nnadapter.onnx.wire_format import BYTES, varint_bytes
 
-_IR_VERSION, _OPSET, _FLOAT, _HALF = 8, 13, 1, 10
+_SHAPE = (1, 4, 4, 4)
 
 
 def takes_addition(backing: Backing) -> bool:
@@ -24,7 +24,7 @@ def takes_addition(backing: Backing) -> bool:
         DeviceUnavailableError: nor can it, on this machine.
     """
     try:
-        assignment = read_assignment(backing.open(_addition()), backing.provider)
+        assignment = read_assignment(backing.open(_addition(FLOAT)), backing.provider)
     except Exception as error:
         if not has_hardware(backing.provider):
             raise DeviceUnavailableError(f"{backing.provider} cannot be used: {NO_HARDWARE}; choose another") from error
@@ -38,29 +38,13 @@ def takes_addition(backing: Backing) -> bool:
 
 def computes_half(backing: Backing) -> bool:
     """Whether the provider's hardware adds float16: some take such nodes and fail when they are run."""
-    x = np.ones((1, 4, 4, 4), np.float16)
+    x = np.ones(_SHAPE, np.float16)
     try:
-        backing.open(_addition(_HALF)).run(None, {"a": x, "b": x})
+        backing.open(_addition(HALF)).run(None, {"a": x, "b": x})
     except Exception:  # noqa: BLE001  whatever it raises is a no
         return False
     return True
 
 
-def _addition(dtype: int = _FLOAT) -> bytes:
-    """A serialized model, written by hand: a program that is loaded needs nothing else that has to do with models."""
-    shape = _message(*((1, _message((1, size))) for size in (1, 4, 4, 4)))
-    type_ = _message((1, _message((1, dtype), (2, shape))))
-    node = _message((1, b"a"), (1, b"b"), (2, b"c"), (3, b"nnadapter:0:0"), (4, b"Add"), (7, b""))
-    a, b, c = (_message((1, name), (2, type_)) for name in (b"a", b"b", b"c"))
-    graph = _message((1, node), (2, b"probe"), (11, a), (11, b), (12, c))
-    return _message((1, _IR_VERSION), (7, graph), (8, _message((1, b""), (2, _OPSET))))
-
-
-def _message(*fields: tuple[int, int | bytes]) -> bytes:
-    """Return a message with these fields: their numbers, and what they hold."""
-    return b"".join(
-        varint_bytes(number << 3) + varint_bytes(value)
-        if isinstance(value, int)
-        else varint_bytes(number << 3 | BYTES) + varint_bytes(len(value)) + value
-        for number, value in fields
-    )
+def _addition(element_type: int) -> bytes:
+    return model_of_one(b"Add", 2, element_type, _SHAPE)

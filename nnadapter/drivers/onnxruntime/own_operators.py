@@ -20,8 +20,8 @@ _PLAIN_PROVIDERS = frozenset((CPU_PROVIDER, "AzureExecutionProvider"))
 def has_operator(op_type: str, opset: int) -> bool:
     """Whether ONNX Runtime has a kernel for an op of ONNX's domain, and does not call the op obsolete.
 
-    A build that does not list its operators is taken at its word when it loads the model. One with providers in
-    libraries of their own crashes when it lists kernels (onnxruntime-gpu 1.31): there the operator will do.
+    A build that does not list its operators is taken at its word when it loads the model. One with other
+    providers than the CPU's is not asked for its kernels, as onnxruntime-gpu 1.31 crashes then: the operator will do.
     """
     if not hasattr(native, "get_all_opkernel_def"):
         return True

@@ -85,7 +85,7 @@ def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
 
     def run(names: Sequence[str], feeds: Mapping[str, Any], options: Any = None) -> list[Any]:
         ort_values = {name: _handed_over(array) for name, array in feeds.items()}
-        return [_taken_back(value) for value in session.run_with_ort_values(names, ort_values, options)]
+        return [array_of(value) for value in session.run_with_ort_values(names, ort_values, options)]
 
     return run
 
@@ -155,7 +155,8 @@ def _handed_over(array: Array) -> onnxruntime.OrtValue:
     return value
 
 
-def _taken_back(value: onnxruntime.OrtValue) -> Array:
+def array_of(value: onnxruntime.OrtValue) -> Array:
+    """What an OrtValue in the host's memory holds, whatever its data type."""
     name = DTYPE_OF_ELEMENT_TYPE[value.element_type()]
     if f"tensor({_words(name)})" in _PLAIN:
         return np.asarray(value.numpy())

@@ -37,6 +37,16 @@ def test_what_is_copied_in_comes_out_whatever_becomes_of_the_array(dtype):
     np.testing.assert_array_equal(taken(tensor), given)
 
 
+def test_a_scalar_stays_one_wherever_it_is_put(monkeypatch):
+    """ONNX Runtime's function with the host's memory in the place of a device's."""
+    place = onnxruntime.OrtValue.ortvalue_from_numpy
+    monkeypatch.setattr(onnxruntime.OrtValue, "ortvalue_from_numpy", lambda array, *at: place(array))
+    for provider in (PROVIDER, "CUDAExecutionProvider"):
+        memory = EpMemory(provider, 8)
+        memory.copy_in(np.array(7))
+        assert memory.value(np.dtype(np.int64), ()).shape() == []
+
+
 def test_bytes_may_be_seen_as_another_type_and_as_nothing_yet():
     memory = EpMemory(PROVIDER, 8)
     assert taken(DeviceTensor(memory, np.dtype(np.int32), (2,))).tolist() == [0, 0]
@@ -111,3 +121,6 @@ def test_what_it_does_not_take_by_dlpack_is_left_to_the_host():
     assert taken_over(np.zeros((0, 3), np.float32), PROVIDER) is None
     assert taken_over(numbers(3), "CUDAExecutionProvider") is None
     assert placed(np.array([True])).memory.dlpack_device() is None
+    torch = pytest.importorskip("torch")
+    assert taken_over(torch.ones(2, dtype=torch.bfloat16), PROVIDER) is None
+    assert taken_over(torch.ones(2).to(torch.float8_e5m2), PROVIDER) is None

@@ -11,6 +11,7 @@ from onnx import AttributeProto, TensorProto, helper
 from nnadapter.drivers.execution_providers import self_contained
 from nnadapter.drivers.execution_providers.probing import _addition
 from nnadapter.drivers.execution_providers.self_contained import is_plain, kept_elsewhere
+from nnadapter.drivers.execution_providers.small_models import FLOAT
 from nnadapter.onnx.wire_format import BYTES, NUMBER, varint_bytes
 from tests.models import parse
 
@@ -257,4 +258,4 @@ def test_bytes_are_no_less_strict_than_onnx(contents):
 def test_the_probe_is_an_addition():
     text = """<ir_version: 8, opset_import: ["" : 13]>
         probe (float[1, 4, 4, 4] a, float[1, 4, 4, 4] b) => (float[1, 4, 4, 4] c) { ["nnadapter:0:0"] c = Add(a, b) }"""
-    assert onnx.load_from_string(_addition()) == parse(text)
+    assert onnx.load_from_string(_addition(FLOAT)) == parse(text)
