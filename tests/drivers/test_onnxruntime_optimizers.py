@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.drivers.onnxruntime.driver import CpuContext
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from tests.models import HEAD, numbers, parse, run_whole
 
@@ -44,3 +45,35 @@ def test_one_row_expanded_to_none_has_no_elements(text, rows):
 def test_only_where_a_size_is_none(target, without):
     text = f"{HEAD} g (float[1, 4] x) => (float[a, b] y) <int64[2] s = {{{target}}}> {{ y = Expand (x, s) }}"
     assert wrong_optimizers(parse(text)) == without
+
+
+NESTED = f"""{HEAD} g (float[0, 3] x, bool c) => (float[0, 3] y) <bool no = {{0}}> {{
+    a = Sub (x, x)
+    b, d = If (no) <
+        then_branch = t () => (float[n, 3] e, float[n, 3] f) {{ e = Mul (x, a) f = Identity (a) }},
+        else_branch = u () => (float[n, 3] h, float[n, 3] i) {{
+            shape = Shape (x)
+            at = Constant <value = int64 {{1}}> ()
+            size = Gather (shape, at)
+            two = Constant <value = int64 {{2}}> ()
+            wide = Greater (size, two)
+            j = If (wide) <
+                then_branch = v () => (float[n, 3] k) {{
+                    unused = Relu (a)
+                    k = If (c) <then_branch = p () => (float[n, 3] l) {{ l = Exp (a) }},
+                                else_branch = q () => (float[n, 3] m) {{ m = Relu (a) }}>
+                }},
+                else_branch = w () => (float[n, 3] o) {{ o = Identity (a) }}>
+            h = Add (a, a)
+            i = Identity (x)
+        }}>
+    y = Tanh (a)
+}}"""
+
+
+def test_a_branch_within_one_that_is_known_does_not_end_the_process():
+    """Loaded with all optimizers, ONNX Runtime 1.32 does."""
+    model = parse(NESTED)
+    assert wrong_optimizers(model) == ("ConstantFolding",)
+    (made,) = CpuContext().compile(model).create_execution().compute([np.zeros((0, 3), np.float32), np.array(True)])
+    assert made.shape == (0, 3)
