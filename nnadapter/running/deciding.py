@@ -80,7 +80,7 @@ class Fork(Generic[Chosen]):
         return self.behind(truths)
 
     def _truths(self, feed: Mapping[str, Any]) -> Truths:
-        values = {name: on_host(feed[name]) for name in self._inputs}
+        values = {name: _native(feed[name]) for name in self._inputs}
         if self._conditions.contents:
             sizes = [np.array(feed[name].shape, np.int64) for name in self._shapes]
             execution = self._loaded()
@@ -101,6 +101,11 @@ class Fork(Generic[Chosen]):
 
 
 def _bytes_of(value: Any) -> bytes:
-    array = on_host(value)
-    contents: bytes = (array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))).tobytes()
+    contents: bytes = _native(value).tobytes()
     return contents
+
+
+def _native(value: Any) -> Any:
+    """An array in the byte order of this machine: ONNX Runtime takes any other for this one."""
+    array = on_host(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
