@@ -20,10 +20,11 @@ from nnadapter.errors import CompiledModelError
 from nnadapter.files.container.reading import Container
 from nnadapter.files.container.writing import ContainerWriter
 from nnadapter.kept_plans.links import LinkedContainer, LinkingWriter
-from nnadapter.kept_plans.place import FACTS, MOST_PLANS, Place, facts
+from nnadapter.kept_plans.place import FACTS, MOST_PLANS, Place, facts, facts_of
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.setting import Setting
 from nnadapter.running.bound_step import BoundStep
+from nnadapter.running.by_plans import Left
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.planned import PlannedEngine
 from nnadapter.running.traced_programs import driver_program
@@ -31,6 +32,8 @@ from nnadapter.running.traced_programs import driver_program
 Plans = Sequence[tuple[Compiled, Bounds | None]]
 _PARTS = {"Contents": ("part",), "Segment": ("part",), "Program": ("part",), "Plan": ("report",)}
 """Fields of messages that are positions of parts."""
+_MOST_LEFT = 64
+"""Choices that gained nothing, and shapes of each, that are carried on."""
 
 
 def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Setting) -> str:
@@ -49,7 +52,8 @@ def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Sett
 
     def fill(writer: ContainerWriter) -> None:
         linking = LinkingWriter(writer)
-        linking.add(FACTS, facts([device.name for device in setting.devices if not device.is_spare]))
+        devices = [device.name for device in setting.devices if not device.is_spare]
+        linking.add(FACTS, facts(devices, _all_left(before, engine)))
         target = Target(linking, lambda bound: _kept(place, bound, setting, linking), stands_alone=False)
         message = message_of(plans, engine, setting, target)
         if isinstance(before, CompiledFile):
@@ -66,6 +70,17 @@ def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWrite
     key = None if cache is None else cache.entry(driver_program(bound.pool.program))
     entry = None if key is None else place.folder.named(key.name)
     return writer.link(PROGRAM, key.name, entry) if key is not None and isinstance(entry, Entry) else None
+
+
+def _all_left(old: CompiledFile | str, engine: PlannedEngine) -> Left:
+    """The choices that gained nothing, in an engine and before it."""
+    left = dict(engine.left)
+    before = facts_of(old.container)[1] if isinstance(old, CompiledFile) else {}
+    for truths, shapes in before.items():
+        now = left.get(truths, frozenset())
+        if len(left) < _MOST_LEFT or truths in left:
+            left[truths] = None if shapes is None or now is None else frozenset([*now, *shapes][:_MOST_LEFT])
+    return left
 
 
 def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:

@@ -21,7 +21,7 @@ from nnadapter.onnx.preparation.decisions import Decision, decided, decision_of
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.cache import Cache
-from nnadapter.running.by_plans import InputShapes, Taken
+from nnadapter.running.by_plans import InputShapes, Left, Taken
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.deciding import Fork
 from nnadapter.running.model_plans import ModelPlans, SessionPlans
@@ -99,6 +99,7 @@ class Choices:
         self._own, self._session, self._plans = Chosen(own), session, session.plans
         self._made: dict[Choice, Chosen] = {}
         self._decisions: dict[Truths, Decision] = {}
+        self._contradicted: list[Truths] = []
         self._forks, self._numbers = count(1), count(1)
         self.note = ""
         """What is said of choices that are too many; empty where they are not."""
@@ -135,6 +136,15 @@ class Choices:
     def decisions(self) -> Mapping[Truths, Decision]:
         """What inputs decide, behind what was decided before."""
         return dict(self._decisions)
+
+    @property
+    def left(self) -> Left:
+        """The choices that the model as it was given serves, since they gain nothing or contradict themselves."""
+        left: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
+        for choice, chosen in list(self._made.items()):
+            if chosen.is_given_up or len(chosen.left):
+                left[truths_of(choice)] = None if chosen.is_given_up else frozenset(chosen.left.keys())
+        return left
 
     @property
     def made(self) -> Sequence[ModelPlans]:
@@ -201,6 +211,7 @@ class Choices:
         try:
             prepared = decided(decision, truths)
         except InvalidModelError:
+            self._contradicted.append((*truths_of(decision.prepared.choice), *truths))
             return self._own
         further = decision_of(prepared)
         if further is not None:
