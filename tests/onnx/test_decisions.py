@@ -68,6 +68,14 @@ def test_conditions_that_are_alike_or_opposites_are_one():
     assert (found.conditions.inputs, found.conditions.shapes) == (("k", "c"), ())
 
 
+def test_a_long_way_to_a_condition_is_told_by_its_name():
+    chain = " ".join(f"c{at + 1} = Or(c{at}, c{at})" for at in range(200))
+    found = decision(f"{chain} y = If(c200) BRANCHES", "bool c0")
+    assert found.texts == ("c200",)
+    (told_as,) = decision("c1 = Or(c0, c0) c2 = And(c1, c0) y = If(c2) BRANCHES", "bool c0").texts
+    assert told_as == "And(Or(c0, c0), c0)"
+
+
 def test_what_is_computed_of_shapes():
     found = decision(
         """s = Shape<start = 1, end = -1>(c) t = Size(c) u = Shape(x) v = Gather(u, zero)

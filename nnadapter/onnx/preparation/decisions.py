@@ -68,7 +68,7 @@ def decision_of(prepared: Prepared) -> Decision | None:
             roots.append(root)
         branches[index] = number, is_same
     conditions = known.conditions(roots)
-    return Decision(prepared, conditions, tuple(map(known.text, roots)), branches) if conditions is not None else None
+    return Decision(prepared, conditions, known.texts(roots), branches) if conditions is not None else None
 
 
 @paused_collection
@@ -147,10 +147,15 @@ class _Known:
             name = node.inputs[0]
         return name, is_same
 
-    def text(self, name: str) -> str:
-        """How a value is computed, as far as that is short."""
-        text = self._text(name)
-        return text if len(text) <= _LONGEST_TEXT else repr(name)
+    def texts(self, names: Sequence[str]) -> tuple[str, ...]:
+        """How values are computed, as far as that is short."""
+        known: dict[str, str] = {}
+        for index in self._cone(names)[0]:  # in their order: each once, however many read it
+            text = self._text_of(index, known)
+            for name in self.prepared.nodes[index].outputs:
+                known[name] = text if len(text) <= 2 * _LONGEST_TEXT else name
+        texts = {name: self._text(name, known) for name in names}
+        return tuple(text if len(text) <= _LONGEST_TEXT else repr(name) for name, text in texts.items())
 
     def conditions(self, roots: Sequence[str]) -> Conditions | None:
         """How some values are told; None where that takes too much."""
@@ -265,19 +270,18 @@ class _Known:
         graph = self.prepared.graph
         return graph.value(name) if name in graph.inputs else self.prepared.values.get(name)
 
-    def _text(self, name: str) -> str:
+    def _text(self, name: str, known: Mapping[str, str]) -> str:
         array = self.prepared.constants.get(name)
         if array is not None:
             return str(array.tolist()) if array.size <= MOST_DECIDING else name
-        index = self.prepared.graph.producer.get(name)
-        if index is None:
-            return name
+        return known.get(name, name)
+
+    def _text_of(self, index: int, known: Mapping[str, str]) -> str:
+        """What a node computes, by what is known of what it reads."""
         node = self.prepared.nodes[index]
-        read = [self._measured[index]] if index in self._measured else list(map(self._text, filter(None, node.inputs)))
-        if node.op_type == "Cast" and len(read) == 1:
-            return read[0]
-        text = f"{node.op_type}({', '.join(read)})"
-        return text if len(text) <= 2 * _LONGEST_TEXT else name
+        measured = self._measured.get(index)
+        read = [self._text(name, known) for name in node.inputs if name] if measured is None else [measured]
+        return read[0] if node.op_type == "Cast" and len(read) == 1 else f"{node.op_type}({', '.join(read)})"
 
 
 def _decides(value: Value) -> bool:
