@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 
 _MOST_REMEMBERED = 256
-"""Contents of deciding inputs of which it is remembered what they chose."""
+"""Contents of deciding inputs of which it is remembered what they chose, and what conditions choose."""
 Chosen = TypeVar("Chosen")
 
 
@@ -30,7 +30,8 @@ class Fork(Generic[Chosen]):
 
     Args:
         conditions: that decide.
-        make: what comes where the conditions are so: another fork, or what is chosen; asked once for each.
+        make: what comes where the conditions are so: one of few other forks, or what is chosen; asked once for each of
+            the first 256, and again where others come back, which is to cost little and give the same.
         otherwise: what is chosen where they cannot be told, because of an error.
     """
 
@@ -63,9 +64,12 @@ class Fork(Generic[Chosen]):
     def behind(self, truths: Truths) -> Fork[Chosen] | Chosen:
         """What comes where the conditions are so."""
         with self._making:
-            if truths not in self._behind:
-                self._behind[truths] = self._make(truths)
-            return self._behind[truths]
+            behind = self._behind.get(truths)
+            if behind is None:
+                behind = self._make(truths)
+                if isinstance(behind, Fork) or len(self._behind) < _MOST_REMEMBERED:
+                    self._behind[truths] = behind
+            return behind
 
     def _key(self, feed: Mapping[str, Any]) -> object:
         """What decides, as a key."""

@@ -199,6 +199,7 @@ def test_a_choice_that_gives_devices_nothing_is_none():
                 assert "cpu" in check(session, model, {**feed, "x": rows(count)})
         assert "If" in op_types(session)
         assert not any("is true" in text for text in (session.report().plans.sizes,))
+        assert session._engine.left == {(True,): None, (False,): None}  # at any shapes
 
 
 def test_rules_of_an_if_are_those_of_its_branches():

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import onnxruntime
 import pytest
 
 import nnadapter as nna
 from nnadapter.errors import InputTypeError, InvalidInputError
+from nnadapter.onnx.preparation.choice import Conditions
+from nnadapter.running import choices, deciding
+from nnadapter.running.deciding import Fork
 from tests.models import HEAD, parse, run_whole
 from tests.running.test_choices import ALLOW, FEEDS, FLAG, RATE, check, rows, truth
 
@@ -105,3 +110,37 @@ def test_a_condition_that_cannot_be_told_fails_as_the_model_that_was_given():
             assert check(session, model, {"x": rows(2), "at": np.array(at)}) == {"fake_npu"}
             with pytest.raises(InvalidInputError, match="indices element out of data bounds"):
                 session.run(None, {"x": rows(2), "at": np.array(7)})
+
+
+def test_what_is_remembered_of_choices_is_bounded(monkeypatch):
+    monkeypatch.setattr(deciding, "_MOST_REMEMBERED", 4)
+    names = tuple("abcd")
+    conditions = Conditions(names, (), names, b"")
+
+    def forks(truths):
+        return Fork(conditions._replace(results=("b",)), lambda after: (truths, after), repr) if truths[0] else truths
+
+    fork = Fork(conditions, forks, repr)
+    for _ in range(2):
+        for truths in product((True, False), repeat=4):
+            feed = dict(zip(names, map(np.array, truths), strict=True))
+            assert fork.chosen(feed) == ((truths, truths[1:2]) if truths[0] else truths)
+    told = [each for each in fork._behind.values() if not isinstance(each, Fork)]
+    assert len(told) <= 4 and len(fork._known) == 4
+
+
+@pytest.mark.parametrize(("depth", "device"), [(3, "fake_npu"), (5, "cpu")])
+def test_models_that_are_looked_at_for_a_choice_are_bounded(monkeypatch, depth, device):
+    monkeypatch.setattr(choices, "_MOST_FORKS", 4)
+    body = "r = Exp(x)"
+    for at in reversed(range(depth)):
+        body = f"""r = If(c{at}) <
+            then_branch = t{at} () => (float[N, 3] r) {{ {body} }},
+            else_branch = e{at} () => (float[N, 3] q{at}) {{ q{at} = Neg(x) }}
+        >"""
+    names = [f"c{at}" for at in range(depth)]
+    inputs = ", ".join(f"bool {name}" for name in names)
+    body = body.replace("r = If", "y = If", 1)
+    model = parse(f"{HEAD} g (float[N, 3] x, {inputs}) => (float[N, 3] y) {{ {body} }}")
+    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
+        assert check(session, model, {"x": rows(2), **dict.fromkeys(names, truth(True))}) == {device}
