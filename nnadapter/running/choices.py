@@ -16,7 +16,7 @@ from itertools import count, islice, product
 from typing import Any
 
 from nnadapter.errors import CompilationError, InvalidModelError, NNAdapterError
-from nnadapter.onnx.preparation.choice import Choice, Truths, in_words, truths_of
+from nnadapter.onnx.preparation.choice import MOST_FORKS, Choice, Truths, in_words, truths_of
 from nnadapter.onnx.preparation.decisions import Decision, decided, decision_of
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.planning.settling import Partitioning
@@ -30,8 +30,6 @@ MOST_CHOICES = 8
 """Of a session that have plans of their own."""
 MOST_AHEAD = 4
 """Choices that are planned before a run makes them, where somebody asks for plans ahead."""
-_MOST_FORKS = 32
-"""Models that are looked at for that."""
 _MOST_LEFT = 256
 """Sets of shapes of which it is remembered that the model as it was given serves them."""
 _MOST_IN_VAIN = 4
@@ -100,7 +98,7 @@ class Choices:
         self._made: dict[Choice, Chosen] = {}
         self._decisions: dict[Truths, Decision] = {}
         self._contradicted: list[Truths] = []
-        self._forks, self._numbers = count(1), count(1)
+        self._forks, self._numbers = count(2), count(1)  # the first is here
         self.note = ""
         """What is said of choices that are too many; empty where they are not."""
         self._fork = self._fork_of(decision)
@@ -206,7 +204,7 @@ class Choices:
         return Fork(decision.conditions, lambda truths: self._behind(decision, truths), lambda error: self._own)
 
     def _behind(self, decision: Decision, truths: Truths) -> Fork[Chosen] | Chosen:
-        if len(self._made) >= MOST_CHOICES or next(self._forks) > _MOST_FORKS:
+        if len(self._made) >= MOST_CHOICES or next(self._forks) > MOST_FORKS:
             return self._own
         try:
             prepared = decided(decision, truths)

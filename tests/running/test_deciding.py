@@ -131,7 +131,7 @@ def test_what_is_remembered_of_choices_is_bounded(monkeypatch):
 
 @pytest.mark.parametrize(("depth", "device"), [(3, "fake_npu"), (5, "cpu")])
 def test_models_that_are_looked_at_for_a_choice_are_bounded(monkeypatch, depth, device):
-    monkeypatch.setattr(choices, "_MOST_FORKS", 4)
+    monkeypatch.setattr(choices, "MOST_FORKS", 4)
     body = "r = Exp(x)"
     for at in reversed(range(depth)):
         body = f"""r = If(c{at}) <

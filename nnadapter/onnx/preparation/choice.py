@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 MOST_DECIDING = 64
 """Elements of an input that decides by its contents: they are looked at in every run."""
+MOST_FORKS = 32
+"""Of one model: where inputs choose, behind what they chose before."""
 THEN, ELSE = "then_branch", "else_branch"
 
 
