@@ -6,7 +6,7 @@ A plan is not kept where something went otherwise than planned: a device failed 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from nnadapter.caching.entry import Entry
@@ -21,6 +21,7 @@ from nnadapter.files.container.reading import Container
 from nnadapter.files.container.writing import ContainerWriter
 from nnadapter.kept_plans.links import LinkedContainer, LinkingWriter
 from nnadapter.kept_plans.place import FACTS, MOST_PLANS, Place, facts, facts_of
+from nnadapter.onnx.preparation.choice import MOST_FORKS, Truths
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.setting import Setting
 from nnadapter.running.bound_step import BoundStep
@@ -86,16 +87,38 @@ def _all_left(old: CompiledFile | str, engine: PlannedEngine) -> Left:
 def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:
     """Add the plans that were kept before to a message, but for those that are there, as long as there is room."""
     there = {_identity(plan) for plan in message.plans}
-    forks = {tuple(fork.truths) for fork in message.forks}
-    for fork in old.message.forks:
-        if tuple(fork.truths) not in forks:
-            message.forks.add().CopyFrom(_carried(fork, old.container, writer))
+    forks = _with_room(old.message, {tuple(fork.truths) for fork in message.forks})
+    for fork in forks:
+        message.forks.add().CopyFrom(_carried(fork, old.container, writer))
+    conditions = {tuple(fork.truths): len(fork.conditions) for fork in message.forks}
     for plan in old.message.plans:
-        if len(message.plans) < MOST_PLANS and _identity(plan) not in there:
+        is_new = _identity(plan) not in there and _is_led_to(plan, conditions)
+        if len(message.plans) < MOST_PLANS and is_new:
             with suppress(CompiledModelError):  # what it refers to is gone
                 carried = _carried(plan, old.container, writer)
                 message.plans.add().CopyFrom(carried)
                 _add_devices(old.message, carried, message)
+
+
+def _with_room(old: Message, there: set[Truths]) -> list[Message]:
+    """The forks that are carried, as long as there is room: those that lead to plans first."""
+    led_to = [tuple(plan.truths) for plan in old.plans]
+
+    def leads_nowhere(fork: Message) -> bool:
+        before = tuple(fork.truths)
+        return not any(truths[: len(before)] == before and truths != before for truths in led_to)
+
+    # One before another stays so, and leads where that does: no fork is carried without those that lead to it.
+    forks = sorted((fork for fork in old.forks if tuple(fork.truths) not in there), key=leads_nowhere)
+    return forks[: max(MOST_FORKS - len(there), 0)]
+
+
+def _is_led_to(plan: Message, conditions: Mapping[Truths, int]) -> bool:
+    """Whether forks, by how many conditions they have, lead to a plan."""
+    truths, before = tuple(plan.truths), 0
+    while before < len(truths) and truths[:before] in conditions:
+        before += conditions[truths[:before]]
+    return before == len(truths)
 
 
 def _carried(message: Message, old: Container, writer: LinkingWriter) -> Message:
