@@ -106,6 +106,23 @@ def test_more_choices_than_may_be_are_one_plan_of_the_model_that_was_given(tmp_p
             check(loaded, model, {"x0": numbers(2), **flags})
 
 
+def test_one_condition_on_several_levels_is_one_choice(tmp_path):
+    body = "r = Exp(x)"
+    for at in range(4):
+        body = f"""r = If({"n" if at % 2 else "c"}) <
+            then_branch = t{at} () => (float[N, 3] r) {{ {body} }},
+            else_branch = e{at} () => (float[N, 3] r) {{ {body.replace("Exp", "Neg")} }}
+        >"""
+    body = body.replace("r = If", "y = If", 1)
+    model = parse(f"{HEAD} g (float[N, 3] x, bool c) => (float[N, 3] y) {{ n = Not(c) {body} }}")
+    report = nna.compile(model, tmp_path / "f", devices=["fake_npu"])
+    assert report.coverage.nodes == 1
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        assert sorted(list(plan.truths) for plan in loaded._engine._file.message.plans) == [[False], [True]]
+        for value in (True, False):
+            assert check(loaded, model, {"x": rows(2), "c": np.array(value)}) == {"fake_npu"}
+
+
 def _other_truths(message):
     del message.plans[0].truths[:]
     message.plans[0].truths.extend((True, False, True))

@@ -20,6 +20,8 @@ class Taken(NamedTuple):
     holds: bool
     nodes: tuple[str, ...]
     """The `If` nodes in whose place the branch stands."""
+    key: bytes = b""
+    """Tells how the condition is computed: the same, whatever model of a choice computes it."""
 
     @property
     def text(self) -> str:
