@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nnadapter.compiled_models.forks import fork_of
+from nnadapter.compiled_models.forks import choice_in_words, fork_of
 from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import InvalidInputError
@@ -14,10 +14,11 @@ from nnadapter.running.chosen import array_for, measured
 
 
 def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
-    """Return the first plan of a compiled file that is for what inputs choose; without values, the first one.
+    """Return the first plan of a compiled file that serves what inputs choose; without values, the first one.
 
     Raises:
-        InvalidInputError: contents of inputs do not fit, or those that choose are not all there.
+        InvalidInputError: contents of inputs do not fit, those that choose are not all there, or the file has no plan
+            for what they choose.
     """
     plans, declared = file.message.plans, file.signature.by_name
     feed: dict[str, Array] = {name: array_for(name, value, declared) for name, value in values.items()}
@@ -28,4 +29,8 @@ def plan_of_file(file: CompiledFile, values: Mapping[str, Any]) -> Message:
     if lost:
         raise InvalidInputError(f"input {lost[0]!r} chooses as well; give it, too", name=lost[0])
     truths = fork.chosen({**measured(file.shapes(plans[0])), **feed})
-    return next((plan for plan in plans if tuple(plan.truths) == truths), plans[0])
+    for wanted in (truths, ()):  # as runs do
+        plan = next((plan for plan in plans if tuple(plan.truths) == wanted), None)
+        if plan is not None:
+            return plan
+    raise InvalidInputError(f"the compiled model has no plan where {choice_in_words(file, truths)}")

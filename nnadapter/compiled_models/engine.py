@@ -144,16 +144,20 @@ class CompiledEngine(PlansEngine[FilePlan]):
 
     def _take(self, use: object, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Taken[FilePlan]:
         """See `PlansEngine._take`: of what the feed chooses, else of what may be run whatever it chooses."""
-        taken = (
-            self._taken(use, shapes, self._fork.chosen(feed)) if self._fork is not None and feed is not None else None
-        )
-        taken = taken or self._taken(use, shapes, ())
+        truths = self._fork.chosen(feed) if self._fork is not None and feed is not None else ()
+        taken = self._taken(use, shapes, truths)
+        if taken is None and truths and self._may_be_any(truths, shapes):
+            taken = self._taken(use, shapes, ())
         if taken is not None:
             return taken
         if self._file.whole is None:
             raise self._unknown(shapes)
         whole = self._file.whole
         return (*self._plans.take(use, "whole", lambda: self._loader.load(whole)), None)
+
+    def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
+        """Whether a choice that has no plan is run by one that may be run whatever is chosen."""
+        return True
 
     def _taken(self, use: object, shapes: InputShapes, truths: Truths) -> Taken[FilePlan] | None:
         """The plan of a choice for these shapes; None where the file has none."""

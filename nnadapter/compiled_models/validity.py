@@ -15,7 +15,7 @@ from nnadapter.compiled_models.parts import IR, LARGEST_RANK, MOST_SIZES, ONNX, 
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.selection import CPU
 from nnadapter.files.container.reading import Container
-from nnadapter.onnx.preparation.choice import MOST_DECIDING
+from nnadapter.onnx.preparation.choice import MOST_DECIDING, MOST_FORKS
 from partition.dtypes import ITEMSIZE_OF_DTYPE
 
 Rule = Callable[[Message, Container], Iterator[str]]
@@ -162,7 +162,7 @@ def _fork(fork: Message, container: Container) -> Iterator[str]:
     if fork.HasField("model") and fork.model.form != ModelForm.ONNX.value:
         yield "what computes the conditions of a choice is not ONNX"
     if not fork.HasField("model"):
-        yield from _known(fork.inputs, (row.name for row in fork.conditions), "inputs choose by")
+        yield from _known(set(fork.inputs), (row.name for row in fork.conditions), "inputs choose by")
     yield from _once((*fork.inputs,), "inputs that choose")
 
 
@@ -201,6 +201,9 @@ def _plans(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
 
 def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
     """Inputs that choose are few numbers, and every plan is of something that may be chosen."""
+    if len(model.forks) > MOST_FORKS:
+        yield f"inputs choose at {len(model.forks)} places, expected at most {MOST_FORKS}"
+        return
     forks = {tuple(fork.truths): fork for fork in model.forks}
     yield from _once(map(repr, (tuple(fork.truths) for fork in model.forks)), "choices of inputs")
     for fork in model.forks:

@@ -21,11 +21,13 @@ from nnadapter.errors import (
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.process.forking import new_lock
+from nnadapter.running.by_plans import InputShapes, Left
 from nnadapter.running.outputs import Kept
 from nnadapter.running.provenance import Provenance
 from nnadapter.traces.trace import SILENT
 
 if TYPE_CHECKING:
+    from nnadapter.onnx.preparation.choice import Truths
     from nnadapter.running.control import RunControl
     from nnadapter.running.observed import KeptReport, Observed
     from nnadapter.running.planned import PlannedEngine
@@ -45,6 +47,7 @@ class KeptEngine(CompiledEngine):
     Args:
         file: with the plans.
         devices: names of the session's.
+        left: choices that gained nothing: the plans of no choice are for them, and for no others.
         options: of the session.
         begin: makes what goes on with the model itself.
 
@@ -53,8 +56,14 @@ class KeptEngine(CompiledEngine):
     """
 
     def __init__(
-        self, file: CompiledFile, devices: Sequence[str], options: Options, begin: Callable[[str], PlannedEngine]
+        self,
+        file: CompiledFile,
+        devices: Sequence[str],
+        left: Left,
+        options: Options,
+        begin: Callable[[str], PlannedEngine],
     ) -> None:
+        self._left = left
         self._begin, self._beginning = begin, new_lock()
         self._planned: PlannedEngine | None = None
         self._begun = self._closed = False
@@ -110,6 +119,11 @@ class KeptEngine(CompiledEngine):
             super().close()
         if self._planned is not None:
             self._planned.close()
+
+    def _may_be_any(self, truths: Truths, shapes: InputShapes) -> bool:
+        """See `CompiledEngine._may_be_any`: a choice that nobody made yet is to be planned."""
+        left = self._left.get(truths, frozenset())
+        return left is None or shapes in left
 
     def _unknown(self, shapes: Sequence[tuple[int, ...] | None]) -> InvalidInputError:
         return _NotKeptError("no plan that was kept is for these shapes")

@@ -15,7 +15,7 @@ from nnadapter.drivers.registry import require_driver
 from nnadapter.drivers.selection import HOSTS, DeviceRequest, Isolate, Selected, named_requests, select_one
 from nnadapter.errors import InvalidOptionError, ModelFileError, NNAdapterError, describe
 from nnadapter.kept_plans.engine import KeptEngine
-from nnadapter.kept_plans.place import Place, devices_of
+from nnadapter.kept_plans.place import Place, facts_of
 from nnadapter.kept_plans.settings import key_of
 from nnadapter.kept_plans.sources import Source, UnkeyedError, begun_source, source_of
 from nnadapter.kernels.registered import registered_kernels
@@ -45,8 +45,8 @@ class Keeping:
         if isinstance(opened, str):
             return opened
         try:
-            devices = devices_of(opened.container)
-            return KeptEngine(opened, devices, self.options, self._begin), devices
+            devices, left = facts_of(opened.container)
+            return KeptEngine(opened, devices, left, self.options, self._begin), devices
         except NNAdapterError as error:
             return f"one was kept, and cannot be used: {describe(error)}"
 

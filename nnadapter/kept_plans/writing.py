@@ -6,7 +6,7 @@ A plan is not kept where something went otherwise than planned: a device failed 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from nnadapter.caching.entry import Entry
@@ -20,10 +20,12 @@ from nnadapter.errors import CompiledModelError
 from nnadapter.files.container.reading import Container
 from nnadapter.files.container.writing import ContainerWriter
 from nnadapter.kept_plans.links import LinkedContainer, LinkingWriter
-from nnadapter.kept_plans.place import FACTS, MOST_PLANS, Place, facts
+from nnadapter.kept_plans.place import FACTS, MOST_PLANS, Place, facts, facts_of
+from nnadapter.onnx.preparation.choice import MOST_FORKS, Truths
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.setting import Setting
 from nnadapter.running.bound_step import BoundStep
+from nnadapter.running.by_plans import Left
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.planned import PlannedEngine
 from nnadapter.running.traced_programs import driver_program
@@ -31,6 +33,8 @@ from nnadapter.running.traced_programs import driver_program
 Plans = Sequence[tuple[Compiled, Bounds | None]]
 _PARTS = {"Contents": ("part",), "Segment": ("part",), "Program": ("part",), "Plan": ("report",)}
 """Fields of messages that are positions of parts."""
+_MOST_LEFT = 64
+"""Choices that gained nothing, and shapes of each, that are carried on."""
 
 
 def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Setting) -> str:
@@ -49,7 +53,8 @@ def write_plans(place: Place, plans: Plans, engine: PlannedEngine, setting: Sett
 
     def fill(writer: ContainerWriter) -> None:
         linking = LinkingWriter(writer)
-        linking.add(FACTS, facts([device.name for device in setting.devices if not device.is_spare]))
+        devices = [device.name for device in setting.devices if not device.is_spare]
+        linking.add(FACTS, facts(devices, _all_left(before, engine)))
         target = Target(linking, lambda bound: _kept(place, bound, setting, linking), stands_alone=False)
         message = message_of(plans, engine, setting, target)
         if isinstance(before, CompiledFile):
@@ -68,19 +73,52 @@ def _kept(place: Place, bound: BoundStep, setting: Setting, writer: LinkingWrite
     return writer.link(PROGRAM, key.name, entry) if key is not None and isinstance(entry, Entry) else None
 
 
+def _all_left(old: CompiledFile | str, engine: PlannedEngine) -> Left:
+    """The choices that gained nothing, in an engine and before it."""
+    left = dict(engine.left)
+    before = facts_of(old.container)[1] if isinstance(old, CompiledFile) else {}
+    for truths, shapes in before.items():
+        now = left.get(truths, frozenset())
+        if len(left) < _MOST_LEFT or truths in left:
+            left[truths] = None if shapes is None or now is None else frozenset([*now, *shapes][:_MOST_LEFT])
+    return left
+
+
 def _carry(old: CompiledFile, message: Message, writer: LinkingWriter) -> None:
     """Add the plans that were kept before to a message, but for those that are there, as long as there is room."""
     there = {_identity(plan) for plan in message.plans}
-    forks = {tuple(fork.truths) for fork in message.forks}
-    for fork in old.message.forks:
-        if tuple(fork.truths) not in forks:
-            message.forks.add().CopyFrom(_carried(fork, old.container, writer))
+    forks = _with_room(old.message, {tuple(fork.truths) for fork in message.forks})
+    for fork in forks:
+        message.forks.add().CopyFrom(_carried(fork, old.container, writer))
+    conditions = {tuple(fork.truths): len(fork.conditions) for fork in message.forks}
     for plan in old.message.plans:
-        if len(message.plans) < MOST_PLANS and _identity(plan) not in there:
+        is_new = _identity(plan) not in there and _is_led_to(plan, conditions)
+        if len(message.plans) < MOST_PLANS and is_new:
             with suppress(CompiledModelError):  # what it refers to is gone
                 carried = _carried(plan, old.container, writer)
                 message.plans.add().CopyFrom(carried)
                 _add_devices(old.message, carried, message)
+
+
+def _with_room(old: Message, there: set[Truths]) -> list[Message]:
+    """The forks that are carried, as long as there is room: those that lead to plans first."""
+    led_to = [tuple(plan.truths) for plan in old.plans]
+
+    def leads_nowhere(fork: Message) -> bool:
+        before = tuple(fork.truths)
+        return not any(truths[: len(before)] == before and truths != before for truths in led_to)
+
+    # One before another stays so, and leads where that does: no fork is carried without those that lead to it.
+    forks = sorted((fork for fork in old.forks if tuple(fork.truths) not in there), key=leads_nowhere)
+    return forks[: max(MOST_FORKS - len(there), 0)]
+
+
+def _is_led_to(plan: Message, conditions: Mapping[Truths, int]) -> bool:
+    """Whether forks, by how many conditions they have, lead to a plan."""
+    truths, before = tuple(plan.truths), 0
+    while before < len(truths) and truths[:before] in conditions:
+        before += conditions[truths[:before]]
+    return before == len(truths)
 
 
 def _carried(message: Message, old: Container, writer: LinkingWriter) -> Message:

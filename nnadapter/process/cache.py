@@ -116,6 +116,11 @@ class Cache(Generic[Key, Value]):
         with self._lock:
             return tuple(self._kept.values())
 
+    def keys(self) -> tuple[Key, ...]:
+        """What is kept, by key, the one used longest ago first."""
+        with self._lock:
+            return tuple(self._kept)
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:

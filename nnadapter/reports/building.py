@@ -10,6 +10,7 @@ from operator import eq
 from nnadapter.costs.weights import weight_bytes
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
+from nnadapter.onnx.preparation.choice import Taken
 from nnadapter.options import fallback_text
 from nnadapter.plan_files.values import LostEntry
 from nnadapter.planning.pricing import PlanPrice
@@ -100,9 +101,13 @@ def report_of(observed: Observed) -> PartitionReport:
         borders=border_facts(partitioning),
         transfers=transfer_facts(observed.transfers),
         **incident_facts(observed.incidents),
-        choice=tuple(ChoiceFacts(**taken._asdict()) for taken in partitioning.model.prepared.choice),
+        choice=tuple(map(_choice_facts, partitioning.model.prepared.choice)),
         machine=machine(),
     )
+
+
+def _choice_facts(taken: Taken) -> ChoiceFacts:
+    return ChoiceFacts(condition=taken.condition, holds=taken.holds, nodes=taken.nodes)
 
 
 def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[NodeFacts, ...]:

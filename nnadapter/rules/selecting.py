@@ -33,12 +33,16 @@ class Selector:
         domain, op_type = rule.domain_and_op_type
         if op_type is not None and not self._by_op_type.get((domain, op_type)):
             known = [name for of_domain, name in self._by_op_type if of_domain == domain]
-            return f"the model has no op type {rule.op_type!r}; {close_names(op_type, known)}"
+            chosen = "; rules find nodes of a chosen branch by the name of their 'If'"
+            others = chosen if op_type == "If" else ""
+            return f"the model has no op type {rule.op_type!r}; {close_names(op_type, known)}{others}"
         for tensor in (name for names in rule.region or () for name in names):
             if tensor not in self._tensors:
                 return f"the model has no tensor {tensor!r}"
         if rule.name is not None and not self._named(rule.name):
-            return f"no node's name matches {rule.name!r}"
+            whole = next(filter(rule.name.startswith, self._before_branches), "")[:-1]
+            why = f"; {whole!r} runs as one, so that its branches have no nodes of their own" if whole else ""
+            return f"no node's name matches {rule.name!r}{why}"
         if rule.region is not None and not self._between(*rule.region):
             return "no path leads from one end of the region to the other"
         return "no node matches everything that the rule gives"
@@ -72,6 +76,11 @@ class Selector:
             for name in dict.fromkeys((node.name, *node.origins)):
                 positions_by_name[name].append(position)
         return {name: tuple(positions) for name, positions in positions_by_name.items()}
+
+    @cached_property
+    def _before_branches(self) -> tuple[str, ...]:
+        """What the names of nodes in branches begin with, of each `If` whose branch was not chosen before."""
+        return tuple(f"{node.name}/" for node in self._own.nodes if node.op_type == "If" and not node.domain)
 
     def _named(self, pattern: str) -> frozenset[int]:
         """A node of exactly that name comes before what the pattern may mean: names may hold brackets."""

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
 """Per input its shape; None for what has none."""
+Left = Mapping[tuple[bool, ...], frozenset[InputShapes] | None]
+"""Choices that the model as it was given serves, by which conditions hold, and at which shapes; None at any."""
 Held = TypeVar("Held", bound="RunnablePlan")
 Taken = tuple[Lease[Held], Held, Sequence[Any] | None]
 """A plan, and what its programs are told of sizes."""

@@ -16,12 +16,12 @@ from itertools import count, islice, product
 from typing import Any
 
 from nnadapter.errors import CompilationError, InvalidModelError, NNAdapterError
-from nnadapter.onnx.preparation.choice import Choice, Truths, in_words, truths_of
+from nnadapter.onnx.preparation.choice import MOST_FORKS, Choice, Truths, in_words, truths_of
 from nnadapter.onnx.preparation.decisions import Decision, decided, decision_of
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.cache import Cache
-from nnadapter.running.by_plans import InputShapes, Taken
+from nnadapter.running.by_plans import InputShapes, Left, Taken
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.deciding import Fork
 from nnadapter.running.model_plans import ModelPlans, SessionPlans
@@ -30,8 +30,6 @@ MOST_CHOICES = 8
 """Of a session that have plans of their own."""
 MOST_AHEAD = 4
 """Choices that are planned before a run makes them, where somebody asks for plans ahead."""
-_MOST_FORKS = 32
-"""Models that are looked at for that."""
 _MOST_LEFT = 256
 """Sets of shapes of which it is remembered that the model as it was given serves them."""
 _MOST_IN_VAIN = 4
@@ -99,7 +97,8 @@ class Choices:
         self._own, self._session, self._plans = Chosen(own), session, session.plans
         self._made: dict[Choice, Chosen] = {}
         self._decisions: dict[Truths, Decision] = {}
-        self._forks, self._numbers = count(1), count(1)
+        self._contradicted: list[Truths] = []
+        self._forks, self._numbers = count(2), count(1)  # the first is here
         self.note = ""
         """What is said of choices that are too many; empty where they are not."""
         self._fork = self._fork_of(decision)
@@ -135,6 +134,15 @@ class Choices:
     def decisions(self) -> Mapping[Truths, Decision]:
         """What inputs decide, behind what was decided before."""
         return dict(self._decisions)
+
+    @property
+    def left(self) -> Left:
+        """The choices that the model as it was given serves, since they gain nothing or contradict themselves."""
+        left: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
+        for choice, chosen in list(self._made.items()):
+            if chosen.is_given_up or len(chosen.left):
+                left[truths_of(choice)] = None if chosen.is_given_up else frozenset(chosen.left.keys())
+        return left
 
     @property
     def made(self) -> Sequence[ModelPlans]:
@@ -196,11 +204,12 @@ class Choices:
         return Fork(decision.conditions, lambda truths: self._behind(decision, truths), lambda error: self._own)
 
     def _behind(self, decision: Decision, truths: Truths) -> Fork[Chosen] | Chosen:
-        if len(self._made) >= MOST_CHOICES or next(self._forks) > _MOST_FORKS:
+        if len(self._made) >= MOST_CHOICES or next(self._forks) > MOST_FORKS:
             return self._own
         try:
             prepared = decided(decision, truths)
         except InvalidModelError:
+            self._contradicted.append((*truths_of(decision.prepared.choice), *truths))
             return self._own
         further = decision_of(prepared)
         if further is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.sessions import SessionExecution
 
 _MOST_REMEMBERED = 256
-"""Contents of deciding inputs of which it is remembered what they chose."""
+"""Contents of deciding inputs of which it is remembered what they chose, and what conditions choose."""
 Chosen = TypeVar("Chosen")
 
 
@@ -30,7 +30,8 @@ class Fork(Generic[Chosen]):
 
     Args:
         conditions: that decide.
-        make: what comes where the conditions are so: another fork, or what is chosen; asked once for each.
+        make: what comes where the conditions are so: one of few other forks, or what is chosen; asked once for each of
+            the first 256, and again where others come back, which is to cost little and give the same.
         otherwise: what is chosen where they cannot be told, because of an error.
     """
 
@@ -63,9 +64,12 @@ class Fork(Generic[Chosen]):
     def behind(self, truths: Truths) -> Fork[Chosen] | Chosen:
         """What comes where the conditions are so."""
         with self._making:
-            if truths not in self._behind:
-                self._behind[truths] = self._make(truths)
-            return self._behind[truths]
+            behind = self._behind.get(truths)
+            if behind is None:
+                behind = self._make(truths)
+                if isinstance(behind, Fork) or len(self._behind) < _MOST_REMEMBERED:
+                    self._behind[truths] = behind
+            return behind
 
     def _key(self, feed: Mapping[str, Any]) -> object:
         """What decides, as a key."""
@@ -80,7 +84,7 @@ class Fork(Generic[Chosen]):
         return self.behind(truths)
 
     def _truths(self, feed: Mapping[str, Any]) -> Truths:
-        values = {name: on_host(feed[name]) for name in self._inputs}
+        values = {name: _native(feed[name]) for name in self._inputs}
         if self._conditions.contents:
             sizes = [np.array(feed[name].shape, np.int64) for name in self._shapes]
             execution = self._loaded()
@@ -101,6 +105,11 @@ class Fork(Generic[Chosen]):
 
 
 def _bytes_of(value: Any) -> bytes:
-    array = on_host(value)
-    contents: bytes = (array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))).tobytes()
+    contents: bytes = _native(value).tobytes()
     return contents
+
+
+def _native(value: Any) -> Any:
+    """An array in the byte order of this machine: ONNX Runtime takes any other for this one."""
+    array = on_host(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -17,7 +17,7 @@ from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.planner import prepare_for
 from nnadapter.planning.setting import Setting
-from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
+from nnadapter.running.by_plans import InputShapes, Left, PlansEngine, Taken
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.incidents import Incidents
@@ -162,6 +162,11 @@ class PlannedEngine(PlansEngine[Compiled]):
     def decisions(self) -> Mapping[Truths, Decision]:
         """What inputs decide of the model, behind what they decided before."""
         return {} if self._choices is None else self._choices.decisions
+
+    @property
+    def left(self) -> Left:
+        """See `Choices.left`."""
+        return {} if self._choices is None else self._choices.left
 
     @property
     def choice_note(self) -> str:

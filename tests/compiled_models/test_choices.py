@@ -12,6 +12,7 @@ import nnadapter as nna
 from benchmarks.language_model import Sizes, first_feed
 from benchmarks.merged_decoder import CHOOSES, merged_decoder
 from nnadapter.errors import CompiledModelError, InvalidInputError, NNAdapterError
+from nnadapter.onnx.preparation.choice import MOST_FORKS
 from nnadapter.running.choices import MOST_AHEAD
 from tests.compiled_models.files import changed
 from tests.compiled_models.test_open_files import ALONE
@@ -105,6 +106,23 @@ def test_more_choices_than_may_be_are_one_plan_of_the_model_that_was_given(tmp_p
             check(loaded, model, {"x0": numbers(2), **flags})
 
 
+def test_one_condition_on_several_levels_is_one_choice(tmp_path):
+    body = "r = Exp(x)"
+    for at in range(4):
+        body = f"""r = If({"n" if at % 2 else "c"}) <
+            then_branch = t{at} () => (float[N, 3] r) {{ {body} }},
+            else_branch = e{at} () => (float[N, 3] r) {{ {body.replace("Exp", "Neg")} }}
+        >"""
+    body = body.replace("r = If", "y = If", 1)
+    model = parse(f"{HEAD} g (float[N, 3] x, bool c) => (float[N, 3] y) {{ n = Not(c) {body} }}")
+    report = nna.compile(model, tmp_path / "f", devices=["fake_npu"])
+    assert report.coverage.nodes == 1
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        assert sorted(list(plan.truths) for plan in loaded._engine._file.message.plans) == [[False], [True]]
+        for value in (True, False):
+            assert check(loaded, model, {"x": rows(2), "c": np.array(value)}) == {"fake_npu"}
+
+
 def _other_truths(message):
     del message.plans[0].truths[:]
     message.plans[0].truths.extend((True, False, True))
@@ -152,6 +170,26 @@ def test_what_contradicts_itself_is_refused(tmp_path, change):
     changed(tmp_path / "f", change)
     with pytest.raises(CompiledModelError), nna.InferenceSession(tmp_path / "f"):
         pass
+
+
+@pytest.mark.parametrize("count", [MOST_FORKS, MOST_FORKS + 1])
+def test_forks_are_bounded(tmp_path, count):
+    def change(message):
+        (plan,) = (plan for plan in message.plans if list(plan.truths) == [True])
+        plan.truths.extend([True] * (count - 2))
+        for depth in range(1, count - 1):
+            message.forks.add().CopyFrom(message.forks[0])
+            message.forks[-1].truths.extend([True] * depth)
+
+    nna.compile(parse(RATE), tmp_path / "f", devices=["fake_npu"], input_shapes={"x": (2, 3), "rate": ()})
+    changed(tmp_path / "f", change)
+    if count > MOST_FORKS:
+        with pytest.raises(CompiledModelError, match=f"expected at most {MOST_FORKS}"):
+            nna.InferenceSession(tmp_path / "f")
+    else:
+        with nna.InferenceSession(tmp_path / "f") as loaded:
+            for feed in FEEDS[RATE]:
+                check(loaded, parse(RATE), feed)
 
 
 def test_a_condition_that_nothing_computes_is_an_error(tmp_path):

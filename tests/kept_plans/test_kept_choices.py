@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.kept_plans import writing
 from nnadapter.kept_plans.engine import KeptEngine
-from tests.models import parse
-from tests.running.test_choices import BEHIND, FEEDS, FLAG, RATE, SHARED, check
+from tests.models import HEAD, parse
+from tests.running.test_choices import BEHIND, FEEDS, FLAG, RATE, SHARED, check, rows, truth
+
+IN_VAIN = f"""{HEAD} g (float[N, 3] x, bool c, int64 times) => (float[N, 3] y) {{
+    y = If(c) <
+        then_branch = t () => (float[N, 3] p) {{
+            on = Constant<value = bool {{1}}>()
+            p = Loop(times, on, x) <body = b (int64 i, bool go, float[N, 3] s) => (bool goes, float[N, 3] r) {{
+                goes = Identity(go)
+                r = Tanh(s)
+            }}>
+        }},
+        else_branch = e () => (float[N, 3] q) {{ q = Neg(x) }}
+    >
+}}"""
+"""No device gains anything where c is true."""
 
 
 @pytest.mark.parametrize("text", [FLAG, RATE, SHARED, BEHIND], ids=["flag", "rate", "shared", "behind"])
@@ -20,3 +36,48 @@ def test_each_choice_is_kept(tmp_path, text):
                 assert check(session, model, feed) == {"fake_npu"}
             if turn > 1:
                 assert session._engine._planned is None  # all that the two before made is there
+
+
+def test_what_is_carried_on_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "MOST_FORKS", 2)
+    text = f"""{HEAD} g (float[N, 3] x, bool c, bool d) => (float[N, 3] y) {{
+        y = If(c) <
+            then_branch = t () => (float[N, 3] p) {{ p = If(d) <
+                then_branch = tt () => (float[N, 3] r) {{ r = Neg(x) }},
+                else_branch = te () => (float[N, 3] s) {{ s = Exp(x) }}
+            > }},
+            else_branch = e () => (float[N, 3] q) {{ q = If(d) <
+                then_branch = et () => (float[N, 3] u) {{ u = Tanh(x) }},
+                else_branch = ee () => (float[N, 3] v) {{ v = Sin(x) }}
+            > }}
+        >
+    }}"""
+    model, options = parse(text), nna.Options(cache_dir=tmp_path / "kept", fallback="allow")
+    for value, is_kept in ((True, False), (True, True), (False, False), (False, True), (True, False), (True, True)):
+        with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
+            assert check(session, model, {"x": rows(2), "c": truth(value), "d": truth(True)}) == {"fake_npu"}
+            assert (getattr(session._engine, "_planned", session._engine) is None) is is_kept
+            if is_kept:
+                assert len(session._engine._file.message.forks) <= 2
+
+
+def test_a_choice_that_gained_nothing_says_nothing_of_others(tmp_path):
+    model, options = parse(IN_VAIN), nna.Options(cache_dir=tmp_path / "kept", fallback="allow")
+    in_turn = [
+        ((True, 2), "KeepingEngine", "cpu"),
+        ((True, 2), "KeptEngine", "cpu"),  # which was found to gain nothing, and is not tried again
+        ((False, 2), "goes on", "fake_npu"),
+        ((False, 2), "KeptEngine", "fake_npu"),
+        ((True, 2), "KeptEngine", "cpu"),
+        ((True, 4), "goes on", "cpu"),
+        ((True, 4), "KeptEngine", "cpu"),
+        ((False, 4), "goes on", "fake_npu"),
+        ((True, 2), "KeptEngine", "cpu"),
+    ]
+    for (value, count), engine, device in in_turn:
+        with nna.InferenceSession(model, devices="fake_npu", options=options) as session:
+            found = type(session._engine).__name__
+            feed = {"x": rows(count), "c": truth(value), "times": np.array(2)}
+            for _ in range(2):
+                assert check(session, model, feed) == {device}
+            assert ("goes on" if getattr(session._engine, "_planned", None) else found) == engine

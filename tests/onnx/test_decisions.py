@@ -68,6 +68,42 @@ def test_conditions_that_are_alike_or_opposites_are_one():
     assert (found.conditions.inputs, found.conditions.shapes) == (("k", "c"), ())
 
 
+@pytest.mark.parametrize(("holds", "left"), [(True, ["Exp", "Exp", "Sin"]), (False, ["Sin", "Neg", "Neg"])])
+def test_what_was_decided_is_not_asked_again_inside(holds, left):
+    branches = BRANCHES.replace("p)", "r)").replace("p =", "r =").replace("q)", "s)").replace("q =", "s =")
+    found = decision(
+        f"""a = Equal(k, two) y = If(a) <
+            then_branch = t () => (float[n, 3] p) {{
+                v = If(a) {branches}
+                b = Equal(k, two) n = Not(b)
+                w = If(n) <
+                    then_branch = tt () => (float[n, 3] r) {{ r = Tanh(v) }},
+                    else_branch = te () => (float[n, 3] s) {{ s = If(b) BRANCHES }}
+                >
+                u = Add(w, v) p = Sin(u)
+            }},
+            else_branch = e () => (float[n, 3] q) {{
+                o = Sin(x)
+                v = If(a) {branches}
+                w = If(a) {branches}
+                u = Add(w, v) q = Add(u, o)
+            }}
+        >""",
+        "int64 k",
+    )
+    chosen = decided(found, (holds,))
+    assert decision_of(chosen) is None and in_words(chosen.choice) == f"Equal(k, 2) is {str(holds).lower()}"
+    assert [node.op_type for node in chosen.nodes if node.op_type in ("If", "Exp", "Neg", "Sin", "Tanh")] == left
+
+
+def test_a_long_way_to_a_condition_is_told_by_its_name():
+    chain = " ".join(f"c{at + 1} = Or(c{at}, c{at})" for at in range(200))
+    found = decision(f"{chain} y = If(c200) BRANCHES", "bool c0")
+    assert found.texts == ("c200",)
+    (told_as,) = decision("c1 = Or(c0, c0) c2 = And(c1, c0) y = If(c2) BRANCHES", "bool c0").texts
+    assert told_as == "And(Or(c0, c0), c0)"
+
+
 def test_what_is_computed_of_shapes():
     found = decision(
         """s = Shape<start = 1, end = -1>(c) t = Size(c) u = Shape(x) v = Gather(u, zero)

@@ -11,6 +11,7 @@ import nnadapter as nna
 from nnadapter.errors import InvalidInputError
 from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.reading import report_from
+from tests.compiled_models.files import changed
 from tests.models import parse
 from tests.running.test_choices import FEEDS, FLAG, RATE, SIZES, rows
 
@@ -83,3 +84,19 @@ def test_a_file_tells_of_the_choice_of_its_last_plan(tmp_path):
             assert found.choice_text == session.report().choice_text
     with pytest.raises(InvalidInputError, match="has no input"):
         nna.partition_report(tmp_path / "f", input_values={"d": True})
+
+
+def test_a_file_tells_of_the_plan_that_serves_any_choice_where_one_has_none(tmp_path):
+    text = FLAG.replace("q = Neg(a)", "w = Constant<value = float[2, 3] {1, 2, 3, 4, 5, 6}>() q = Add(a, w)")
+    shapes = {"x": (4, 3), "c": (1,)}
+    nna.compile(parse(text), tmp_path / "f", devices=["fake_npu"], input_shapes=shapes, options=ALLOW)
+    for value, told in ((True, "c is true"), (False, "")):
+        assert nna.partition_report(tmp_path / "f", input_values={"c": value}).choice_text == told
+
+
+def test_a_choice_that_a_file_has_no_plan_for_is_an_error(tmp_path):
+    nna.compile(parse(FLAG), tmp_path / "f", devices=["fake_npu"])
+    changed(tmp_path / "f", lambda message: message.plans.__delitem__(1))
+    assert nna.partition_report(tmp_path / "f", input_values={"c": True}).choice_text == "c is true"
+    with pytest.raises(InvalidInputError, match="no plan where c is false"):
+        nna.partition_report(tmp_path / "f", input_values={"c": False})

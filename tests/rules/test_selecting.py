@@ -58,6 +58,10 @@ def test_selectors(selectors, expected):
         ({"op_type": "Erff"}, "the model has no op type 'Erff'; did you mean 'Erf'?"),
         ({"op_type": "org::Erf"}, "the model has no op type 'org::Erf'; known: none"),
         ({"name": "/d/*"}, "no node's name matches '/d/*'"),
+        (
+            {"name": "/If/*"},
+            "no node's name matches '/If/*'; '/If' runs as one, so that its branches have no nodes of their own",
+        ),
         ({"from_": "x", "to": "q"}, "the model has no tensor 'q'"),
         ({"from_": "d", "to": "a"}, "no path leads from one end of the region to the other"),
         ({"op_type": "Neg", "name": "/a/*"}, "no node matches everything that the rule gives"),
@@ -66,6 +70,14 @@ def test_selectors(selectors, expected):
 def test_why_nothing_is_selected(selectors, said):
     assert chosen(**selectors) == []
     assert Selector(GRAPH).why_nothing(nna.Ban(device="cpu", **selectors)) == said
+
+
+def test_a_branch_that_was_chosen_is_no_if():
+    graph = Graph(NODES[:1], {}, frozenset(), ("x",), ("a",))
+    told = Selector(graph).why_nothing(nna.Ban(device="cpu", op_type="If"))
+    assert told == (
+        "the model has no op type 'If'; known: Erf; rules find nodes of a chosen branch by the name of their 'If'"
+    )
 
 
 def on_paths(graph, first, last):

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.errors import InputTypeError, InvalidInputError, InvalidModelError
+from nnadapter.errors import InvalidModelError
 from nnadapter.running.choices import MOST_CHOICES
 from nnadapter.running.repeating import Repeat
 from tests.models import HEAD, numbers, parse, run_whole
@@ -199,6 +199,7 @@ def test_a_choice_that_gives_devices_nothing_is_none():
                 assert "cpu" in check(session, model, {**feed, "x": rows(count)})
         assert "If" in op_types(session)
         assert not any("is true" in text for text in (session.report().plans.sizes,))
+        assert session._engine.left == {(True,): None, (False,): None}  # at any shapes
 
 
 def test_rules_of_an_if_are_those_of_its_branches():
@@ -231,91 +232,6 @@ def test_a_branch_that_contradicts_itself_is_left_to_the_cpu():
         with pytest.raises(InvalidModelError, match="cannot be reshaped"):
             session.run(None, {"x": rows(2), "c": truth(False, 1)})
         assert check(session, model, {"x": rows(2), "c": truth(True, 1)}) == {"fake_npu"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"""{HEAD} g (float[2, 3] x) => (float[2, 3] y) <float zero = {{0}}> {{
-            s = ReduceSum<keepdims = 0>(x)
-            c = Greater(s, zero)
-            y = If(c) <
-                then_branch = t () => (float[2, 3] p) {{ p = Exp(x) }},
-                else_branch = e () => (float[2, 3] q) {{ q = Neg(x) }}
-            >
-        }}""",
-        f"""{HEAD} g (float[2, 3] x, bool c) => (float[2, 3] y) <int64 times = {{2}}, bool on = {{1}}> {{
-            y = Loop(times, on, x) <body = b (int64 i, bool go, float[2, 3] s) => (bool goes, float[2, 3] r) {{
-                goes = Identity(go)
-                r = If(c) <
-                    then_branch = t () => (float[2, 3] p) {{ p = Exp(s) }},
-                    else_branch = e () => (float[2, 3] q) {{ q = Neg(s) }}
-                >
-            }}>
-        }}""",
-    ],
-    ids=["data", "loop"],
-)
-def test_what_inputs_do_not_choose_stays(text):
-    model = parse(text)
-    feeds = [{"x": sign * np.abs(rows(2)), "c": truth(sign > 0)} for sign in (1, -1)]
-    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
-        for feed in feeds:
-            check(session, model, {name: feed[name] for name in ("x", "c") if name in session._engine.input_names})
-        assert session.report().plans.made == 1
-
-
-def test_an_input_with_contents_of_its_own_chooses():
-    model = parse(FLAG)
-    model.graph.initializer.add(name="c", data_type=9, dims=[1], raw_data=b"\1")
-    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
-        for feed in ({"x": rows(2)}, FEEDS[FLAG][1], {"x": rows(2)}, FEEDS[FLAG][0]):
-            assert check(session, model, feed) == {"fake_npu"}
-
-
-def test_what_chooses_may_be_bound_or_a_list():
-    model = parse(FLAG)
-    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
-        for value in (True, False, True):
-            feed = {"x": rows(2), "c": truth(value, 1)}
-            (expected,) = run_whole(model, feed)
-            np.testing.assert_allclose(session.run(None, {**feed, "c": [value]})[0], expected, rtol=1e-5)
-            for held in (
-                onnxruntime.OrtValue.ortvalue_from_numpy(feed["c"]),
-                nna.DeviceValue.from_numpy(feed["c"], "fake_npu"),
-            ):
-                binding = session.io_binding()
-                binding.bind_cpu_input("x", feed["x"])
-                binding.bind_ortvalue_input("c", held)
-                binding.bind_output("y")
-                session.run_with_iobinding(binding)
-                np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], expected, rtol=1e-5)
-
-
-def test_wrong_feeds_fail_as_ever():
-    with nna.InferenceSession(parse(FLAG), devices="fake_npu", options=ALLOW) as session:
-        good = FEEDS[FLAG][0]
-        session.run(None, good)
-        with pytest.raises(InvalidInputError, match=r"expected \[1\]"):
-            session.run(None, {**good, "c": truth(True, 2)})
-        with pytest.raises(InputTypeError, match="expected bool"):
-            session.run(None, {**good, "c": np.array([1])})
-
-
-def test_a_condition_that_cannot_be_told_fails_as_the_model_that_was_given():
-    text = f"""{HEAD} g (float[N, 3] x, int64 at) => (float[N, 3] y) <bool[2] truths = {{1, 0}}> {{
-        c = Gather(truths, at)
-        y = If(c) <
-            then_branch = t () => (float[N, 3] p) {{ p = Exp(x) }},
-            else_branch = e () => (float[N, 3] q) {{ q = Neg(x) }}
-        >
-    }}"""
-    model = parse(text)
-    with nna.InferenceSession(model, devices="fake_npu", options=ALLOW) as session:
-        for at in (0, 1, 0):
-            assert check(session, model, {"x": rows(2), "at": np.array(at)}) == {"fake_npu"}
-            with pytest.raises(InvalidInputError, match="indices element out of data bounds"):
-                session.run(None, {"x": rows(2), "at": np.array(7)})
 
 
 @pytest.mark.parametrize("text", [FLAG, SHARED, SIZES], ids=["flag", "shared", "sizes"])

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 MOST_DECIDING = 64
 """Elements of an input that decides by its contents: they are looked at in every run."""
+MOST_FORKS = 32
+"""Of one model: where inputs choose, behind what they chose before."""
 THEN, ELSE = "then_branch", "else_branch"
 
 
@@ -18,6 +20,8 @@ class Taken(NamedTuple):
     holds: bool
     nodes: tuple[str, ...]
     """The `If` nodes in whose place the branch stands."""
+    key: bytes = b""
+    """Tells how the condition is computed: the same, whatever model of a choice computes it."""
 
     @property
     def text(self) -> str:

@@ -2,7 +2,8 @@
 
 Such a condition is computed from inputs of few elements, from shapes of inputs, and from constants, by nodes whose
 results are small and the same in every run. Nodes on the outermost level are looked at; a branch in the place of its
-`If` brings those inside it there. The same condition, or its opposite, is one however often it is computed.
+`If` brings those inside it there. The same condition, or its opposite, is one however often it is computed, and on
+however many levels: it is not asked again where it was decided further out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from math import prod
 
 import numpy as np
@@ -45,30 +47,26 @@ class Decision:
     conditions: Conditions
     texts: tuple[str, ...]
     """The conditions as a person reads them."""
+    keys: tuple[bytes, ...]
+    """See `Taken.key`."""
     branches: Mapping[int, tuple[int, bool]]
     """By position of an `If`: the condition that decides, and whether its branch `then` is taken where that holds."""
 
 
 def decision_of(prepared: Prepared) -> Decision | None:
     """Return what inputs decide of a model; None where they decide nothing."""
-    asked = {index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_open(node, prepared)}
-    if not asked:
+    known, asked = _asked(prepared)
+    if known is None or not asked:
         return None
-    known = _Known(prepared)
-    asked = {index: name for index, name in asked.items() if name in known.ids and known.is_single(name)}
-    if not asked:
+    roots: dict[bytes, str] = {}
+    for root, _ in asked.values():
+        roots.setdefault(known.keys[root], root)
+    numbers, names = {key: number for number, key in enumerate(roots)}, list(roots.values())
+    branches = {index: (numbers[known.keys[root]], is_same) for index, (root, is_same) in asked.items()}
+    conditions = known.conditions(names)
+    if conditions is None:
         return None
-    numbers: dict[int, int] = {}
-    roots: list[str] = []
-    branches: dict[int, tuple[int, bool]] = {}
-    for index, name in asked.items():
-        root, is_same = known.plain(name)
-        number = numbers.setdefault(known.ids[root], len(numbers))
-        if number == len(roots):
-            roots.append(root)
-        branches[index] = number, is_same
-    conditions = known.conditions(roots)
-    return Decision(prepared, conditions, tuple(map(known.text, roots)), branches) if conditions is not None else None
+    return Decision(prepared, conditions, known.texts(names), tuple(roots), branches)
 
 
 @paused_collection
@@ -84,10 +82,35 @@ def decided(decision: Decision, truths: Sequence[bool]) -> Prepared:
     for index, (number, _) in decision.branches.items():
         names[number].append(before.nodes[index].name)
     choice: Choice = tuple(
-        Taken(text, bool(holds), tuple(nodes)) for text, holds, nodes in zip(decision.texts, truths, names, strict=True)
+        Taken(text, bool(holds), tuple(nodes), key)
+        for text, holds, nodes, key in zip(decision.texts, truths, names, decision.keys, strict=True)
     )
     taken = with_branches_taken(before, takes_then)
-    return without_known_branches(replace(taken, choice=(*before.choice, *choice)))
+    taken = without_known_branches(replace(taken, choice=(*before.choice, *choice)))
+    while takes_then := _decided_before(taken):
+        taken = without_known_branches(with_branches_taken(taken, takes_then))
+    return taken
+
+
+def _asked(prepared: Prepared) -> tuple[_Known | None, dict[int, tuple[str, bool]]]:
+    """The `If` that inputs decide, by position, each with the value that its condition is or is the opposite of."""
+    asked = {index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_open(node, prepared)}
+    known = _Known(prepared) if asked else None
+    if known is None:
+        return None, {}
+    return known, {
+        index: known.plain(name) for index, name in asked.items() if name in known.keys and known.is_single(name)
+    }
+
+
+def _decided_before(prepared: Prepared) -> dict[int, bool]:
+    """The `If` whose conditions were decided further out, by position, and whether these hold."""
+    known, asked = _asked(prepared)
+    if known is None:
+        return {}
+    truths = {taken.key: taken.holds for taken in prepared.choice}
+    found = {index: (truths.get(known.keys[root]), is_same) for index, (root, is_same) in asked.items()}
+    return {index: holds == is_same for index, (holds, is_same) in found.items() if holds is not None}
 
 
 def _is_open(node: OnnxNode, prepared: Prepared) -> bool:
@@ -107,9 +130,8 @@ class _Known:
     """What is known of a model before its nodes run, but not before there are inputs."""
 
     prepared: Prepared
-    ids: dict[str, int] = field(default_factory=dict)
-    """Numbers of such values; what is computed alike has the same."""
-    _numbers: dict[object, int] = field(default_factory=dict)
+    keys: dict[str, bytes] = field(default_factory=dict)
+    """Of such values; what is computed alike has the same, in every model of the same inputs."""
     _measured: dict[int, str] = field(default_factory=dict)
     """By position of a node that measures an input, that input."""
 
@@ -118,7 +140,7 @@ class _Known:
         prepared = self.prepared
         for name in prepared.graph.inputs:
             if _decides(prepared.graph.value(name)):
-                self._number(name, ("input", name))
+                self._note(name, ("input", name))
         for index, node in enumerate(prepared.nodes):
             measured = _measured_input(node, prepared)
             if measured:
@@ -126,7 +148,7 @@ class _Known:
             elif not all(self._is_there(name) for name in node.inputs if name) or not may_fold(prepared, index):
                 continue
             if all(_is_small(prepared.values.get(name)) for name in node.outputs if name):
-                self._number_outputs(index, node, measured)
+                self._note_outputs(index, node, measured)
 
     def is_single(self, name: str) -> bool:
         """Whether a value is one truth."""
@@ -141,16 +163,21 @@ class _Known:
             node = self.prepared.nodes[index]
             if node.domain or node.op_type not in ("Not", "Identity") or not self.is_single(node.inputs[0]):
                 break
-            if node.inputs[0] not in self.ids:
+            if node.inputs[0] not in self.keys:
                 break
             is_same ^= node.op_type == "Not"
             name = node.inputs[0]
         return name, is_same
 
-    def text(self, name: str) -> str:
-        """How a value is computed, as far as that is short."""
-        text = self._text(name)
-        return text if len(text) <= _LONGEST_TEXT else repr(name)
+    def texts(self, names: Sequence[str]) -> tuple[str, ...]:
+        """How values are computed, as far as that is short."""
+        known: dict[str, str] = {}
+        for index in self._cone(names)[0]:  # in their order: each once, however many read it
+            text = self._text_of(index, known)
+            for name in self.prepared.nodes[index].outputs:
+                known[name] = text if len(text) <= 2 * _LONGEST_TEXT else name
+        texts = {name: self._text(name, known) for name in names}
+        return tuple(text if len(text) <= _LONGEST_TEXT else repr(name) for name, text in texts.items())
 
     def conditions(self, roots: Sequence[str]) -> Conditions | None:
         """How some values are told; None where that takes too much."""
@@ -241,43 +268,42 @@ class _Known:
         rank = len(self.prepared.graph.value(self._measured[index]).shape or ())
         return node.integer("start", 0), node.integer("end", rank)
 
-    def _number_outputs(self, index: int, node: OnnxNode, measured: str) -> None:
+    def _note_outputs(self, index: int, node: OnnxNode, measured: str) -> None:
         proto = self.prepared.model.graph.node[index]
         stated = tuple(sorted(each.SerializeToString(deterministic=True) for each in proto.attribute))
-        read = ("shape of", measured) if measured else tuple(map(self._id, node.inputs))
+        read = ("shape of", measured) if measured else tuple(map(self._key, node.inputs))
         for position, name in enumerate(node.outputs):
             if name:
-                self._number(name, (node.op_type, stated, read, position))
+                self._note(name, (node.op_type, stated, read, position))
 
-    def _number(self, name: str, what: object) -> None:
-        self.ids[name] = self._numbers.setdefault(what, len(self._numbers))
+    def _note(self, name: str, what: object) -> None:
+        self.keys[name] = sha256(repr(what).encode()).digest()
 
-    def _id(self, name: str) -> object:
+    def _key(self, name: str) -> object:
         array = self.prepared.constants.get(name)
         if array is None:
-            return self.ids.get(name, "")
-        return array.dtype.str, array.shape, array.tobytes()
+            return self.keys.get(name, "")
+        return array.dtype.str, array.shape, array.tolist() if array.dtype.hasobject else array.tobytes()
 
     def _is_there(self, name: str) -> bool:
-        return name in self.ids or _is_small_array(self.prepared.constants.get(name))
+        return name in self.keys or _is_small_array(self.prepared.constants.get(name))
 
     def _value(self, name: str) -> Value | None:
         graph = self.prepared.graph
         return graph.value(name) if name in graph.inputs else self.prepared.values.get(name)
 
-    def _text(self, name: str) -> str:
+    def _text(self, name: str, known: Mapping[str, str]) -> str:
         array = self.prepared.constants.get(name)
         if array is not None:
             return str(array.tolist()) if array.size <= MOST_DECIDING else name
-        index = self.prepared.graph.producer.get(name)
-        if index is None:
-            return name
+        return known.get(name, name)
+
+    def _text_of(self, index: int, known: Mapping[str, str]) -> str:
+        """What a node computes, by what is known of what it reads."""
         node = self.prepared.nodes[index]
-        read = [self._measured[index]] if index in self._measured else list(map(self._text, filter(None, node.inputs)))
-        if node.op_type == "Cast" and len(read) == 1:
-            return read[0]
-        text = f"{node.op_type}({', '.join(read)})"
-        return text if len(text) <= 2 * _LONGEST_TEXT else name
+        measured = self._measured.get(index)
+        read = [self._text(name, known) for name in node.inputs if name] if measured is None else [measured]
+        return read[0] if node.op_type == "Cast" and len(read) == 1 else f"{node.op_type}({', '.join(read)})"
 
 
 def _decides(value: Value) -> bool:
