@@ -118,7 +118,7 @@ def _made(value: Value, source: str, shape: tuple[int, ...] | None, generator: n
         return filled(value, number, shape)
     raise InvalidInputError(
         f"input {value.name!r} is given as {source!r}, which is neither a .npy file, a picture "
-        f"({', '.join(PICTURE_SUFFIXES)}), a number nor the word random",
+        f"({', '.join(PICTURE_SUFFIXES)}), a number, true or false, nor the word random",
         name=value.name,
     )
 

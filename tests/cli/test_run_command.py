@@ -139,7 +139,7 @@ def test_a_number_is_all_elements(call):
         ("x=several.npy", "cannot be read as .npy"),
         ("x=absent.npy", "does not exist"),
         ("x=chain.onnx", "neither a .npy file, a picture"),
-        ("x=1.5.6", "a number nor the word random"),
+        ("x=1.5.6", "a number, true or false, nor the word random"),
         ("x=picture.png", "takes no picture"),
         ("q=good.npy", "no input 'q'; its inputs are ['x']"),
         ("x", "write NAME=FILE.npy"),

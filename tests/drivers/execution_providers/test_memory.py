@@ -6,11 +6,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.context import EpContext
 from nnadapter.drivers.execution_providers.memory import EpMemory, taken_over
-from nnadapter.errors import DriverError, InvalidInputError
+from nnadapter.errors import InvalidInputError
+from tests import device_memory
+from tests.device_memory import check_bytes_are_seen_as_other_types, check_freed_memory_is_not_read, taken
 from tests.models import HEAD, numbers, parse, run_whole
 
 PROVIDER = "CPUExecutionProvider"
@@ -18,15 +19,7 @@ TWO = f"{HEAD} g (float[n, 3] x, float[n, 3] z) => (float[n, 3] y, int64[2] s) {
 
 
 def placed(array):
-    memory = EpMemory(PROVIDER, array.nbytes)
-    memory.copy_in(array)
-    return DeviceTensor(memory, array.dtype, array.shape)
-
-
-def taken(tensor):
-    array = np.empty(tensor.shape, tensor.dtype)
-    tensor.memory.copy_out(array)
-    return array
+    return device_memory.placed(EpMemory(PROVIDER, array.nbytes), array)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "float16", "bfloat16", "int4"])
@@ -49,18 +42,12 @@ def test_a_scalar_stays_one_wherever_it_is_put(monkeypatch):
 
 def test_bytes_may_be_seen_as_another_type_and_as_nothing_yet():
     memory = EpMemory(PROVIDER, 8)
-    assert taken(DeviceTensor(memory, np.dtype(np.int32), (2,))).tolist() == [0, 0]
-    memory.copy_in(np.array([1, 2], np.int32))
-    assert taken(DeviceTensor(memory, np.dtype(np.int64), (1,))).tolist() == [1 + (2 << 32)]
+    check_bytes_are_seen_as_other_types(memory)
     assert memory.value(np.dtype(np.int64), (1, 1)).numpy().tolist() == [[1 + (2 << 32)]]
 
 
 def test_memory_that_was_freed_is_not_read():
-    tensor = placed(numbers(4))
-    tensor.memory.free()
-    tensor.memory.free()
-    with pytest.raises(DriverError, match="freed"):
-        taken(tensor)
+    check_freed_memory_is_not_read(placed(numbers(4)))
 
 
 def test_a_program_computes_in_memory_and_from_what_it_made_there():

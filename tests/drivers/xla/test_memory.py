@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DriverError, InvalidInputError
+from tests import device_memory
+from tests.device_memory import check_bytes_are_seen_as_other_types, check_freed_memory_is_not_read, taken
 from tests.drivers.xla.harness import DEVICE, PLACE, context, jax, numbers, relu
 from tests.models import HEAD, parse
 
@@ -16,15 +17,7 @@ STEP = f"{HEAD} g (float[4] x, float[4] old) => (float[4] new) {{ new = Add(x, o
 
 
 def placed(array):
-    memory = open_device(DEVICE).allocate(array.nbytes)
-    memory.copy_in(array)
-    return DeviceTensor(memory, array.dtype, array.shape)
-
-
-def taken(tensor):
-    array = np.empty(tensor.shape, tensor.dtype)
-    tensor.memory.copy_out(array)
-    return array
+    return device_memory.placed(open_device(DEVICE).allocate(array.nbytes), array)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "bfloat16", "int4"])
@@ -38,17 +31,11 @@ def test_what_is_copied_in_comes_out(dtype):
 
 def test_bytes_may_be_seen_as_another_type_and_as_nothing_yet():
     memory = open_device(DEVICE).allocate(8)
-    assert taken(DeviceTensor(memory, np.dtype(np.int32), (2,))).tolist() == [0, 0]
-    memory.copy_in(np.array([1, 2], np.int32))
-    assert taken(DeviceTensor(memory, np.dtype(np.int64), (1,))).tolist() == [1 + (2 << 32)]
+    check_bytes_are_seen_as_other_types(memory)
 
 
 def test_memory_that_was_freed_is_not_read():
-    tensor = placed(numbers(4))
-    tensor.memory.free()
-    tensor.memory.free()
-    with pytest.raises(DriverError, match="freed"):
-        taken(tensor)
+    check_freed_memory_is_not_read(placed(numbers(4)))
 
 
 def test_a_program_computes_in_memory():
