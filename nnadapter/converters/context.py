@@ -212,6 +212,10 @@ class ConversionContext(GraphValues):
         self._made += 1
         return self.builder.add_constant(f"{self._node.outputs[0]}%{self._made}", array, quantization)
 
+    def is_fixed(self, name: str) -> bool:
+        """Whether the value is a constant at all sizes that the model is converted for."""
+        return self.is_constant(name) and not (self._takes_sizes and self._is_traced(name))
+
     def value_of(self, operand: int) -> Array | None:
         """The contents of a constant operand, None for any other."""
         return self.builder.value_of(operand)
@@ -230,7 +234,7 @@ class ConversionContext(GraphValues):
 
     def _add_outer(self, name: str) -> int:
         type_ = self.declared(name)
-        if self.is_constant(name) and not (self._takes_sizes and self._is_traced(name)):
+        if self.is_fixed(name):
             return self.builder.add_constant(name, self.constant(name))
         return self.builder.add_input(name, type_)
 

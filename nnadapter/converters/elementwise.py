@@ -116,7 +116,7 @@ def convert_clip_attributes(context: ConversionContext, node: OnnxNode) -> None:
 @converter("Clip", 11, 12, 13)
 def convert_clip(context: ConversionContext, node: OnnxNode) -> None:
     """Clip with its bounds in optional inputs: CLIP if they are known, MAX and MIN if not. Source: ONNX Clip-13."""
-    bounds = [context.is_constant(name) for name in node.inputs[1:3] if name]
+    bounds = [context.is_fixed(name) for name in node.inputs[1:3] if name]
     limits = [context.optional_constant(node, position) for position in (1, 2)] if all(bounds) else []
     if limits and all(map(_is_exact, limits)):
         low, high = (None if limit is None else float(limit.reshape(-1)[0]) for limit in limits)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from itertools import repeat
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -20,6 +22,8 @@ from nnadapter.ir.size_arithmetic import (
     ceil_of,
     floor_of,
     quotient_of_integers,
+    root_of,
+    rounded_of,
     to_float32,
     to_float64,
     to_integer,
@@ -30,6 +34,9 @@ from nnadapter.onnx.node import OnnxNode
 
 MOST_ELEMENTS = 1024
 """Larger arrays are no shapes: tables, which are taken as they are."""
+_INTEGERS = ("int64", "int32")
+_SMALL_POWERS = range(1, 5)
+_ZERO, _FALSE = np.array(0, object), np.array(False, object)
 
 Inputs = Sequence[SizeArray | None]
 Rule = Callable[[OnnxNode, Inputs, Array], Array | None]
@@ -155,15 +162,77 @@ def _chosen(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
     return np.where(_present(inputs, 0).plain(), _present(inputs, 1).items, _present(inputs, 2).items)
 
 
-def _equal(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
-    first, second = np.broadcast_arrays(_present(inputs, 0).items, _present(inputs, 1).items)
-    return _objects([bool(one == other) for one, other in zip(first.flat, second.flat, strict=True)])
+def _pairwise(function: Callable[[Any, Any], bool]) -> Rule:
+    """A truth of two numbers or truths, which is decided on by who reads it."""
+
+    def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+        return _each(function, _present(inputs, 0).items, _present(inputs, 1).items)
+
+    return rule
 
 
-def _product(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
-    _settle(inputs[1:])
+def _contrary(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
+    return _each(operator.eq, _present(inputs, 0).items, _FALSE)
+
+
+def _negated(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    return _each(operator.sub, _ZERO, _present(inputs, 0).items) if expected.dtype.name in _INTEGERS else None
+
+
+def _magnitude(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    negated = _negated(node, inputs, expected)
+    return None if negated is None else _each(max, _present(inputs, 0).items, negated)
+
+
+def _remainder(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    """Of the sign of the divisor, as Python's. Source: ONNX Mod-13."""
+    if expected.dtype.name not in _INTEGERS or node.integer("fmod", 0):
+        return None
+    return _each(operator.mod, _present(inputs, 0).items, _present(inputs, 1).items)
+
+
+def _power(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    """Powers of whole numbers by small whole numbers, which are products; others are rounded somehow."""
+    base, exponents = _present(inputs, 0), _present(inputs, 1).plain()
+    if base.dtype.kind != "i" or exponents.size != 1 or float(exponents.reshape(-1)[0]) not in _SMALL_POWERS:
+        return None
+    powers = repeat(base.items, int(exponents.reshape(-1)[0]))
+    return np.broadcast_to(reduce(partial(_each, operator.mul), powers), expected.shape)
+
+
+def _clipped(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    """Between bounds, of which the upper one holds where they contradict each other. Source: ONNX Clip-11."""
+    if len(node.inputs) < 2 or expected.dtype.name not in _INTEGERS:  # before version 11 they are attributes
+        return None
+    bounds = zip((max, min), inputs[1:], strict=False)
+    given = [(function, bound.items) for function, bound in bounds if bound is not None]
+    return reduce(lambda made, step: _each(step[0], made, step[1]), given, _present(inputs, 0).items)
+
+
+def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
+    """All elements made one, whole numbers: of others the order counts."""
+
+    def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+        _settle(inputs[1:])
+        if expected.size != 1 or expected.dtype.name not in _INTEGERS:
+            return None
+        return _objects([reduce(partial(computed, function), _present(inputs, 0).items.flat)])
+
+    return rule
+
+
+def _root(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    """Square roots: that of a float32, taken in float64 and rounded, is the nearest float32."""
     source = _present(inputs, 0).items
-    return _objects([math.prod(source.flat)]) if expected.size == 1 else None
+    roots = _each(root_of, source, source)
+    return _each(to_float32, roots, roots) if expected.dtype == np.float32 else roots
+
+
+def _spread(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
+    if _is_table(inputs):
+        return None
+    _settle(inputs[1:])
+    return np.broadcast_to(_present(inputs, 0).items, expected.shape)
 
 
 def _each(function: Callable[[Any, Any], Any], first: Array, second: Array) -> Array:
@@ -184,9 +253,9 @@ def _on_floats(function: Callable[[Any, Any], Any]) -> Rule:
 
 _CASTS: Mapping[tuple[str, str], Callable[[Any, Any], Any]] = MappingProxyType(
     {
-        **{(kind, whole): to_integer for kind in "iuf" for whole in ("int64", "int32")},
-        **{(kind, "float32"): to_float32 for kind in "iuf"},
-        **{(kind, "float64"): to_float64 for kind in "iuf"},
+        **{(kind, whole): to_integer for kind in "biuf" for whole in _INTEGERS},
+        **{(kind, "float32"): to_float32 for kind in "biuf"},
+        **{(kind, "float64"): to_float64 for kind in "biuf"},
     }
 )
 
@@ -198,16 +267,34 @@ _RULES: Mapping[str, Rule] = MappingProxyType(
         "Concat": _joined,
         "Cast": _cast,
         "Where": _chosen,
-        "Equal": _equal,
-        "ReduceProd": _product,
+        "Expand": _spread,
+        "Equal": _pairwise(operator.eq),
+        "Less": _pairwise(operator.lt),
+        "LessOrEqual": _pairwise(operator.le),
+        "Greater": _pairwise(operator.gt),
+        "GreaterOrEqual": _pairwise(operator.ge),
+        "And": _pairwise(min),
+        "Or": _pairwise(max),
+        "Not": _contrary,
+        "ReduceProd": _reduced(operator.mul),
+        "ReduceSum": _reduced(operator.add),
+        "ReduceMax": _reduced(max),
+        "ReduceMin": _reduced(min),
         "Add": _arithmetic(operator.add),
         "Sub": _arithmetic(operator.sub),
         "Mul": _arithmetic(operator.mul),
         "Div": _arithmetic(operator.truediv, quotient_of_integers),
         "Max": _arithmetic(max),
         "Min": _arithmetic(min),
+        "Mod": _remainder,
+        "Neg": _negated,
+        "Abs": _magnitude,
+        "Pow": _power,
+        "Clip": _clipped,
+        "Sqrt": _root,
         "Floor": _on_floats(floor_of),
         "Ceil": _on_floats(ceil_of),
+        "Round": _on_floats(rounded_of),
     }
 )
 """Ops that sizes go through in exported models."""

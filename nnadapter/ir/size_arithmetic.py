@@ -58,6 +58,16 @@ def ceil_of(value: float, _: object) -> float:
     return float(math.ceil(value))
 
 
+def rounded_of(value: float, _: object) -> float:
+    """The nearest whole number, as a float; of two, the even one."""
+    return float(round(value))
+
+
+def root_of(value: float, _: object) -> float:
+    """The square root."""
+    return math.sqrt(value)
+
+
 def _rounded(function: Function) -> Function:
     def rounded(first: float, second: float) -> float:
         with np.errstate(all="ignore"):
@@ -97,6 +107,8 @@ BINARY: Mapping[str, Function] = MappingProxyType(
         "scaled_size": scaled_size,
         "floor_of": floor_of,
         "ceil_of": ceil_of,
+        "rounded_of": rounded_of,
+        "root_of": root_of,
     }
 )  # fmt: skip
 """Functions of two numbers by their names in files."""

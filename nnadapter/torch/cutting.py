@@ -207,4 +207,4 @@ def _shape(node: fx.Node) -> Sequence[Any]:
 
 def _expression(size: Any) -> Any:
     """What a size is computed as, in symbols; two of the same expression are always equal."""
-    return size.node.expr if isinstance(size, torch.SymInt) else size
+    return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat)) else size

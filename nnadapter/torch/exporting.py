@@ -26,10 +26,10 @@ from torch.export.graph_signature import (
     SymIntArgument,
     TensorArgument,
 )
-from torch.onnx._internal.exporter import _core
 from torch.utils import _pytree as pytree
 
 from nnadapter.torch.sources import line_of, short
+from nnadapter.torch_models.exporter import exported
 from nnadapter.torch_models.operators import is_size, registry
 from nnadapter.torch_models.promotion import WrongType, keep_type
 from nnadapter.torch_models.quiet import quiet
@@ -61,13 +61,6 @@ class Origin:
     """`FILE:LINE`; empty where it is not known."""
 
 
-class _Decomposed(ExportedProgram):  # type: ignore[misc]  # it has no types here
-    """A program whose operators all have forms in ONNX: tracing it again would take longer than writing it."""
-
-    def run_decompositions(self, *_: Any, **__: Any) -> ExportedProgram:
-        return self
-
-
 def export(module: fx.GraphModule) -> onnx.ModelProto:
     """Return the ONNX model of a region, with inputs `given.NAME`, outputs `output_0` on, and nodes named for lines.
 
@@ -82,10 +75,7 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
     results = [f"output_{index}" for index in range(len(wanted))]
     try:
         with quiet(), torch._guards.tracing(None):
-            program = _core.export(
-                _program(module), registry=registry(), input_names=names, output_names=results, verbose=False
-            )
-            model: onnx.ModelProto = program.model_proto
+            model = exported(_program(module), registry=registry(), input_names=names, output_names=results)
     except Exception as error:  # whatever the exporter cannot write, PyTorch can run
         raise NotExported(*_blame(error)) from error
     if [value.name for value in model.graph.output] != results:
@@ -129,7 +119,7 @@ def _program(module: fx.GraphModule) -> ExportedProgram:
     )
     takes, gives = pytree.tree_structure((tuple(inputs), {})), pytree.tree_structure(tuple(results))
     call = ModuleCallEntry(fqn="", signature=ModuleCallSignature(inputs=[], outputs=[], in_spec=takes, out_spec=gives))
-    return _Decomposed(module, module.graph, signature, {}, {}, [call], constants={})
+    return ExportedProgram(module, module.graph, signature, {}, {}, [call], constants={})
 
 
 def _argument(node: Any) -> Any:

@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _registration
 
+from nnadapter.torch_models import numbers, recurrence
 from nnadapter.torch_models.decompositions import OWN
+from nnadapter.torch_models.decompositions.resizing import is_whole
 from nnadapter.torch_models.quiet import quiet
-from nnadapter.torch_models.recurrence import register
 from nnadapter.torch_models.views import is_view
 from partition.verdict import Reason, Unsupported
 
@@ -29,6 +30,7 @@ TAKEN_DTYPES = frozenset(
 
 
 _AVERAGES = frozenset((torch.ops.aten.avg_pool2d.default, torch.ops.aten.avg_pool3d.default))
+_SMOOTHED = (torch.ops.aten._upsample_bilinear2d_aa.default, torch.ops.aten._upsample_bicubic2d_aa.default)
 _STATISTICS = frozenset(getattr(torch.ops.aten, name) for name in ("mean", "var", "var_mean", "std", "std_mean"))
 _OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh.default))
 """How constants come into graphs: AOTAutograd deals with these itself, and fails where they are written otherwise."""
@@ -41,7 +43,8 @@ def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
     """The exporter's table from operators of ATen to functions that write ONNX; made once, it takes half a second."""
     with quiet():
         made = _registration.ONNXRegistry.from_torchlib(opset)
-    register(made)
+    recurrence.register(made)
+    numbers.register(made)
     return made
 
 
@@ -71,7 +74,18 @@ def refusal(node: torch.fx.Node) -> Unsupported | None:
 
 def is_size(node: torch.fx.Node) -> bool:
     """Whether the node gives a number, not a tensor: a size, or what is computed of sizes."""
+    return _is_whole(node) or is_real(node)
+
+
+def _is_whole(node: torch.fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (torch.SymInt, int)) and not isinstance(node.meta["val"], bool)
+
+
+def is_real(node: torch.fx.Node) -> bool:
+    """Whether the node gives a real number that is computed of sizes, a quotient of two as a rule."""
+    if node.target not in numbers.ARITHMETIC or not isinstance(node.meta.get("val"), torch.SymFloat):
+        return False
+    return all(map(is_size, node.all_input_nodes))
 
 
 def computes(node: torch.fx.Node) -> bool:
@@ -120,9 +134,17 @@ def _refuse_numbers(node: torch.fx.Node) -> Unsupported | None:
     for each in node.all_input_nodes:
         if "val" not in each.meta:
             return Unsupported(Reason.UNSUPPORTED_TYPE, f"it reads what {each.target} gives, of which no type is known")
-        if isinstance(each.meta.get("val"), (torch.SymFloat, torch.SymBool)):
+        if is_real(each) and _is_real_alone(node):
+            continue
+        if isinstance(each.meta["val"], (torch.SymFloat, torch.SymBool)):
             return Unsupported(Reason.UNSUPPORTED_TYPE, "it reads a number that is known only when it runs")
     return None
+
+
+def _is_real_alone(node: torch.fx.Node) -> bool:
+    """Whether all tensors that the node reads and gives are of one of the data types that numbers are written as."""
+    values = [tensor for each in (*node.all_input_nodes, node) for tensor in _tensors(each.meta["val"])]
+    return {tensor.dtype for tensor in values} in ({torch.float32}, {torch.float64})
 
 
 def _refuse_layout(node: torch.fx.Node) -> Unsupported | None:
@@ -141,7 +163,7 @@ def _refuse_divisor(node: torch.fx.Node) -> Unsupported | None:
 
 def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
     """Return why the exporter's form of an operator is another function; None if it is not."""
-    reasons = (check(node) for check in (_refuse_divisor, _refuse_shifts, _refuse_nothing))
+    reasons = (check(node) for check in (_refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing))
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -168,6 +190,30 @@ def _refuse_nothing(node: torch.fx.Node) -> Unsupported | None:
     return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics of no elements are NaN in PyTorch, and not elsewhere")
 
 
+def _refuse_smoothing(node: torch.fx.Node) -> Unsupported | None:
+    """Sizes changed with antialiasing: the exporter leaves out scales, and corners that are aligned lie elsewhere."""
+    if node.target not in _SMOOTHED:
+        return None
+    _, size, is_aligned, *scales = node.args
+    if is_aligned:
+        return Unsupported(
+            Reason.UNSUPPORTED_OPERATION, "antialiasing with aligned corners is another function in ONNX"
+        )
+    lengths = _tensors(node.args[0].meta["val"])[0].shape[2:]
+    if all(map(_is_kept, scales, size, lengths)):
+        return None
+    return Unsupported(
+        Reason.UNSUPPORTED_OPERATION, "antialiasing by a scale that sizes round is another function in ONNX"
+    )
+
+
+def _is_kept(scale: float | None, size: Any, length: Any) -> bool:
+    """Whether a length times a scale is a size, and not rounded to it."""
+    if scale is None or is_whole(scale):
+        return True
+    return isinstance(size, int) and isinstance(length, int) and length * scale == size
+
+
 def _is_empty(tensor: Any) -> bool:
     return any(isinstance(size, int) and size == 0 for size in tensor.shape)
 
@@ -191,8 +237,8 @@ def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
 
 
 _CHECKS = (
-    _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, _refuse_divisor,
-    _refuse_shifts, _refuse_nothing, _refuse_statistics, _refuse_without_form,
+    _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, written_otherwise,
+    _refuse_statistics, _refuse_without_form,
 )  # fmt: skip
 
 

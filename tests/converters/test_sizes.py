@@ -47,6 +47,25 @@ CASES = {
     "Unsqueeze": ("Unsqueeze", {}, [constant(0)], INT64),
     "Reshape": ("Reshape", {}, [constant(3, 1)], INT64),
     "ReduceProd": ("ReduceProd", {"keepdims": 0}, [], INT64),
+    "ReduceSum": ("ReduceSum", {}, [constant(0)], INT64),
+    "ReduceMax": ("ReduceMax", {"keepdims": 0}, [], INT32),
+    "ReduceMin": ("ReduceMin", {"axes": [0]}, [], INT64),
+    "Mod": ("Mod", {}, [constant(7, -5, 3)], INT64),
+    "Neg": ("Neg", {}, [], INT64),
+    "Abs": ("Abs", {}, [], INT64),
+    "Pow": ("Pow", {}, [constant(2)], INT64),
+    "Pow by a float": ("Pow", {}, [np.array(3, FLOAT)], INT32),
+    "Clip": ("Clip", {}, [np.array(6), np.array(19)], INT64),
+    "Clip between bounds that contradict each other": ("Clip", {}, [np.array(25), np.array(19)], INT64),
+    "Sqrt": ("Sqrt", {}, [], FLOAT),
+    "Sqrt in double": ("Sqrt", {}, [], DOUBLE),
+    "Round": ("Round", {}, [], FLOAT),
+    "Expand": ("Expand", {}, [constant(2, 3)], INT64),
+    "Equal": ("Equal", {}, [constant(7, 3, 5)], INT64),
+    "Less": ("Less", {}, [constant(20)], INT64),
+    "LessOrEqual": ("LessOrEqual", {}, [constant(20, dtype=INT32)], INT32),
+    "Greater": ("Greater", {}, [np.array(17.5, FLOAT)], FLOAT),
+    "GreaterOrEqual": ("GreaterOrEqual", {}, [constant(20)], INT64),
     "Identity": ("Identity", {}, [], INT64),
 }
 
@@ -85,7 +104,58 @@ def test_choices_are_decided_on(second: list[int]) -> None:
     same = OnnxNode("n", "Equal", "", 13, ("a", "b"), ("made",))
     equal = evaluate(same, [sizes, SizeArray.of(constant(5, 1))], np.array([True, False]))
     assert equal is not None
+    assert trace.replay(second) is not None
+    chosen = OnnxNode("m", "Where", "", 13, ("made", "a", "b"), ("chosen",))
+    assert evaluate(chosen, [equal, sizes, SizeArray.of(constant(5, 1))], constant(5, 1)) is not None
     assert (trace.replay(second) is not None) == (second[0] == 5)
+
+
+@pytest.mark.parametrize("op_type", ["And", "Or", "Not"])
+@pytest.mark.parametrize("second", [[3, 9], [9, 3], [9, 9]])
+def test_truths_of_sizes(op_type: str, second: list[int]) -> None:
+    trace = Trace()
+    items = np.empty(2, object)
+    items[:] = [trace.variable(size) for size in (3, 9)]
+    limit, other = constant(5, 8), np.array([True, False])
+    below = OnnxNode("n", "Less", "", 13, ("a", "b"), ("below",))
+    less = evaluate(below, [SizeArray(items, INT64), SizeArray.of(limit)], np.array([True, False]))
+    assert less is not None
+    others = [] if op_type == "Not" else [other]
+    node = OnnxNode("m", op_type, "", 13, ("below", "c")[: 1 + len(others)], ("made",))
+    made = evaluate(node, [less, *map(SizeArray.of, others)], results(op_type, {}, [np.array([True, False]), *others]))
+    known = trace.replay(second)
+    assert made is not None and known is not None
+    expected = results(op_type, {}, [np.array(second) < limit, *others])
+    np.testing.assert_array_equal(made.filled(known), expected, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "other", "dtype"),
+    [
+        ("Pow", {}, constant(5), INT64),
+        ("Pow", {}, np.array(0.5, FLOAT), INT64),
+        ("Pow", {}, np.array(2, FLOAT), FLOAT),
+        ("Mod", {"fmod": 1}, constant(3), INT64),
+        ("Clip", {}, np.array(3, FLOAT), FLOAT),
+    ],
+)
+def test_what_has_no_rule(op_type: str, attributes: dict[str, object], other: Array, dtype: np.dtype) -> None:
+    items = np.empty(1, object)
+    items[:] = [Trace().variable(7)]
+    node = OnnxNode("n", op_type, "", 17, ("a", "b"), ("made",), attributes)
+    expected = results(op_type, attributes, [np.array([7], dtype), other])
+    assert evaluate(node, [SizeArray(items, dtype), SizeArray.of(other)], expected) is None
+
+
+def test_a_bound_that_is_not_there() -> None:
+    trace = Trace()
+    items = np.empty(1, object)
+    items[:] = [trace.variable(7)]
+    node = OnnxNode("n", "Clip", "", 13, ("a", "", "b"), ("made",))
+    made = evaluate(node, [SizeArray(items, INT64), None, SizeArray.of(constant(9))], constant(7))
+    known = trace.replay([12])
+    assert made is not None and known is not None
+    assert made.filled(known).tolist() == [9]
 
 
 def test_what_decides_the_form_of_a_result_is_answered() -> None:

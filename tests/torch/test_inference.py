@@ -82,6 +82,27 @@ def test_sizes_may_be_open_from_the_start():
 
 
 @torch.no_grad()
+def test_pictures_made_larger_are_one_graph_and_one_plan():
+    class Larger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.deep, self.up = nn.Conv2d(3, 4, 3, 2, 1), nn.ConvTranspose2d(4, 3, 2, 2)
+
+        def forward(self, x):
+            up = self.up(torch.relu(self.deep(x)))
+            return nn.functional.interpolate(up, size=x.shape[-2:], mode="bilinear") * (x.shape[2] / 7)
+
+    model = Larger().eval()
+    run = torch.compile(model, backend=nna.torch.nnadapter, options=ON_NPU, dynamic=True)
+    for shape in ((2, 3, 12, 20), (3, 3, 17, 9), (5, 3, 8, 31), (4, 3, 21, 16)):
+        close(run(x := torch.randn(shape)), model(x))
+    (graph,) = nna.torch.report(run).graphs
+    assert graph.delegated == graph.operators
+    (session,) = graph.sessions
+    assert session.plans.made == 2, session.plans.sizes
+
+
+@torch.no_grad()
 @pytest.mark.parametrize("dynamic", [True, None])
 def test_sizes_of_computed_tensors_do_not_cut_a_graph(dynamic):
     class Up(nn.Module):

@@ -21,7 +21,8 @@ _SIZING = frozenset((
     "Shape", "Size", "Gather", "Slice", "Concat", "Squeeze", "Unsqueeze", "Reshape", "Cast", "Add", "Sub", "Mul", "Div",
     "Min", "Max", "Neg", "Floor", "Ceil", "Range", "Expand", "Equal", "Less", "LessOrEqual", "Greater",
     "GreaterOrEqual", "And", "Or", "Not", "Where", "ConstantOfShape", "Identity", "ReduceProd", "Tile", "Transpose",
-    "Trilu",
+    "Trilu", "Clip", "Mod", "Abs", "Sign", "Pow", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "Split", "GatherND",
+    "GatherElements", "ScatterND",
 ))  # fmt: skip
 """Ops that make sizes, and masks and positions of them, in exported models."""
 _REALS = frozenset(("float16", "float32"))

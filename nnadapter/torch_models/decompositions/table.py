@@ -13,6 +13,7 @@ from torch.ops import aten
 from nnadapter.torch_models.decompositions.attention import attention, attention_backward
 from nnadapter.torch_models.decompositions.convolution import convolution_backward
 from nnadapter.torch_models.decompositions.copying import copy
+from nnadapter.torch_models.decompositions.double import OF_DOUBLES
 from nnadapter.torch_models.decompositions.encoding import encoder_layer, multi_head_attention
 from nnadapter.torch_models.decompositions.normalization import (
     batch_norm_functional,
@@ -28,6 +29,7 @@ from nnadapter.torch_models.decompositions.pooling import (
     max_pool_with_indices_backward,
 )
 from nnadapter.torch_models.decompositions.randomness import native_dropout
+from nnadapter.torch_models.decompositions.resizing import NEAREST
 from nnadapter.torch_models.decompositions.rounding import divided, floor_divided, multiplied_and_added, sign
 
 Decomposition = Callable[..., Any]
@@ -42,6 +44,8 @@ The sum of weights, which the gradient of a loss divides by, would be 1; the gra
 
 OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     **_OF_PYTORCH,
+    **OF_DOUBLES,
+    **NEAREST,
     aten.convolution_backward.default: convolution_backward,
     aten.max_pool2d_with_indices_backward.default: max_pool_with_indices_backward,
     aten.max_pool3d_with_indices_backward.default: max_pool_with_indices_backward,

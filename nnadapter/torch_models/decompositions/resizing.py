@@ -1,0 +1,34 @@
+"""Sizes changed by scales that are no whole numbers, which PyTorch multiplies by and ONNX divides by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch._decomp import get_decompositions
+from torch.ops import aten
+
+_NEAREST = (aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsample_nearest3d.vec)
+
+
+def _nearest(
+    written: Callable[..., Tensor],
+    input: Tensor,
+    output_size: Any,
+    scale_factors: Sequence[float] | None,
+) -> Any:
+    """The nearest elements: which these are hangs on a rounding, where a scale or its inverse is no whole number."""
+    if all(is_whole(scale) or is_whole(1 / scale) for scale in scale_factors or ()):
+        return NotImplemented
+    return written(input, output_size, scale_factors)
+
+
+def is_whole(scale: float) -> bool:
+    """Whether a scale is a whole number."""
+    return float(scale).is_integer()
+
+
+NEAREST = {operator: partial(_nearest, written) for operator, written in get_decompositions(_NEAREST).items()}
+"""Source: `aten::upsample_nearest2d` and those of one and three axes."""

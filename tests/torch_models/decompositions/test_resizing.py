@@ -1,0 +1,72 @@
+"""Pictures in other sizes, by scales that sizes round, as PyTorch has them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.errors import InvalidModelError
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+SHAPES = ((16, 24), (17, 23), (11, 29))
+
+
+class Resized(torch.nn.Module):
+    """`interpolate` with these options."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, x):
+        """Pictures [1, 2, H, W] in another size."""
+        return torch.nn.functional.interpolate(x, **self.options)
+
+
+def program_of(module):
+    height, width = (torch.export.Dim(name, min=4, max=99) for name in ("height", "width"))
+    return torch.export.export(module, (torch.randn(1, 2, 16, 24),), dynamic_shapes=({2: height, 3: width},))
+
+
+@pytest.mark.parametrize("scale", [2.0, 0.5, (0.6, 2.3)])
+def test_the_nearest_elements_are_those_of_pytorch(scale):
+    module = Resized(mode="nearest", scale_factor=scale)
+    with nna.InferenceSession(program_of(module), devices="cpu") as session:
+        for height, width in SHAPES:
+            x = torch.randn(1, 2, height, width)
+            np.testing.assert_array_equal(session.run(None, {"x": x.numpy()})[0], module(x).numpy())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"scale_factor": 0.7},
+        {"scale_factor": 0.5},
+        {"size": (9, 31), "align_corners": True},
+    ],
+)
+@torch.no_grad()
+def test_antialiasing_that_onnx_has_not_stays_in_pytorch(options):
+    module = Resized(mode="bilinear", antialias=True, **options)
+    with pytest.raises(InvalidModelError, match="antialiasing"):
+        nna.InferenceSession(program_of(module), devices="cpu")
+    torch._dynamo.reset()
+    run = torch.compile(module, backend="nnadapter", options={"devices": ["cpu"]}, dynamic=True)
+    for height, width in SHAPES[:2]:
+        x = torch.randn(1, 2, height, width)
+        torch.testing.assert_close(run(x), module(x))
+    (graph,) = nna.torch.report(run).graphs
+    assert any("antialiasing" in facts.detail for facts in graph.stayed)
+
+
+@torch.no_grad()
+def test_antialiasing_by_sizes_is_in_a_session():
+    module = Resized(mode="bicubic", antialias=True, size=(9, 31))
+    torch._dynamo.reset()
+    run = torch.compile(module, backend="nnadapter", options={"devices": ["cpu"]})
+    torch.testing.assert_close(run(x := torch.randn(1, 2, 16, 24)), module(x), rtol=1e-5, atol=1e-5)
+    (graph,) = nna.torch.report(run).graphs
+    assert graph.delegated == graph.operators

@@ -1,0 +1,88 @@
+"""Numbers of a program as PyTorch has them, compiled and exported, in float64 and close to 0 and 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+F = torch.nn.functional
+WAYS = ["compiled", "exported"]
+
+
+class Doubles(torch.nn.Module):
+    """One operator or more of every kind that takes a number."""
+
+    def forward(self, x):
+        """Values of float64 [3, 3] to results."""
+        return (
+            x * 1.1 + 0.3,
+            1.1 - x / 0.7,
+            torch.add(x, x, alpha=0.1),
+            torch.sub(x, x, alpha=0.1),
+            x.clamp(-0.1, 0.3),
+            1.1**x,
+            torch.where(x > 0.1, x, 0.3),
+            x.masked_fill(x > 0, 0.1),
+            torch.full_like(x, 0.3) + torch.full((3,), 0.7, dtype=x.dtype) * torch.tensor(0.9, dtype=x.dtype),
+            torch.addcmul(x, x, x, value=0.1),
+            torch.addmm(x, x, x, beta=0.1, alpha=0.3),
+            F.leaky_relu(x, 0.1),
+            F.elu(x, 0.3),
+            F.softplus(x, beta=1.1),
+            F.hardtanh(x, -0.1, 0.3),
+            torch.linalg.vector_norm(x, 3.3),
+        )
+
+
+class Small(torch.nn.Module):
+    """What is nearly nothing, or nearly one, and is not."""
+
+    def forward(self, x):
+        """Values [3] to results."""
+        return x / (x.sum() + 1e-10), torch.log(x + 1e-12), (x + 1e6) * 0.999995, (x + 1e6) / 0.999995, x - 1e-9
+
+
+def results_of(module, x, way, device="cpu"):
+    """What a module gives, with a session in its place."""
+    if way == "compiled":
+        torch._dynamo.reset()
+        with torch.no_grad():
+            return torch.compile(module, backend="nnadapter", options={"devices": [device]})(x)
+    with nna.InferenceSession(torch.export.export(module, (x,)), devices=device) as session:
+        return [
+            torch.from_numpy(np.array(each)) for each in session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_among_float64_are_not_rounded(way):
+    x = torch.randn(3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    for position, (got, expected) in enumerate(zip(results_of(Doubles(), x, way), Doubles()(x), strict=True)):
+        torch.testing.assert_close(got, expected, rtol=1e-13, atol=1e-13, msg=lambda text, at=position: f"{at}: {text}")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_close_to_nothing_is_not_left_out(way):
+    x = torch.zeros(3)
+    for got, expected in zip(results_of(Small(), x, way), Small()(x), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_sizes_are_reckoned_in_float64():
+    class Scaled(torch.nn.Module):
+        def forward(self, x):
+            """Of 30 elements 20 and not 21: 30 * 0.7 is less than 21."""
+            return F.interpolate(x, scale_factor=0.7, mode="nearest-exact"), x * (x.shape[2] / 7)
+
+    size = torch.export.Dim("size", min=4, max=99)
+    program = torch.export.export(Scaled(), (torch.randn(1, 2, 16),), dynamic_shapes=({2: size},))
+    with nna.InferenceSession(program, devices="cpu") as session:
+        for length in (30, 17, 11):
+            x = torch.randn(1, 2, length)
+            for got, expected in zip(session.run(None, {"x": x.numpy()}), Scaled()(x), strict=True):
+                np.testing.assert_allclose(got, expected.numpy(), rtol=1e-6)
