@@ -1,4 +1,4 @@
-"""Sizes and positions that a model reckons: pictures made larger by indices, as PyTorch writes it, and other arithmetic."""
+"""Sizes and positions that a model reckons: pictures made larger by indices, as PyTorch writes it, and others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import pytest
 import nnadapter as nna
 from tests.models import numbers, parse, run_whole
 
-DEVICES = ["fake_npu", pytest.param("openvino", marks=pytest.mark.skipif(not find_spec("openvino"), reason="no OpenVINO"))]
+DEVICES = [
+    "fake_npu",
+    pytest.param("openvino", marks=pytest.mark.skipif(not find_spec("openvino"), reason="no OpenVINO")),
+]
 ENLARGED = """<ir_version: 10, opset_import: ["" : 18]> g (float[h, w] x) => (float[k, w] y)
 <int64 none = {0}, int64 one = {1}, int64[1] back = {1}, int64[1] zero = {0}, float half = {0.5}, float ratio = {0.5},
  float low = {0}, int64 twice = {2}, int64[1] left = {-1}> {
