@@ -5,8 +5,9 @@
 3. Batch (the first dimension) 1, and for the others 224, 320, 640 for images (an input of rank 4 and more), 128 for
    everything else; then smaller powers of two.
 
-A dimension that shares its name with one of a shape that was given has that size. The first sizes with which the model
-infers, without contradiction, are taken.
+A dimension that shares its name with one of a shape that was given has that size, and one behind the batch that a
+weight says has that one (`weighed_sizes.py`). The first sizes with which the model infers, without contradiction, are
+taken.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from nnadapter.errors import InvalidInputError, InvalidModelError
 from nnadapter.onnx.inference import KnownBefore
 from nnadapter.onnx.preparation.caches import Dimension, cache_sizes, dimension_at
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
+from nnadapter.onnx.preparation.weighed_sizes import sizes_of_weights
 from partition.graph import Graph, Value
 
 _IMAGE_SIZES = (224, 320, 640, 128, 64, 32)
@@ -44,7 +46,8 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
     fixed = {name: array.shape for name, array in prepared.defaults.items() if name not in requested_shapes}
     left = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     tried: list[Shapes] = []
-    named = _named(inputs, requested_shapes)
+    weighed = sizes_of_weights(prepared.graph, prepared.nodes, prepared.constants, inputs)
+    named = {**weighed, **_named(inputs, requested_shapes)}
     for sizes, known in _candidates(prepared, inputs, named):
         shapes = {
             **{name: _filled(value, sizes, known) for name, value in inputs.items() if value.shape is not None},
