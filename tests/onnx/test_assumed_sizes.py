@@ -31,3 +31,16 @@ def test_a_weight_says_what_the_model_does_not(name):
     assert default_shapes(prepare(model)) == {"x": expected}
     with nna.InferenceSession(model, devices="cpu") as session:
         assert session.report().input_shapes == {"x": expected}
+
+
+def test_a_table_of_positions_ends_somewhere_and_pictures_are_no_text():
+    text = f"""{HEAD} g (float[n, t, 4] x, float[n, 3, h, w] picture) => (float[n, t, 4] y, float z)
+    <int64[1] zero = {{0}}, int64[1] one = {{1}}> {{
+        length = Shape <start = 1, end = 2> (x)
+        places = Slice (table, zero, length, one)
+        y = Add (x, places)
+        z = ReduceSum <keepdims = 0> (picture)
+    }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 77, 4), np.float32), "table"))
+    assert default_shapes(prepare(model)) == {"x": (1, 64, 4), "picture": (1, 3, 320, 320)}
