@@ -33,7 +33,7 @@ from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.telling import report_told
 from nnadapter.running.chosen import of_choice
-from nnadapter.running.fallback import refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.fallback import Cause, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.observed import KeptReport, Observed, looked_up
 from nnadapter.running.past_choices import EARLIER, PastChoices
 
@@ -89,9 +89,10 @@ def partition_report(
         proto = load_model(contents)
         observed = _observed(setting, proto, _name(model, proto), input_shapes or {}, input_values or {})
         partitioning = observed.partitioning
-        warn_of_idle(partitioning)
+        said: set[Cause] = set()
+        warn_of_idle(partitioning, said)
         refuse_fallback(partitioning)
-        warn_of_last_resort(partitioning)
+        warn_of_last_resort(partitioning, said)
         if save_plan is not None:
             write_plan(save_plan, _plan_file(partitioning, observed.model))
         if save_segments is not None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from nnadapter.errors import ClosedError, InvalidOptionError
 from nnadapter.inference.opening import open_engine
@@ -280,6 +280,12 @@ class InferenceSession:
     ) -> None:
         """Close the session."""
         self.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Raise TypeError: what it holds belongs to this process."""
+        raise TypeError(
+            "a session is not pickled, as its devices belong to this process: open its model in the other one"
+        )
 
     def part(self) -> None:
         """In a process that was forked: the threads that ran in the background are not there."""

@@ -164,12 +164,13 @@ class ConversionTracing:
         self._settled: dict[str, Array] = {}
         self._known: Mapping[str, Array] = {}
         self._tables: set[str] = set()
+        self._fixed = _fixed_values(prepared) if is_open else frozenset[str]()
         self._values = {**specialized.graph.values, **{name: self._input(name) for name in self._shapes}}
         self._context = ConversionContext(
             self._values,
             ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
             self._sizes,
-            typed_names=self._shapes.keys() | _fixed_values(prepared) if is_open else self._shapes.keys(),
+            typed_names=self._shapes.keys() | self._fixed if is_open else self._shapes.keys(),
             takes_sizes=is_open,
         )
 
@@ -217,14 +218,19 @@ class ConversionTracing:
         behind = self._behind(kept.keys())
         if self._reads_what_runs(behind, kept.keys()):
             return None
+        measured = self._measured(behind, kept.keys()) if self._is_open else frozenset[int]()
+        run = self._hanging_on_runs(measured, kept.keys())
+        behind |= measured - run
         self._known = ChainMap(self._evaluated(behind), self._specialized.constants)  # type: ignore[arg-type]
         self._values.update((value.name, value) for value in self._types_known_by_now(behind))
         try:
-            for index in sorted(kept.keys() | behind):
+            for index in sorted(kept.keys() | behind | run):
                 for node in kept.get(index, ()):
                     growing.add(node)
                 if index in behind:
                     self._follow(self._prepared.nodes[index], growing)
+                elif index in run:  # nothing reads what it makes, and its sizes are known by then
+                    growing.add_table(self._prepared.nodes[index])
         except Refusal:
             return None
         conversion = growing.finish()
@@ -263,6 +269,35 @@ class ConversionTracing:
         own, known, nodes = self._specialized.own, self._specialized.constants, self._prepared.nodes
         read = (name for index in behind if not _measures(nodes[index]) for name in own.nodes[index].reads)
         return any(name not in known and own.producer.get(name) in kept for name in read)
+
+    def _measured(self, behind: Set[int], kept: Set[int]) -> Set[int]:
+        """Positions of further nodes, of whose results nothing but sizes is read, and those are not always the same."""
+        own, known = self._specialized.own, self._prepared.constants
+        pending = [name for index in behind for name in self._sized_by(index)]
+        positions: set[int] = set()
+        while pending:
+            name = pending.pop()
+            index = own.producer.get(name)
+            if index is None or index in kept or index in behind or index in positions or name in known:
+                continue
+            positions.add(index)
+            pending.extend(self._sized_by(index) if _measures(self._prepared.nodes[index]) else own.nodes[index].reads)
+        return positions
+
+    def _sized_by(self, index: int) -> list[str]:
+        """What a node measures, where that does not have the same sizes always."""
+        node = self._prepared.nodes[index]
+        return [name for name in node.inputs if _measures(node) and name not in self._fixed]
+
+    def _hanging_on_runs(self, positions: Set[int], kept: Set[int]) -> Set[int]:
+        """Those of some positions whose nodes read what only a run knows."""
+        own, known, nodes = self._specialized.own, self._specialized.constants, self._prepared.nodes
+        run = set(kept)
+        for index in sorted(positions):
+            read = [] if _measures(nodes[index]) else [name for name in own.nodes[index].reads if name not in known]
+            if any(name in self._shapes or own.producer.get(name) in run for name in read):
+                run.add(index)
+        return run - kept
 
     def _evaluated(self, behind: Set[int]) -> dict[str, Array]:
         """What preparation did not keep of the results of those nodes, because only they read it."""

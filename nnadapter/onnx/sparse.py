@@ -1,4 +1,4 @@
-"""Sparse initializers as ordinary ones: what ONNX Runtime makes of them when it loads a model."""
+"""Sparse initializers and constants as ordinary ones: what ONNX Runtime makes of them when it loads a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 import onnx
-from onnx import SparseTensorProto, numpy_helper
+from onnx import NodeProto, SparseTensorProto, helper, numpy_helper
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
@@ -15,26 +15,44 @@ from nnadapter.onnx.building import copied
 
 
 def with_dense(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the sparse initializers of its graph as ordinary ones; the same object if it has none.
+    """Return the model with what is sparse in its graph as ordinary; the same object if nothing is.
+
+    1. A sparse initializer is an initializer.
+    2. A Constant with a sparse value has an ordinary one.
 
     Raises:
         InvalidModelError: one contradicts itself, or they have no room.
     """
-    if not model.graph.sparse_initializer:
+    positions = [position for position, node in enumerate(model.graph.node) if _makes_sparse(node)]
+    if not model.graph.sparse_initializer and not positions:
         return model
     dense = copied(model)
     del dense.graph.sparse_initializer[:]
     room = limits.SPARSE_BYTES
     for sparse in model.graph.sparse_initializer:
-        array = _dense(sparse, room)
+        array = _dense(sparse, sparse.values.name, room)
         room -= array.nbytes
         dense.graph.initializer.append(numpy_helper.from_array(array, sparse.values.name))
+    for position in positions:
+        node = dense.graph.node[position]
+        array = _dense(node.attribute[0].sparse_tensor, node.output[0], room)
+        room -= array.nbytes
+        node.attribute[0].CopyFrom(helper.make_attribute("value", numpy_helper.from_array(array)))
     return dense
 
 
-def _dense(sparse: SparseTensorProto, room: int) -> Array:
+def _makes_sparse(node: NodeProto) -> bool:
+    return (
+        node.op_type == "Constant"
+        and not node.domain
+        and len(node.output) == 1
+        and [attribute.name for attribute in node.attribute] == ["sparse_value"]
+    )
+
+
+def _dense(sparse: SparseTensorProto, name: str, room: int) -> Array:
     """Source: onnx.proto, `SparseTensorProto`: indices count elements, or have a row of numbers for each value."""
-    dimensions, name = tuple(sparse.dims), sparse.values.name
+    dimensions = tuple(sparse.dims)
     try:
         values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
     except (TypeError, ValueError, KeyError) as error:
@@ -61,4 +79,4 @@ def _places(name: str, indices: Array, count: int, dimensions: tuple[int, ...]) 
 
 
 def _wrong(name: str, problem: str) -> InvalidModelError:
-    return InvalidModelError(f"sparse initializer {name!r} {problem}; export the model without sparse initializers")
+    return InvalidModelError(f"sparse tensor {name!r} {problem}; export the model without sparse tensors")

@@ -74,6 +74,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     if parts.sized_outputs:
         return _refused(f"output {parts.sized_outputs[0]!r} follows from the shapes of inputs alone")
     takes_ir = {device.name for device in setting.devices if device.takes_ir}
+    plan = _giving_what_is_measured(plan, parts, takes_ir)
     conversion = open_conversion(model) if takes_ir else None
     if conversion is None and any(step.device in takes_ir for step in plan.steps):
         return _refused("how the sizes of its values follow from those of inputs is not known for all of them")
@@ -248,14 +249,34 @@ def _given(plan: Plan, segments: Iterable[_OpenSegment], known: Set[str]) -> tup
     return tuple(name for name in read if name in known)
 
 
+def _giving_what_is_measured(plan: Plan, parts: OpenParts, takes_ir: Set[str]) -> Plan:
+    """The plan with further outputs of segments: values that they kept to themselves, and later ones need the sizes of.
+
+    At some shapes those were known. Segments in adapter IR are given sizes, or compute them.
+    """
+    made_in = {name: number for number, step in enumerate(plan.steps) for name in _made(plan, step)}
+    outputs = [dict.fromkeys(step.outputs) for step in plan.steps]
+    for number, step in enumerate(plan.steps):
+        for name in () if step.device in takes_ir else parts.reads(step):
+            maker = made_in.get(name, number)
+            if maker < number:
+                outputs[maker][name] = None
+    steps = (replace(step, outputs=tuple(names)) for step, names in zip(plan.steps, outputs, strict=True))
+    return replace(plan, steps=tuple(steps))
+
+
+def _made(plan: Plan, step: Step) -> Iterator[str]:
+    return (name for node in step.nodes for name in plan.graph.nodes[node].outputs)
+
+
 def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: OpenConversion | None) -> Unsupported | None:
-    """Why a part cannot have what it reads: sizes of a value that stays inside of another segment."""
+    """Why a part cannot have what it reads: sizes of a value that a segment behind it makes."""
     known = set() if conversion is None else _known_values(conversion)
     there = {*plan.graph.inputs, *_given(plan, segments, known)}
     for step, each in zip(plan.steps, segments, strict=True):
         for name in each.part.inputs:
             if name not in there:
-                return _refused(f"segment {step.segment} needs the size of {name!r}, which another one keeps to itself")
+                return _refused(f"segment {step.segment} needs the size of {name!r}, which a later one makes")
         there.update(step.outputs)
     return None
 

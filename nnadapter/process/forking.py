@@ -31,6 +31,19 @@ _forget = _locks.discard
 """A lock that goes takes itself out, all in C."""
 
 
+class Threads:
+    """Threads of a library, from when this is made on: a process that is forked does not have them."""
+
+    def __init__(self) -> None:
+        self.are_gone = False
+        """Whether this process was forked since."""
+        part_at_fork(self)
+
+    def part(self) -> None:
+        """See `Parting.part`."""
+        self.are_gone = True
+
+
 def part_at_fork(thing: Parting) -> None:
     """Have `thing.part` called in every process that is forked while it lives."""
     _things.add(thing)

@@ -37,7 +37,7 @@ from nnadapter.running.built import (
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import REPEATED, fall_back
-from nnadapter.running.fallback import named, note_unanswered, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.fallback import Cause, named, note_unanswered, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.filled import Filled, FilledClass
 from nnadapter.running.filling import Filling
 from nnadapter.running.incidents import Incident, Incidents
@@ -66,6 +66,8 @@ class Compiler:
         for device, kind, message in self.setting.absent:
             self.incidents.add(Incident("load", device, None, (), kind, message, INSTEAD))
         self._repair, self._builder = Repair(self.setting), Builder(self.setting)
+        self._said: set[Cause] = set()
+        """What was warned of in the session."""
 
     def compile(self, planner: Planner, judgment: Judgment) -> Compiled:
         """Settle, compile, and settle again without what failed, until everything is compiled.
@@ -96,7 +98,7 @@ class Compiler:
             CompilationError: a device took a segment with open sizes, and fails to compile it.
         """
         programs, opened = Programs(), opening.partitioning
-        warn_of_idle(partitioning)
+        warn_of_idle(partitioning, self._said)
         try:
             failed = self._compile_all(opened, programs, without=opening.fillable)
             if failed:
@@ -127,14 +129,14 @@ class Compiler:
         known: dict[Atoms, AdmittedSegment] = {}
         host = self.setting.host.name
         partitioning = planner.settle(judgment, known)
-        warn_of_idle(partitioning)
+        warn_of_idle(partitioning, self._said)
         while True:
             refuse_fallback(partitioning)
             failed = self._compile_all(partitioning, programs)
             if not failed:
                 programs.keep_only(partitioning.plan)
                 note_unanswered(partitioning, self.incidents)
-                warn_of_last_resort(partitioning)
+                warn_of_last_resort(partitioning, self._said)
                 taken = {
                     step.segment: programs[atoms_of(partitioning.plan, step)].seconds
                     for step in partitioning.plan.steps

@@ -11,6 +11,9 @@ from nnadapter.running.incidents import Incident, Incidents
 from partition.plan import Plan
 from partition.verdict import Reason, Unsupported
 
+Cause = tuple[str, Reason | None]
+"""A device and why it refused."""
+
 
 def refuse_fallback(partitioning: Partitioning) -> None:
     """Raise NotDelegatedError where fallback is forbidden and nodes are left for a device that nobody named."""
@@ -75,10 +78,14 @@ def _why_left(plan: Plan, device: str, node: int) -> str:
     return f"{device!r} takes the first, which its segment or a plan put elsewhere"
 
 
-def warn_of_idle(partitioning: Partitioning) -> None:
+def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
     """Warn where the policy says so of a named device that took nothing, with the reason.
 
     Nothing fell back where devices before it took the nodes, or it would have taken those that went elsewhere.
+
+    Args:
+        partitioning: what took which nodes.
+        said: causes that nobody is warned of again; it grows.
     """
     plan, setting = partitioning.plan, partitioning.setting
     used = {step.device for step in plan.steps}
@@ -91,27 +98,41 @@ def warn_of_idle(partitioning: Partitioning) -> None:
             continue  # it was weighed, and something else is cheaper
         left = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
         if left and not _is_known_wrong(plan, device.name, left[0]):
-            warnings.warn(
+            _warn(
                 f"device {device.name!r} took none of the {len(plan.graph.nodes)} nodes; the first was refused because "
                 f"of {_refusal(plan, device.name, left[0])}; see the report for the others",
-                FallbackWarning,
-                stacklevel=2,
+                (device.name, _reason(plan, device.name, left[0])),
+                said,
             )
 
 
-def warn_of_last_resort(partitioning: Partitioning) -> None:
-    """Warn where the policy says so of nodes that are left for the last resort: it is slow, and nobody named it."""
+def warn_of_last_resort(partitioning: Partitioning, said: set[Cause]) -> None:
+    """Warn where the policy says so of nodes that are left for the last resort: it is slow, and nobody named it.
+
+    See `warn_of_idle` for the arguments.
+    """
     plan, setting = partitioning.plan, partitioning.setting
     spare = [device.name for device in setting.devices if device.is_spare]
     left = [node for step in plan.steps if step.device in spare for node in step.nodes]
     if left and setting.constraints.fallback_at("load") == "warn":
         names = named([plan.graph.nodes[node].name for node in left])
-        warnings.warn(
+        _warn(
             f"{len(left)} of {len(plan.graph.nodes)} nodes run on onnx's reference evaluator, which is slow ({names}); "
             f"{setting.host.display_name} refused the first because of {_refusal(plan, setting.host.name, left[0])}",
-            FallbackWarning,
-            stacklevel=2,
+            (setting.host.name, _reason(plan, setting.host.name, left[0])),
+            said,
         )
+
+
+def _warn(text: str, cause: Cause, said: set[Cause]) -> None:
+    if cause not in said:
+        said.add(cause)
+        warnings.warn(text, FallbackWarning, stacklevel=3)
+
+
+def _reason(plan: Plan, device: str, node: int) -> Reason | None:
+    verdict = plan.verdicts[device][plan.graph.atom_of[node]]
+    return verdict.reason if isinstance(verdict, Unsupported) else None
 
 
 def _left_by(plan: Plan, device: str, later: Set[str]) -> list[int]:

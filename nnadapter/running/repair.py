@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from nnadapter.drivers.border import ask_admission, blamed_nodes, checked_program
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Admission, SegmentModel
-from nnadapter.errors import FAILURES, OutOfMemoryError, describe
+from nnadapter.errors import FAILURES, DeviceLostError, OutOfMemoryError, describe
 from nnadapter.planning.barring import barred, model_of
 from nnadapter.planning.judgment import Atoms, Judgment, banning
 from nnadapter.planning.setting import SessionDevice, Setting
@@ -55,6 +55,8 @@ class Repair:
         """
         key, why = atoms_of(partitioning.plan, step), describe(error)
         device, atoms = self._setting.by_name[step.device], key[1]
+        if isinstance(error, DeviceLostError) and not device.is_isolated:
+            return banning(judgment, self._setting, {key: Unsupported(Reason.COMPILE_FAILED, why)})
         found = self._found(partitioning, device, atoms, error)
         if found.is_too_large and len(atoms) > 1:
             text = f"as a whole it failed to compile, and its parts do not: {why}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -176,3 +178,12 @@ def test_a_driver_that_ends_the_process_is_one_that_fails(where):
     feed = {"x": np.array([-1, 2], np.float32)}
     with pytest.warns(nna.errors.FallbackWarning), nna.InferenceSession(model, devices=devices) as session:
         np.testing.assert_array_equal(session.run(None, feed)[0], [0, 2])
+
+
+def test_a_device_that_takes_nothing_is_warned_of_once_for_all_shapes():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with nna.InferenceSession(parse(SANDWICH), devices=("trial", {"only": ["TANH"]})) as session:
+            for rows in (1, 2, 3):
+                session.run(None, {"x": numbers(rows, 4)})
+    assert [each.category for each in told] == [FallbackWarning]

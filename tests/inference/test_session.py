@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 import warnings
 
@@ -399,3 +400,9 @@ def test_bad_values_on_the_cpu_are_the_caller_s_fault():
     for devices in ("cpu", ("trial", {"only": ["NEG"]})):
         with nna.InferenceSession(parse(text), devices=devices) as session, pytest.raises(InvalidInputError):
             session.run(None, feed)
+
+
+def test_a_session_that_is_pickled_says_what_to_do_instead():
+    session = nna.InferenceSession(parse(CHAIN))
+    with pytest.raises(TypeError, match="a session is not pickled.*open its model in the other one"):
+        pickle.dumps(session)

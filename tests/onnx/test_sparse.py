@@ -11,6 +11,7 @@ from onnx import helper, numpy_helper
 import nnadapter as nna
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.onnx.sparse import with_dense
+from tests.models import run_whole
 
 LINEAR, ROWS = [0, 3, 5], [[0, 0], [1, 0], [1, 2]]
 
@@ -24,6 +25,15 @@ def sparse(indices, dtype=np.float32, dimensions=(2, 3), values=(1, 2, 3)):
     nodes = [helper.make_node("Add", ["x", "w"], ["s"]), helper.make_node("Mul", ["s", "w"], ["y"])]
     graph = helper.make_graph(nodes, "g", [x], [y], sparse_initializer=[tensor])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def constant(indices):
+    """The same with a Constant in the place of the initializer."""
+    model = sparse(indices)
+    node = helper.make_node("Constant", [], ["w"], sparse_value=model.graph.sparse_initializer[0])
+    del model.graph.sparse_initializer[:]
+    model.graph.node.insert(0, node)
+    return model
 
 
 def outputs(model, device):
@@ -42,6 +52,12 @@ def test_as_in_onnx_runtime(device, dtype, indices):
     session = onnxruntime.InferenceSession(model.SerializeToString())
     (expected,) = session.run(None, {"x": np.ones((2, 3), dtype)})
     np.testing.assert_array_equal(outputs(model, device), expected)
+
+
+@pytest.mark.parametrize("indices", [LINEAR, ROWS])
+def test_a_constant_is_as_an_initializer(indices):
+    expected = run_whole(model := constant(indices), {"x": np.ones((2, 3), np.float32)})[0]
+    np.testing.assert_array_equal(outputs(model, "fake_npu"), expected)
 
 
 def test_a_model_without_any_is_the_same_object():
@@ -65,7 +81,7 @@ def test_a_model_without_any_is_the_same_object():
 )
 def test_what_contradicts_itself_is_refused(changes, said):
     model = sparse(**changes)
-    with pytest.raises(InvalidModelError, match=f"sparse initializer 'w' .*{said}.*export the model without"):
+    with pytest.raises(InvalidModelError, match=f"sparse tensor 'w' .*{said}.*export the model without"):
         with_dense(model)
     with pytest.raises(InvalidModelError):
         nna.InferenceSession(model.SerializeToString(), devices=["fake_npu"])

@@ -283,6 +283,27 @@ def test_a_size_of_what_another_segment_keeps_to_itself():
             agree(opened, text, {"x": numbers(rows, 4), "z": numbers(2, 4)})
 
 
+@pytest.mark.parametrize("refused", ["Sin", "Concat"])
+def test_a_segment_gives_what_another_needs_the_size_of(refused):
+    text = f"""{HEAD} g (float[n, 4] x) => (float[n, 8] y)
+    <int64[1] front = {{0}}, int64[1] one = {{1}}, int64[2] back = {{2, 4}}> {{
+        e = Exp (x)
+        inner = Concat <axis = 1> (e, e)
+        w = Relu (inner)
+        s = Sin (w)
+        shape = Shape (inner)
+        rows = Slice (shape, front, one)
+        parts = Concat <axis = 0> (rows, back)
+        apart = Reshape (s, parts)
+        n = Neg (apart)
+        y = Reshape (n, shape)
+    }}"""
+    with session(text, refused=(refused,)) as opened:
+        for rows in (1, 2, 3, 5, 2):
+            agree(opened, text, {"x": numbers(rows, 4)})
+        assert opened.report().plans.made == 2 and sizes(opened) == "one plan for all input shapes"
+
+
 def test_the_order_of_shapes_changes_nothing():
     expected = {}
     for seed in range(6):

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 import nnadapter as nna
 from nnadapter.caching import bans
 from nnadapter.cli.entry import main
-from nnadapter.errors import CompilationError, FallbackWarning, NotDelegatedError, TransientError
+from nnadapter.errors import CompilationError, DeviceLostError, FallbackWarning, NotDelegatedError, TransientError
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.trial_driver import COMPILES, COUNTS
 
@@ -115,6 +115,14 @@ def test_the_next_session_does_not_try_what_is_banned(tmp_path):
         made({"fails_on": "EXP"}, tmp_path, "forbid")
     assert elsewhere(made({"fails_on": "SIGMOID"}, tmp_path)) == ["Sigmoid"]  # other options: not that ban's
     assert [ban.device for ban in bans.kept_bans(tmp_path)] == ["trial"] * 2
+
+
+def test_a_device_that_is_gone_says_nothing_of_what_it_was_given(tmp_path):
+    before = COUNTS["compile"]
+    COMPILES.append(DeviceLostError("the threads are not there"))
+    report = made({}, tmp_path)
+    assert {node.device for node in report.nodes} == {"cpu"} and COUNTS["compile"] == before + 1
+    assert not bans.kept_bans(tmp_path)
 
 
 def test_an_expired_ban_is_tried_again(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import onnx
 
 from nnadapter.drivers.culprits import find_refused
 from nnadapter.drivers.interface import Admission
-from nnadapter.drivers.openvino.engine import brief, core
+from nnadapter.drivers.openvino.engine import brief, core, refuse_forked
 from nnadapter.drivers.openvino.loading import copied_bytes, read
 from nnadapter.drivers.openvino.program import OpenvinoProgram
 from nnadapter.drivers.openvino.signature import difference, signature_of
@@ -79,7 +79,9 @@ class Asker:
 
         Raises:
             CompilationError: the engine does not take the segment; with the nodes to blame, where there are some.
+            DeviceLostError: see `refuse_forked`.
         """
+        refuse_forked(self._device)
         try:
             return _program_of(self._compiled(model), model, seal)
         except Exception as error:

@@ -8,9 +8,16 @@ from typing import Any
 
 from nnadapter.drivers.foreign_errors import one_line, translated_as
 from nnadapter.drivers.openvino.conversion_tools import without_conversion_tools
-from nnadapter.errors import DeviceUnavailableError, MissingDeviceExtraError, MissingExtraError, NNAdapterError
+from nnadapter.errors import (
+    DeviceLostError,
+    DeviceUnavailableError,
+    MissingDeviceExtraError,
+    MissingExtraError,
+    NNAdapterError,
+)
 from nnadapter.process.cache import remembered
 from nnadapter.process.extras import has_extra, missing_extra
+from nnadapter.process.forking import Threads
 
 EXTRA = "openvino"
 _NOISE = re.compile(r"Exception from \S+?:\d+:|Check '.*?' failed at \S+?:\d+:|\(None\)")
@@ -48,6 +55,26 @@ def core() -> Any:
     """
     with translated("OpenVINO did not start", "install the package openvino again", DeviceUnavailableError):
         return module().Core()
+
+
+def refuse_forked(device: str) -> None:
+    """Say that the engine does not make programs here, where it would wait for ever.
+
+    Raises:
+        DeviceLostError: the process was forked from one that had made some.
+    """
+    if _threads().are_gone:
+        raise DeviceLostError(
+            "OpenVINO makes no programs in a process that was forked from one where it had made some: its threads are "
+            "not there; start processes by spawn, or fork before the device is used",
+            device=f"openvino:{device}",
+        )
+
+
+@remembered(1)
+def _threads() -> Threads:
+    """Those that compile, and read programs."""
+    return Threads()
 
 
 def version() -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import Compatibility, Execution, Program
-from nnadapter.drivers.openvino.engine import core, module, translated
+from nnadapter.drivers.openvino.engine import core, module, refuse_forked, translated
 from nnadapter.drivers.openvino.execution import OpenvinoExecution
 from nnadapter.drivers.openvino.footprint import Footprint, footprint_of
 from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
@@ -132,6 +132,7 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
             raise IncompatibleProgramError(
                 f"the program was compiled for {name} {other!r}, here is {value!r}; {ADVICE}"
             )
+    refuse_forked(str(seal["device"]))
     with translated("OpenVINO does not take the program back", ADVICE, IncompatibleProgramError):
         compiled, tensor = _imported(contents, seal)
         if not fits(signature, compiled.inputs, outputs_of(compiled)):

@@ -126,8 +126,16 @@ def _of_sizes(node: onnx.NodeProto, whole: Whole) -> Verdict | None:
     is_known = node.op_type in _SIZING and not plain_domain(node.domain)
     if not is_known and not any(whole.is_size(name) for name in node.output if name):
         return None
-    detail = f"{node.op_type} is not among the ops that were found right on sizes"
-    return SUPPORTED if is_known else Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
+    if not is_known:
+        detail = f"{node.op_type} is not among the ops that were found right on sizes"
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
+    return all_of(_is_typed(node, name, whole.parts) for name in node.input if name)
+
+
+def _is_typed(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
+    if name in parts.constants or parts.value(name) is not None:
+        return SUPPORTED
+    return Unsupported(Reason.DYNAMIC_SHAPE, f"the type of {name!r} of {node.op_type} is not known")
 
 
 def _is_open(node: onnx.NodeProto, parts: Parts) -> bool:

@@ -17,7 +17,7 @@ from nnadapter.errors import (
 )
 from nnadapter.process.cache import remembered
 from nnadapter.process.extras import has_extra, missing_extra
-from nnadapter.process.forking import Parting, part_at_fork
+from nnadapter.process.forking import Threads
 
 EXTRA = "xla"
 
@@ -67,21 +67,9 @@ def version() -> str:
     return f"{module().__version__} ({jaxlib.__version__})"
 
 
-class _Threads(Parting):
-    """XLA's threads, which a process that is forked does not have."""
-
-    def __init__(self) -> None:
-        self.are_gone = False
-        part_at_fork(self)
-
-    def part(self) -> None:
-        """See `Parting.part`."""
-        self.are_gone = True
-
-
 @remembered(1)
-def _threads() -> _Threads:
-    return _Threads()
+def _threads() -> Threads:
+    return Threads()
 
 
 def own_settings() -> AbstractContextManager[Any]:

@@ -5,23 +5,35 @@
 3. Batch (the first dimension) 1, and for the others 224, 320, 640 for images (an input of rank 4 and more), 128 for
    everything else; then smaller powers of two.
 
-A dimension that shares its name with one of a shape that was given has that size. The first sizes with which the model
-infers, without contradiction, are taken.
+A dimension that shares its name with one of a shape that was given has that size, and one behind the batch that a
+weight says has that one (`weighed_sizes.py`). The first sizes with which the model infers without contradiction are
+taken, also with what they decide, as how much of a table of positions there is; where no sizes do so, the first with
+which it infers.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 from nnadapter.errors import InvalidInputError, InvalidModelError
 from nnadapter.onnx.inference import KnownBefore
 from nnadapter.onnx.preparation.caches import Dimension, cache_sizes, dimension_at
-from nnadapter.onnx.preparation.prepare import Prepared, Shapes
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, specialize
+from nnadapter.onnx.preparation.weighed_sizes import sizes_of_weights
 from partition.graph import Graph, Value
 
 _IMAGE_SIZES = (224, 320, 640, 128, 64, 32)
 _OTHER_SIZES = (128, 64, 32, 16, 8, 1)
+_IMAGE_RANK = 4
+
+
+class _Sizes(NamedTuple):
+    """What open dimensions get in turn, by the rank of their input."""
+
+    of_images: tuple[int, ...]
+    of_others: tuple[int, ...]
 
 
 def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -> Shapes:
@@ -43,8 +55,9 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
         return {**stated, **requested_shapes}
     fixed = {name: array.shape for name, array in prepared.defaults.items() if name not in requested_shapes}
     left = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
-    tried: list[Shapes] = []
-    named = _named(inputs, requested_shapes)
+    tried, inferred = list[Shapes](), list[Shapes]()
+    weighed = sizes_of_weights(prepared.graph, prepared.nodes, prepared.constants, inputs)
+    named = {**weighed, **_named(inputs, requested_shapes)}
     for sizes, known in _candidates(prepared, inputs, named):
         shapes = {
             **{name: _filled(value, sizes, known) for name, value in inputs.items() if value.shape is not None},
@@ -54,7 +67,11 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
         if shapes not in tried:
             tried.append(shapes)
             if prepared.inference.agrees(KnownBefore(shapes, prepared.constants, left)):
-                return shapes
+                if _agrees_as_computed(prepared, shapes):
+                    return shapes
+                inferred.append(shapes)
+    if inferred:
+        return inferred[0]
     untyped = next((name for name, value in inputs.items() if value.shape is not None and value.dtype is None), None)
     if untyped is not None:
         raise InvalidModelError(f"input {untyped!r} has no data type that ONNX knows; export the model again")
@@ -62,6 +79,17 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
         f"the model does not say its input sizes and none of the usual ones fits: {_listed(inputs)}; "
         "give them with --shape NAME=1,3,224,224 or input_shapes={name: (…)}"
     )
+
+
+def _agrees_as_computed(prepared: Prepared, shapes: Shapes) -> bool:
+    """Whether no node contradicts what others compute of the shapes alone."""
+    try:
+        specialized = specialize(prepared, shapes)
+    except InvalidModelError:
+        return False
+    if not specialized.folded:
+        return True
+    return prepared.inference.agrees(KnownBefore(shapes, specialized.constants, specialized.positions))
 
 
 def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) -> None:
@@ -87,16 +115,15 @@ def assumed_inputs(graph: Graph, requested_shapes: Shapes) -> tuple[str, ...]:
 
 def _candidates(
     prepared: Prepared, inputs: Mapping[str, Value], named: Mapping[Dimension, int]
-) -> Iterator[tuple[tuple[int, ...], Mapping[Dimension, int]]]:
-    """Sizes for open dimensions in turn, and sizes that are known of some."""
+) -> Iterator[tuple[_Sizes, Mapping[Dimension, int]]]:
+    """Sizes for open dimensions, and sizes that are known of some."""
     metadata = {entry.key: entry.value for entry in prepared.model.metadata_props}
     stated = tuple(int(number) for number in re.findall(r"\d+", metadata.get("imgsz", "")))
     if stated:
-        yield stated, named
+        yield _Sizes(stated, stated), named
     if cached := cache_sizes(prepared.graph, prepared.nodes, list(inputs.values()), named):
-        yield (1,), cached
-    images = any(value.shape is not None and len(value.shape) >= 4 for value in inputs.values())
-    yield from (((size,), named) for size in (_IMAGE_SIZES if images else _OTHER_SIZES))
+        yield _Sizes((1,), (1,)), cached
+    yield from ((_Sizes((image,), (other,)), named) for image, other in zip(_IMAGE_SIZES, _OTHER_SIZES, strict=True))
 
 
 def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimension, int]:
@@ -109,10 +136,10 @@ def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimens
     }
 
 
-def _filled(value: Value, sizes: tuple[int, ...], known: Mapping[Dimension, int]) -> tuple[int, ...]:
-    """The shape with its open dimensions filled: those in `known`, 1 for the first, `sizes` in turn for the others."""
+def _filled(value: Value, all_sizes: _Sizes, known: Mapping[Dimension, int]) -> tuple[int, ...]:
+    """The shape with its open dimensions filled: those in `known`, 1 for the first, `all_sizes` for the others."""
     shape: list[int] = []
-    used = 0
+    used, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
     for position, dimension in enumerate(value.shape or ()):
         if isinstance(dimension, int):
             shape.append(dimension)

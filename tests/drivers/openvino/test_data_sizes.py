@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import nnadapter as nna
@@ -92,3 +93,23 @@ def test_devices_of_fixed_sizes_refuse_as_before():
     with nna.InferenceSession(SELECTION, devices="fake_npu", options=nna.Options(fallback="allow")) as session:
         on_host = [node for node in session.report().nodes if node.device == "cpu"]
         assert any("data_dependent_shape" in str(node) for node in on_host)
+
+
+def test_a_size_of_what_has_no_type_is_left_alone_and_nothing_else():
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[n, 3, 3] x) => (float[a, b, c] y, float[n, 3, 3] z) {
+        turned = com.microsoft.Inverse (x)
+        size = Shape (turned)
+        e = Exp (x)
+        y = Reshape (e, size)
+        z = Tanh (e)
+    }""")
+    with nna.InferenceSession(model, devices="openvino") as session:
+        for rows in (1, 2, 3):
+            feed = {"x": np.random.default_rng(rows).random((rows, 3, 3), np.float32)}
+            for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+        names = {node.op_type: node.device for node in session.report().nodes}
+        refusals = [refusal.detail for node in session.report().nodes for refusal in node.refusals]
+    assert (names["Exp"], names["Tanh"]) == ("openvino", "openvino") and "driver failed" not in str(refusals)
+    assert "the type of 'turned' of Shape is not known" in refusals

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
+import warnings
 
 import numpy as np
 import onnx
@@ -16,6 +18,7 @@ from nnadapter.drivers.capability import ModelForm, Threading
 from nnadapter.drivers.openvino import engine
 from nnadapter.errors import (
     CompilationError,
+    DeviceLostError,
     DeviceNotFoundError,
     DeviceUnavailableError,
     ExecutionError,
@@ -208,6 +211,25 @@ def test_programs_are_kept_and_deserialized():
     execution = context().deserialize(blob).create_execution()
     for mine, theirs in zip(execution.compute([fixed(X)]), run_whole(model, {"x": X}), strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_is_told_that_the_threads_that_compile_are_gone():
+    model, opened = model_of(SMALL), context()
+    program = opened.compile(model)
+    blob = program.serialize()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of forks where there are threads
+        child = os.fork()
+    if child == 0:
+        told = 0
+        for make in (lambda: opened.compile(model), lambda: opened.deserialize(blob)):
+            try:
+                make()
+            except DeviceLostError:
+                told += 1
+        os._exit(told)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 
 
 def test_damaged_programs_are_refused():

@@ -1,0 +1,46 @@
+"""Sizes that are taken where a model leaves them open and nobody says any: those with which it infers."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import pytest
+from onnx import numpy_helper
+
+import nnadapter as nna
+from nnadapter.offering.preparing import prepare
+from nnadapter.onnx.preparation.sizes import default_shapes
+from tests.models import HEAD
+
+OPEN = {
+    "a product": ("float[n, k] x", "MatMul (x, w)", (20, 3), (1, 20)),
+    "a product of rows": ("float[n, t, k] x", "MatMul (x, w)", (20, 3), (1, 128, 20)),
+    "a turned product": ("float[n, k] x", "Gemm <transB = 1> (x, w)", (3, 20), (1, 20)),
+    "a convolution": ("float[n, c, h, w0] x", "Conv (x, w)", (5, 3, 7, 7), (1, 3, 224, 224)),
+    "a convolution in groups": ("float[n, c, h] x", "Conv <group = 2> (x, w)", (4, 3, 7), (1, 6, 128)),
+    "as usual": ("float[n, k] x", "Mul (x, w)", (1,), (1, 128)),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_weight_says_what_the_model_does_not(name):
+    given, body, weight, expected = OPEN[name]
+    model = onnx.parser.parse_model(f"{HEAD} g ({given}) => (float y) {{ y = {body} }}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(weight, np.float32), "w"))
+    assert default_shapes(prepare(model)) == {"x": expected}
+    with nna.InferenceSession(model, devices="cpu") as session:
+        assert session.report().input_shapes == {"x": expected}
+
+
+def test_a_table_of_positions_ends_somewhere_and_pictures_are_no_text():
+    text = f"""{HEAD} g (float[n, t, 4] x, float[n, 3, h, w] picture) => (float[n, t, 4] y, float z)
+    <int64[1] zero = {{0}}, int64[1] one = {{1}}> {{
+        length = Shape <start = 1, end = 2> (x)
+        places = Slice (table, zero, length, one)
+        y = Add (x, places)
+        z = ReduceSum <keepdims = 0> (picture)
+    }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 77, 4), np.float32), "table"))
+    assert default_shapes(prepare(model)) == {"x": (1, 64, 4), "picture": (1, 3, 320, 320)}

@@ -1,0 +1,48 @@
+"""Values of which nothing but the shape is read, as where PyTorch spreads indices to masks: one plan for all sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from tests.models import HEAD, numbers, parse, run_whole
+
+_GIVEN = """g (float[n, t] x) => (float[a, b] y)
+<int64 none = {0}, int64 one = {1}, int64[1] front = {0}, int64[1] back = {1}>"""
+MEASURED = {
+    "a table": """
+        shape = Shape (x)
+        n = Gather (shape, none)
+        t = Gather (shape, one)
+        rows = Range (none, n, one)
+        columns = Range (none, t, one)
+        row = Unsqueeze (rows, back)
+        column = Unsqueeze (columns, front)
+        both = Max (row, column)
+        size = Shape (both)
+        spread = Expand (row, size)
+        real = Cast <to = 1> (spread)
+        y = Mul (real, x)""",
+    "an input turned": "turned = Transpose (x) size = Shape (turned) positive = Relu (x) y = Reshape (positive, size)",
+    "what runs, turned": "e = Exp (x) turned = Transpose (e) size = Shape (turned) y = Reshape (e, size)",
+    "a size behind another": """
+        turned = Transpose (x)
+        size = Shape (turned)
+        again = Reshape (x, size)
+        last = Shape (again)
+        e = Exp (x)
+        y = Reshape (e, last)""",
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_one_plan_serves_all_sizes_where_a_shape_alone_is_read(name):
+    model = parse(f"{HEAD} {_GIVEN} {{ {MEASURED[name]} }}")
+    with nna.InferenceSession(model, devices="fake_npu") as session:
+        for shape in ((3, 5), (5, 2), (2, 7), (4, 9), (3, 5)):
+            feed = {"x": numbers(*shape)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-6)
+        plans = session.report().plans
+        assert plans.made == 2 and plans.sizes == "one plan for all input shapes", plans
+        assert {segment.device for segment in session.report().segments} == {"fake_npu"}
