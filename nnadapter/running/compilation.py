@@ -6,13 +6,21 @@ again, and the fact is kept for the report. Programs that were compiled already 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from nnadapter.drivers.crashes import NamedCalls
-from nnadapter.errors import FAILURES, CompilationError, ExecutionError, NNAdapterError, TransientError, describe
+from nnadapter.errors import (
+    FAILURES,
+    CompilationError,
+    ExecutionError,
+    NNAdapterError,
+    OutOfMemoryError,
+    TransientError,
+    describe,
+)
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.memory.arenas import Arenas
 from nnadapter.planning.absent import INSTEAD
@@ -50,11 +58,18 @@ from partition.plan import Step
 _NEXT = "these nodes go to the next device"
 
 
+def nothing_to_give_up() -> bool:
+    """See `Compiler.make_room`."""
+    return False
+
+
 @dataclass(eq=False)
 class Compiler:
     """Compiles what was partitioned in one setting."""
 
     setting: Setting
+    make_room: Callable[[], bool] = nothing_to_give_up
+    """Closes something that holds programs of the session, if nobody uses it now; whether there was anything."""
     arenas: Arenas = field(init=False)
     """Memory for values between steps, which all plans share; devices in processes of their own map it."""
 
@@ -181,13 +196,17 @@ class Compiler:
     def _program_or_again(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
     ) -> Built:
-        """A segment compiled; once more where its driver says that this may help."""
-        try:
-            return self._program(partitioning, step, piece, programs)
-        except TransientError as error:
-            built = self._program(partitioning, step, piece, programs)
-            self._compile_failed(partitioning, step, error, REPEATED)
-            return built
+        """A segment compiled; once more where its driver says that this may help, or room was made for it."""
+        while True:
+            try:
+                return self._program(partitioning, step, piece, programs)
+            except OutOfMemoryError:
+                if not self.make_room():
+                    raise
+            except TransientError as error:
+                built = self._program(partitioning, step, piece, programs)
+                self._compile_failed(partitioning, step, error, REPEATED)
+                return built
 
     def _program(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
