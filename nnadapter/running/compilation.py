@@ -50,17 +50,12 @@ from nnadapter.running.filled import Filled, FilledClass
 from nnadapter.running.filling import Filling
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.repair import Repair, blamed, delegated, host_of, run_failure
-from nnadapter.running.site import Site
+from nnadapter.running.site import Site, nothing_to_give_up
 from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.whole import Whole
 from partition.plan import Step
 
 _NEXT = "these nodes go to the next device"
-
-
-def nothing_to_give_up() -> bool:
-    """See `Compiler.make_room`."""
-    return False
 
 
 @dataclass(eq=False)
@@ -69,7 +64,7 @@ class Compiler:
 
     setting: Setting
     make_room: Callable[[], bool] = nothing_to_give_up
-    """Closes something that holds programs of the session, if nobody uses it now; whether there was anything."""
+    """See `Site`."""
     arenas: Arenas = field(init=False)
     """Memory for values between steps, which all plans share; devices in processes of their own map it."""
 
@@ -267,6 +262,7 @@ class Compiler:
             trace=setting.trace,
             raw=frozenset(device.name for device in setting.devices if device.has_raw_inputs),
             rests=setting.constraints.fallback_at("run") != "forbid",
+            make_room=self.make_room,
         )
 
     def _filling(self, partitioning: Partitioning, opening: Opened, programs: Programs) -> Compiled:

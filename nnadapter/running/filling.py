@@ -157,7 +157,7 @@ class Filling(Generic[FilledPlan]):
 
         Args:
             sizes: the sizes.
-            make_room: see `Compiler.make_room`; what it closes may be a plan of this class.
+            make_room: see `Site`; what it closes may be a plan of this class.
 
         Raises:
             NotFilledError: a device does not take its segment at these sizes.
