@@ -6,6 +6,7 @@ Its segments have at most as many operations as `MOST` says, so that several of 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -23,6 +24,8 @@ GATE: list[threading.Event] = []
 """Work of streams waits until the first of these is set, for at most 10 s."""
 ENQUEUED: list[set[str]] = []
 """Operations of the steps that were enqueued."""
+BEHIND: list[Callable[[], None]] = []
+"""Each is called once, behind the next step that is enqueued."""
 
 
 class ResidingExecution(Execution):
@@ -54,6 +57,8 @@ class ResidingExecution(Execution):
         made = self.inner.enqueue(inputs, stream, control)
         stream.submit(self.fail)
         ENQUEUED.append(self.types)
+        if BEHIND:
+            BEHIND.pop(0)()
         return made
 
     def fail(self):

@@ -77,7 +77,8 @@ class CompiledEngine(PlansEngine[FilePlan]):
         self._open_devices = open_devices(
             message.devices, requests, options.fallback, session_options, trace, options.isolated
         )
-        self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options)
+        make_room = self._plans.make_room
+        self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room)
         self._open = self._open_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
             # Of several choices or classes, the first run says which one is wanted.

@@ -6,7 +6,7 @@ the driver says that it fits; where it does not, the segment is compiled again, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -38,7 +38,7 @@ from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.plan_memory import Holding
-from nnadapter.running.site import Site
+from nnadapter.running.site import Site, nothing_to_give_up
 from nnadapter.traces.trace import Trace
 from partition.graph import Graph, Node
 from partition.plan import Plan, Step, make_plan
@@ -97,6 +97,8 @@ class Loader:
     fallback: Fallback
     trace: Trace
     session_options: onnxruntime.SessionOptions | None = None
+    make_room: Callable[[], bool] = nothing_to_give_up
+    """See `Site`."""
     arenas: Arenas = field(init=False)
 
     def __post_init__(self) -> None:
@@ -111,6 +113,7 @@ class Loader:
             trace=self.trace,
             raw=frozenset(name for name, each in opened.items() if each.has_raw_inputs),
             rests=fallback_at(self.fallback, "run") != "forbid",
+            make_room=self.make_room,
         )
         self.programs = Programs(self.file.container, self.trace)
         """Of the file's devices."""

@@ -130,7 +130,7 @@ class OpenFilePlans:
             holds, sizes = of_class.held.at(shapes)
             if not holds or sizes is None:
                 raise NotFilledError("the class does not hold at these shapes as it was compiled here")
-            return of_class.filling.at(sizes)
+            return of_class.filling.at(sizes, self._plans.make_room)
         finally:
             self._classes.users.pop(use, None)
             self._classes.close_unused()

@@ -153,6 +153,13 @@ class IsolatedDevice(Device):
         ahead: Ahead | None = self.ask("compute_ahead", before=first, behind=second)
         return ahead
 
+    def compute_there(self, jobs: Sequence[tuple[Execution, Sequence[Array]]]) -> Ahead | None:
+        """Compute jobs in memory of the device; see `isolation.ahead.compute_there`."""
+        there: Ahead | None = self.ask(
+            "compute_there", jobs=[(number_of(execution), list(inputs)) for execution, inputs in jobs]
+        )
+        return there
+
     def footprint(self) -> Footprint:
         """What the process holds now."""
         return Footprint(*self.ask("footprint"))

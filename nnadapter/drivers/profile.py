@@ -35,8 +35,8 @@ class Profile:
     peak_of_dtype: Mapping[str, float] = field(default_factory=dict)
     """Data type of an operation's first input -> floating-point operations (or those of integers) per second."""
     boundary_dtypes: frozenset[str] | None = None
-    """Data types that cross to the device as they are. Others are converted by the host, which costs time; None if all
-    cross as they are."""
+    """Data types that cross to the device as they are. Others its driver converts on the host, which costs time; None
+    if all cross as they are."""
     channels_last: bool = False
     """Tensors of rank 4 that cross are reordered on the device, from [N, C, H, W] or back."""
     host_memory: bool = False

@@ -112,6 +112,19 @@ class Trace:
         self._answers.setdefault(number.number, value)
         return value
 
+    def take_back(self, known: int) -> Mapping[int, Any]:
+        """Forget what was decided since there were so many answers, as nothing follows from it; return it."""
+        forgotten = dict(list(self._answers.items())[known:])
+        for number in forgotten:
+            del self._answers[number]
+        self._replay = None
+        return forgotten
+
+    def decide(self, answers: Mapping[int, Any]) -> None:
+        """Hold to answers that were taken back."""
+        for number, answer in answers.items():
+            self._answers.setdefault(number, answer)
+
     def value(self, number: int) -> Any:
         """The value of a number, for this trace's own sizes; nothing is decided on it."""
         return self._values[number]

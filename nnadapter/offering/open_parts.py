@@ -70,7 +70,8 @@ class OpenParts(OnnxParts):
                 nodes.append((position, own.nodes[position]))
                 made.update(own.nodes[position].outputs)
                 pending.extend(own.nodes[position].reads)
-        return sorted(nodes, key=itemgetter(0)), list(inputs), list(constants)
+        # A step that takes adapter IR is given what follows from sizes; here it is made anew.
+        return sorted(nodes, key=itemgetter(0)), [name for name in inputs if name not in made], list(constants)
 
 
 def _open(always: Value | None, now: Mapping[str, Value], name: str) -> Value:

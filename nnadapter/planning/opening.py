@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from nnadapter.drivers.border import ask_admission, ask_supported
 from nnadapter.drivers.capability import OpenSizes
@@ -202,17 +203,23 @@ class _OpenSegment:
 
 
 def _ir_segment(device: SessionDevice, step: Step, conversion: OpenConversion) -> _OpenSegment:
-    """A segment in adapter IR: with operations that make its tables, with tables from the host, or to be filled."""
+    """A segment in adapter IR: with operations that make its tables, with tables from the host, or to be filled.
+
+    What a device decides on sizes while it refuses the first, as the words of a refusal do, does not bind the second.
+    """
     bare = open_ir_part(conversion, step, with_tables=False)
     if device.capability.open_sizes is OpenSizes.NONE:
         return _OpenSegment(bare, None, f"{device.name} compiles for fixed sizes")
     whole = open_ir_part(conversion, step)
-    why = ""
+    why, decided, trace = "", dict[int, Any](), conversion.trace
     for part in (whole, bare) if whole.inputs != bare.inputs else (whole,):
+        known = len(trace.answers)
         piece = _admitted(device, step, part)
         if not isinstance(piece, Unsupported):
             return _OpenSegment(part, piece)
         why = why or piece.detail
+        decided |= trace.take_back(known)
+    trace.decide(decided)  # perhaps it takes the segment at other sizes
     return _OpenSegment(bare, None, why)
 
 

@@ -131,6 +131,7 @@ class Binder:
             "planned": tuple(planned_values(self._plan.graph, slots, names)),
             "on_failure": self._on_failure,
             "say": self._bindable.say,
+            "make_room": self._site.make_room,
             "health": self._site.health(step.device) if step.device in self._site.accelerators else WELL,
             "copies_inputs": step.device in self._site.raw,
             "on_check": self._on_check,

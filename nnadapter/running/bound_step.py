@@ -46,6 +46,8 @@ class BoundStep:
     """Makes what runs the step instead, or raises."""
     say: Callable[[Step, BaseException, str], Incident]
     """Says what the device failed to do and what is done instead, as the policy wants it said."""
+    make_room: Callable[[], bool]
+    """See `Site`."""
     on_check: Callable[[Step], Substitute]
     """Makes what the step is compared with, or raises."""
     names: tuple[str, ...]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nnadapter.drivers.border import bind, checked_program
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
+from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
 from nnadapter.planning.setting import Setting
@@ -44,6 +45,7 @@ class Builder:
             programs: those that were made.
             alone: it is all of a plan.
         """
+        TENSORS.free_gone()
         bound = self._bound(part, calls, likeness, programs) if likeness is not None else None
         return bound or self.built(part, calls, likeness, alone=alone)
 

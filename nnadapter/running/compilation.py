@@ -6,13 +6,21 @@ again, and the fact is kept for the report. Programs that were compiled already 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from nnadapter.drivers.crashes import NamedCalls
-from nnadapter.errors import FAILURES, CompilationError, ExecutionError, NNAdapterError, TransientError, describe
+from nnadapter.errors import (
+    FAILURES,
+    CompilationError,
+    ExecutionError,
+    NNAdapterError,
+    OutOfMemoryError,
+    TransientError,
+    describe,
+)
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.memory.arenas import Arenas
 from nnadapter.planning.absent import INSTEAD
@@ -42,7 +50,7 @@ from nnadapter.running.filled import Filled, FilledClass
 from nnadapter.running.filling import Filling
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.repair import Repair, blamed, delegated, host_of, run_failure
-from nnadapter.running.site import Site
+from nnadapter.running.site import Site, nothing_to_give_up
 from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.whole import Whole
 from partition.plan import Step
@@ -55,6 +63,8 @@ class Compiler:
     """Compiles what was partitioned in one setting."""
 
     setting: Setting
+    make_room: Callable[[], bool] = nothing_to_give_up
+    """See `Site`."""
     arenas: Arenas = field(init=False)
     """Memory for values between steps, which all plans share; devices in processes of their own map it."""
 
@@ -183,13 +193,17 @@ class Compiler:
     def _program_or_again(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
     ) -> Built:
-        """A segment compiled; once more where its driver says that this may help."""
-        try:
-            return self._program(partitioning, step, piece, programs)
-        except TransientError as error:
-            built = self._program(partitioning, step, piece, programs)
-            self._compile_failed(partitioning, step, error, REPEATED)
-            return built
+        """A segment compiled; once more where its driver says that this may help, or room was made for it."""
+        while True:
+            try:
+                return self._program(partitioning, step, piece, programs)
+            except OutOfMemoryError:
+                if not self.make_room():
+                    raise
+            except TransientError as error:
+                built = self._program(partitioning, step, piece, programs)
+                self._compile_failed(partitioning, step, error, REPEATED)
+                return built
 
     def _program(
         self, partitioning: Partitioning, step: Step, piece: AdmittedSegment | None, programs: Programs
@@ -250,6 +264,7 @@ class Compiler:
             trace=setting.trace,
             raw=frozenset(device.name for device in setting.devices if device.has_raw_inputs),
             rests=setting.constraints.fallback_at("run") != "forbid",
+            make_room=self.make_room,
         )
 
     def _filling(self, partitioning: Partitioning, opening: Opened, programs: Programs) -> Compiled:

@@ -18,7 +18,7 @@ from weakref import ref
 from nnadapter.drivers.border import OutputCheck, ask_admission, ask_supported
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Admission, Context, Program
-from nnadapter.errors import FAILURES, NNAdapterError, describe
+from nnadapter.errors import FAILURES, NNAdapterError, OutOfMemoryError, describe
 from nnadapter.ir.filled_model import Border, FilledModel
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.offering.filled_parts import FillablePart, fill_together
@@ -57,6 +57,10 @@ in C that tells nothing."""
 
 class NotFilledError(NNAdapterError):
     """A device does not take a segment at some sizes. Nobody outside of this room sees it."""
+
+
+class _NoRoomError(NotFilledError):
+    """The device has no room for it now."""
 
 
 _Plan = ref[Any]
@@ -148,12 +152,24 @@ class Filling(Generic[FilledPlan]):
         """What an interrupt kept from going; whoever comes next lets it go."""
         self._lock = new_lock()
 
-    def at(self, sizes: Sequence[Any]) -> FilledPlan:
+    def at(self, sizes: Sequence[Any], make_room: Callable[[], bool]) -> FilledPlan:
         """The plan at some sizes of the class.
+
+        Args:
+            sizes: the sizes.
+            make_room: see `Site`; what it closes may be a plan of this class.
 
         Raises:
             NotFilledError: a device does not take its segment at these sizes.
         """
+        while True:
+            try:
+                return self._at(sizes)
+            except _NoRoomError:
+                if not make_room():
+                    raise
+
+    def _at(self, sizes: Sequence[Any]) -> FilledPlan:
         with self._lock:
             self._close_left()
             keys = tuple([(position, self._fillable[position].key(sizes)) for position in self._same])
@@ -265,7 +281,8 @@ class Filling(Generic[FilledPlan]):
         except NotFilledError:
             raise
         except FAILURES as error:  # a driver may raise anything; the plan of these shapes' own says what
-            raise NotFilledError(f"a segment is not compiled: {describe(error)}") from error
+            kind = _NoRoomError if isinstance(error, OutOfMemoryError) else NotFilledError
+            raise kind(f"a segment is not compiled: {describe(error)}") from error
 
     def _steps_with(self, program: Program, first: int, part: Part) -> Iterator[BoundStep]:
         """The steps whose segments are this one, or the same but for names."""

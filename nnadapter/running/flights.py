@@ -190,7 +190,12 @@ class _Run:
             lane = self._flight.lanes[bound.step.device]
             job = self._jobs[segment] = lane.job(partial(self._run_of, bound))  # first: an interrupt may come any time
             lane.submit(job)
-        elif segment not in self._overlap.enqueued or bound.health.is_troubled or not self._is_enqueued(bound):
+        elif segment not in self._overlap.enqueued:
+            self._run_now(bound)
+        elif bound.health.is_troubled:  # perhaps only now: it was planned to be enqueued, with no wait before it
+            self._wait_for_all()
+            self._run_now(bound)
+        elif not self._is_enqueued(bound):
             self._run_now(bound)
 
     def _run_now(self, bound: BoundStep) -> None:

@@ -2,7 +2,8 @@
 
 A step that fails on its device runs again on the CPU with the same inputs, and the run's provenance says so; where the
 policy forbids that, the failure is raised as a typed error that names device, segment and nodes. What a driver says may
-go well the next time (`TransientError`) is repeated once before. A device that keeps failing rests (`resting.py`).
+go well the next time (`TransientError`) is repeated once before; where there was no room, as often as plans that nobody
+uses can make some. A device that keeps failing rests (`resting.py`).
 
 The same inputs are the same bytes: numpy refuses to write to what a driver in Python gets, and devices whose own code
 gets addresses, or that failed and did not go well since, work on copies.
@@ -24,6 +25,7 @@ from nnadapter.errors import (
     GivenUpError,
     InvalidInputError,
     NNAdapterError,
+    OutOfMemoryError,
     TransientError,
     describe,
 )
@@ -102,16 +104,20 @@ def after_failure(
         raise _stopped(control, bound, device, "was under way") from error
     if not bound.guarded or isinstance(error, (OtherShapeError, GivenUpError)):
         raise error  # the host's own errors are typed, and nobody comes after it; what is gone is gone for others, too
-    if isinstance(error, TransientError):
+    while isinstance(error, TransientError) or (isinstance(error, OutOfMemoryError) and bound.make_room()):
         try:
             results = _computed(bound, _on_host(bound, values), control, sizes, given)
         except FAILURES as second:
             if control is not None and control.is_over:
                 raise _stopped(control, bound, device, "was under way") from second
+            is_over = isinstance(error, TransientError)
             if not isinstance(second, GivenUpError):  # that a failed run gave it up follows from the first
                 error = second
+            if is_over:
+                break
         else:
-            return _noted(bound, device, results, values, started, "", (bound.say(bound.step, error, REPEATED),))
+            said = () if isinstance(error, OutOfMemoryError) else (bound.say(bound.step, error, REPEATED),)
+            return _noted(bound, device, results, values, started, "", said)
     bound.health.failed(bound.step.outputs, error)
     failure = describe(error)
     substitute = _substitute(bound, error)

@@ -203,7 +203,7 @@ class OpenPlans:
                 raise NotFilledError("the class was made again, and does not hold at these shapes")
             _, whole_class, sizes = taken
             assert isinstance(whole_class, FilledClass) and sizes is not None, "its devices compile for fixed sizes"
-            return whole_class.filling.at(sizes)
+            return whole_class.filling.at(sizes, self._plans.make_room)
         finally:
             self._leave(use)
 

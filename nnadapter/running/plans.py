@@ -185,6 +185,17 @@ class PlanCache(Generic[Kept]):
                 self._dropped += 1
                 self._drop(key)
 
+    def make_room(self) -> bool:
+        """Close the plan that would be dropped next, of those that nobody uses now; whether there was one."""
+        with self._lock:
+            used = list(self.users.values())
+            idle = [each for each in self._leases.items() if each[1].plan is not None and each[1] not in used]
+            if not idle:
+                return False
+            self._drop_for_room(min(idle, key=_recurs)[0])
+        self.close_unused()
+        return True
+
     def close_unused(self) -> None:
         """Close what was dropped and nobody uses any more."""
         if self._is_tidy:
@@ -248,11 +259,7 @@ class PlanCache(Generic[Kept]):
         for left, (key, _) in zip(range(len(may_go), 0, -1), may_go, strict=True):
             if left <= most and self._memory.freed_bytes(last) <= self._limit_bytes:
                 break
-            self._dropped += 1
-            self._drop(key)
-            self._gone[key] = None
-        while len(self._gone) > _GONE * self._limit:
-            self._gone.popitem(last=False)
+            self._drop_for_room(key)
 
     def _ask(self) -> None:
         """Ask the plans that were used since they were asked what they hold."""
@@ -262,6 +269,14 @@ class PlanCache(Generic[Kept]):
                 is_used = lease in list(self.users.values())
                 self._memory.tell(lease, plan.holding)
                 lease.told = _IN_USE if is_used else again
+
+    def _drop_for_room(self, key: Hashable) -> None:
+        """Drop a plan, and remember that there was one."""
+        self._dropped += 1
+        self._drop(key)
+        self._gone[key] = None
+        while len(self._gone) > _GONE * self._limit:
+            self._gone.popitem(last=False)
 
     def _drop(self, key: Hashable) -> None:
         """Take a lease out, to be closed when nobody uses it."""

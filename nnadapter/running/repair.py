@@ -58,7 +58,8 @@ class Repair:
         if isinstance(error, DeviceLostError) and not device.is_isolated:
             return banning(judgment, self._setting, {key: Unsupported(Reason.COMPILE_FAILED, why)})
         found = self._found(partitioning, device, atoms, error)
-        if found.is_too_large and len(atoms) > 1:
+        is_cut = found.is_too_large and len(atoms) > 1
+        if is_cut:
             text = f"as a whole it failed to compile, and its parts do not: {why}"
             model = model_of(partitioning.model, device, atoms)
             if not isinstance(error, OutOfMemoryError):
@@ -68,7 +69,7 @@ class Repair:
         for one, other in found.beside:
             (name,) = _names(partitioning, (one,))[:1]
             refused[other] = f"it failed to compile it together with {name!r}: {why}"
-        if not refused and not found.is_too_large:
+        if not refused and not is_cut:
             return banning(judgment, self._setting, {key: Unsupported(Reason.COMPILE_FAILED, why)})
         for atom, text in refused.items():
             _ban(device, model_of(partitioning.model, device, (atom,)), _names(partitioning, (atom,)), text)

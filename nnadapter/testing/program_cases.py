@@ -9,6 +9,7 @@ from random import Random
 
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Compatibility, Execution
+from nnadapter.drivers.isolation.ahead import Ahead
 from nnadapter.errors import DeviceLostError, IncompatibleProgramError, NNAdapterError
 from nnadapter.testing.bench import Bench, Broken, blamed, closing
 from nnadapter.testing.case import Case
@@ -145,12 +146,29 @@ def _streams(bench: Bench, subject: Subject) -> Outcome:
         first, second = (stack.enter_context(bench.execution(subject, program)) for _ in range(2))
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "work of streams raised"):
             ahead = bench.device.compute_ahead([(first, subject.feeds)], [(second, varied.feeds)])
-    if ahead is None:
-        return Skipped("the device enqueues no such work")
-    results, broken = ahead
+    return Skipped("the device enqueues no such work") if ahead is None else _judged_there(subject, varied, ahead)
+
+
+def _memory(bench: Bench, subject: Subject) -> Outcome:
+    """What is computed from the device's memory to other memory there is the same."""
+    varied = subject.varied()
+    with (
+        bench.compiled(subject) as program,
+        bench.execution(subject, program) as execution,
+        blamed(OutcomeKind.DOES_NOT_RUN, subject, "compute_on_device raised"),
+    ):
+        there = bench.device.compute_there([(execution, subject.feeds), (execution, varied.feeds)])
+    if there is None:
+        return Skipped("the device computes in no memory of its own")
+    return _judged_there(subject, varied, there)
+
+
+def _judged_there(subject: Subject, varied: Subject, there: Ahead) -> Outcome:
+    results, broken = there
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
-    failed = subject.judge(results[0]) or varied.judge(results[1])
-    return failed or (Failed(OutcomeKind.WRONG_ANSWER, broken[0], evidence) if broken else Passed())
+    if broken:
+        return Failed(OutcomeKind.WRONG_ANSWER, broken[0], evidence)
+    return subject.judge(results[0]) or varied.judge(results[1]) or Passed()
 
 
 def _bound(bench: Bench, subject: Subject) -> Outcome:
@@ -278,6 +296,7 @@ _ACTS = {
     "deserialized": _deserialized,
     "damaged": _damaged,
     "judged": _judged,
+    "memory": _memory,
     "streams": _streams,
     "bound": _bound,
 }

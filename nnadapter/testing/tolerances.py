@@ -12,10 +12,11 @@ from nnadapter.running.deviation import distances
 
 
 class Precision(StrEnum):
-    """In what a device computes float32: a device that says float16 is held to what float16 can do."""
+    """In what a device computes float32: one that says float16 or bfloat16 is held to what that can do."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
 
 
 STEP = 1

@@ -43,6 +43,7 @@ def test_half_precision_needs_to_be_said(call):
     words = "conformance fake_npu --option fake_npu.precision=float16 -k operations/EXP"
     call(words, 1)
     call(f"{words} --precision float16")
+    call(f"{words} --precision bfloat16")
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,17 @@ def test_numpy_numbers_leave_arithmetic_to_traced_ones() -> None:
         np.int64(2) * size
     assert current((size * 2, 3)) == (10, 3)
     assert trace.replay([6]) is not None
+
+
+def test_what_was_decided_is_taken_back_and_decided_again():
+    trace = Trace()
+    rows, columns = trace.variable(5), trace.variable(7)
+    assert rows > 3
+    known = len(trace.answers)
+    str(columns * 2)
+    assert rows > 4 and trace.replay([6, 8]) is None
+    forgotten = trace.take_back(known)
+    assert trace.replay([6, 8]) is not None and trace.replay([3, 7]) is None
+    assert rows > 2 and trace.replay([6, 8]) is not None
+    trace.decide(forgotten)
+    assert trace.replay([6, 8]) is None and trace.replay([6, 7]) is not None and trace.replay([4, 7]) is None

@@ -254,3 +254,29 @@ def test_sizes_beyond_a_table_are_the_callers_mistake():
         with pytest.raises(InvalidInputError, match="out of bounds"):
             opened.run(None, feed)
         opened.run(None, first_feed(SMALL, (1, 2)))
+
+
+def test_a_step_that_is_given_what_follows_from_sizes_runs_on_the_cpu_where_it_fails():
+    """The CPU's part computes it itself, and is not given it as well."""
+    model = parse(f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{
+        s = Shape (x)  f = Cast <to = 1> (s)  r = ReduceMax <keepdims = 0> (f)  y = Add (x, r)
+    }}""")
+    script = '[[fault]]\nkind = "raise"\nphase = "run"\nfrom = 2\n'
+    with session(model, "faulty:fake_npu", script=script) as opened:
+        for rows in (5, 6, 7, 8):
+            feed = {"x": numbers(rows, 4)}
+            np.testing.assert_allclose(opened.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-6)
+        said = {incident.instead for incident in opened.report().incidents}
+        assert said == {"it runs on the CPU instead"}
+
+
+def test_the_words_of_a_refusal_decide_nothing_where_the_host_makes_what_was_refused():
+    model = parse(f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y)
+    <int64 zero = {{0}}, int64 one = {{1}}, int64[1] axis = {{1}}> {{
+        s = Shape (x)  p = Gather (s, zero)  r = Range (zero, p, one)
+        u = Unsqueeze (r, axis)  c = Cast <to = 1> (u)  y = Add (x, c)
+    }}""")
+    with session(model, "opentable") as opened:
+        for rows in (5, 6, 7, 8):
+            agree(opened, model, {"x": numbers(rows, 4)})
+        assert opened.report().plans.made == 2, opened.report().plans.sizes

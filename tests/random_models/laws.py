@@ -12,7 +12,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu import FakeNpuDriver
 from nnadapter.drivers.fake_npu.lowering import PASSES as DEVICE_PASSES
 from nnadapter.drivers.interface import Context, Program
-from nnadapter.ir import ABSENT, Array, Lifetime, Model, ModelBuilder, digest, submodel, to_text, verify
+from nnadapter.ir import ABSENT, Array, DataType, Lifetime, Model, ModelBuilder, digest, submodel, to_text, verify
 from nnadapter.ir.passes import PASSES, run_passes
 from nnadapter.testing.random_models.maker import Accept, RandomCase
 from nnadapter.testing.random_models.oracle import check, outputs_of
@@ -66,7 +66,7 @@ def every_operation_equals_oracle(case: RandomCase, random: Random) -> None:
 def half_precision_equals_oracle(case: RandomCase, random: Random) -> None:
     """With the option precision=float16 results are as far off as float16 is."""
     results = run(context("float16"), case.model, case.feeds)
-    check(case.model, case.feeds, results, half_precision=True)
+    check(case.model, case.feeds, results, precision=DataType.FLOAT16)
 
 
 def verified_and_told(case: RandomCase, random: Random) -> None:

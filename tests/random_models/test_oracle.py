@@ -31,3 +31,18 @@ def test_a_transform_is_off_by_a_share_of_all_that_it_adds(type_):
     check(model, [feed], [got])
     with pytest.raises(AssertionError, match="elements are off"):
         check(model, [feed], [got + np.float32(20)])
+
+
+@pytest.mark.parametrize("precision", [DataType.FLOAT16, DataType.BFLOAT16])
+def test_a_device_that_computes_more_coarsely_is_held_to_that_alone(precision):
+    builder = ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (64,)))
+    model = builder.finish(builder.add_operation("MUL", [x, x], {}))
+    feed = np.random.default_rng(0).uniform(1, 2, 64).astype(np.float32)
+    rounded = feed.astype(precision.array_type)
+    got = (rounded * rounded).astype(np.float32)
+    check(model, [feed], [got], precision=precision)
+    with pytest.raises(AssertionError, match="elements are off"):
+        check(model, [feed], [got])
+    with pytest.raises(AssertionError, match="elements are off"):
+        check(model, [feed], [got * np.float32(1.25)], precision=precision)

@@ -11,7 +11,16 @@ from click.testing import CliRunner
 import nnadapter as nna
 from nnadapter.caching import bans
 from nnadapter.cli.entry import main
-from nnadapter.errors import CompilationError, DeviceLostError, FallbackWarning, NotDelegatedError, TransientError
+from nnadapter.drivers.device_tensors import DeviceTensor, Memory
+from nnadapter.drivers.kept_memory import kept
+from nnadapter.errors import (
+    CompilationError,
+    DeviceLostError,
+    FallbackWarning,
+    NotDelegatedError,
+    OutOfMemoryError,
+    TransientError,
+)
 from tests.models import HEAD, numbers, parse, run_whole
 from tests.trial_driver import COMPILES, COUNTS
 
@@ -88,6 +97,59 @@ def test_what_may_go_well_the_next_time_is_compiled_once_more():
     with pytest.raises(KeyboardInterrupt):
         made({})
     assert elsewhere(made({})) == []
+
+
+def test_without_room_for_a_single_node_it_is_compiled_once():
+    COMPILES.extend([OutOfMemoryError("full")] * 3)
+    model = parse(f"{HEAD} g (float[2, 3] x) => (float[2, 3] y) {{ y = Relu(x) }}")
+    with nna.InferenceSession(model, devices="trial", options=nna.Options(fallback="allow")) as session:
+        assert [step.device for step in session.report().segments] == ["cpu"]
+    assert len(COMPILES) == 2
+    COMPILES.clear()
+
+
+ROWS = f"{HEAD} g (float[N, 3] x) => (float[N, 3] y) {{ y = Relu(x) }}"
+
+
+def devices_at(session, rows):
+    session.run(None, {"x": numbers(rows, 3)})
+    return [step.device for step in session.provenance.steps]
+
+
+def test_without_room_the_plans_that_nobody_uses_make_some():
+    with nna.InferenceSession(parse(ROWS), devices="trial", options=nna.Options(fallback="forbid")) as session:
+        for rows in (1, 2, 3):
+            assert devices_at(session, rows) == ["trial"]
+        COMPILES.extend([OutOfMemoryError("full")] * 2)
+        closed = COUNTS.get("closed", 0)
+        assert devices_at(session, 4) == ["trial"] and not COMPILES
+        assert COUNTS["closed"] - closed == 2 and session.report().plans.kept == 2
+        assert devices_at(session, 1) == ["trial"] and not session.report().incidents
+        COMPILES.extend([OutOfMemoryError("full")] * 5)
+        with pytest.raises(OutOfMemoryError, match="full"):
+            devices_at(session, 5)
+        assert COMPILES == []
+
+
+class _Memory(Memory):
+    nbytes = 4
+    freed = False
+
+    def copy_in(self, array):
+        raise AssertionError
+
+    copy_out = copy_in
+
+    def free(self):
+        self.freed = True
+
+
+def test_memory_of_values_that_are_gone_is_free_before_a_device_compiles():
+    memory = _Memory()
+    kept(DeviceTensor(memory, np.dtype(np.float32), (1,)))
+    assert not memory.freed
+    with nna.InferenceSession(parse(LONG), devices="trial"):
+        assert memory.freed
 
 
 def test_an_interrupt_in_the_search_leaves_everything_usable():

@@ -16,7 +16,7 @@ from nnadapter.drivers import registry
 from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.errors import CancelledError, DeadlineExceededError, ExecutionError, FallbackWarning
 from tests.c_compiler import compile_acme, needs_compiler
-from tests.residing_driver import BREAKS, ENQUEUED, GATE, MOST, STREAMS
+from tests.residing_driver import BEHIND, BREAKS, ENQUEUED, GATE, MOST, STREAMS
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 CHAIN = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y) {{
@@ -37,7 +37,7 @@ def single():
     MOST["operations"] = 1
     yield
     MOST["operations"] = 1000
-    for changed in (BREAKS, STREAMS, GATE, ENQUEUED):
+    for changed in (BREAKS, STREAMS, GATE, ENQUEUED, BEHIND):
         changed.clear()
 
 
@@ -117,6 +117,24 @@ def test_a_step_that_fails_runs_on_the_cpu_and_those_behind_it_again(operation, 
         assert not session.provenance.fell_back
     del session
     assert used() == memory
+
+
+def test_where_another_run_failed_meanwhile_a_step_waits_for_what_it_reads():
+    """The device is troubled then, and no step is enqueued, though the first one is under way."""
+    with session_of(fallback="allow") as session:
+
+        def fail():
+            BREAKS.add("RELU")
+            STREAMS.add("fails")
+            session.run(None, {"x": X})
+            BREAKS.clear()
+            STREAMS.clear()
+
+        BEHIND.append(fail)
+        GATE.append(gate := threading.Event())
+        threading.Timer(0.05, gate.set).start()
+        np.testing.assert_array_equal(session.run(None, {"x": 2 * X})[0], expected_of(CHAIN, 2 * X)[0])
+        assert len(ENQUEUED) == 1 and not session.provenance.fell_back
 
 
 def test_where_fallback_is_forbidden_the_error_names_the_step():

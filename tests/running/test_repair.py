@@ -19,7 +19,7 @@ from nnadapter.errors import (
     TransientError,
 )
 from nnadapter.running import resting
-from tests.models import CHAIN, numbers, parse, run_whole
+from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 from tests.trial_driver import COUNTS, SCRIPT, SPOILS
 
 X = numbers(2, 3)
@@ -78,6 +78,21 @@ def test_a_repetition_is_no_fallback_so_it_is_not_forbidden(session):
     SCRIPT.append(TransientError(BUSY))
     provenance = right(running)
     assert provenance.steps[0].device == "trial" and len(provenance.incidents) == 1
+
+
+def test_without_room_the_plans_that_nobody_uses_make_some():
+    model = parse(f"{HEAD} g (float[N, 3] x) => (float[N, 3] y) {{ y = Relu(x) }}")
+    with nna.InferenceSession(model, devices="trial", options=nna.Options(fallback="forbid")) as running:
+        for rows in (1, 2, 3):
+            running.run(None, {"x": numbers(rows, 3)})
+        SCRIPT.extend([OutOfMemoryError("full")] * 2)
+        x = numbers(3, 3)
+        np.testing.assert_array_equal(running.run(None, {"x": x})[0], np.maximum(x, 0))
+        assert running.provenance.steps[0].device == "trial" and not running.provenance.incidents
+        assert running.report().plans.kept == 1 and not SCRIPT
+        SCRIPT.append(OutOfMemoryError("full"))
+        with pytest.raises(OutOfMemoryError, match="full"):
+            running.run(None, {"x": x})
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A driver that tells one of fourteen lies is found out, and one that tells none gets full marks."""
+"""A driver that tells one of fifteen lies is found out, and one that tells none gets full marks."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ FOUND_AS = {
     "stale_constants": ("programs/bound/*", OutcomeKind.WRONG_VALUES),
     "takes_any_bytes": ("programs/judged/*", OutcomeKind.ACCEPTS_DAMAGED),
     "fails_to_judge": ("programs/judged/*", OutcomeKind.WRONG_ANSWER),
+    "gives_inputs_back": ("programs/memory/*", OutcomeKind.WRONG_ANSWER),
     "computes_nothing_ahead": ("programs/streams/*", OutcomeKind.WRONG_VALUES),
 }
 """Where each lie must show, and as what."""
@@ -31,8 +32,8 @@ def settings(lie: str, **others) -> Settings:
     return Settings(device="lying", options={"lie": lie}, time_limit_s=1.0 if lie == "hangs" else 30.0, **others)
 
 
-def test_there_are_fourteen():
-    assert {"none", *FOUND_AS, *ABOUT_BINDING} == set(LIES) and len(FOUND_AS) == 14
+def test_there_are_fifteen():
+    assert {"none", *FOUND_AS, *ABOUT_BINDING} == set(LIES) and len(FOUND_AS) == 15
 
 
 @pytest.mark.parametrize("lie", FOUND_AS)
@@ -60,7 +61,7 @@ def test_the_rest_goes_on_after_a_crash():
     assert card.groups["operations"].passed > 100
 
 
-@pytest.mark.parametrize("what", ["judged", "streams"])
-def test_programs_are_judged_and_enqueued(what):
+@pytest.mark.parametrize("what", ["judged", "memory", "streams"])
+def test_programs_are_judged_and_computed_on_the_device(what):
     card = run_conformance(settings("none"), pattern=f"programs/{what}/*")
     assert card.full_marks and card.groups["programs"].passed == 3

@@ -1,4 +1,11 @@
-"""Computations as work of two streams, in the process of an isolated device: what its driver promises of streams.
+"""Computations in a device's memory, in the process of an isolated device: what its driver promises of them.
+
+`compute_there`:
+
+1. Results lie in memory of their own, and stay when inputs are freed.
+2. Inputs are as they were.
+
+`compute_ahead`, as work of two streams:
 
 1. An event that was never recorded has happened, and waiting for it is no wait.
 2. What is enqueued on one stream, from tensors in the device's memory, is done when an event behind it has happened.
@@ -53,6 +60,36 @@ def compute_ahead(device: Device, before: Sequence[Task], behind: Sequence[Task]
         if len(made) < len(before) + len(behind):
             return None
         return [[_on_host(tensor) for tensor in each] for each in made], broken
+
+
+def compute_there(device: Device, tasks: Sequence[Task]) -> Ahead | None:
+    """Compute tasks one after the other from tensors in the device's memory to others there.
+
+    Returns:
+        None where the device has no memory, or does not compute such a task.
+    """
+    if not device.has_memory:
+        return None
+    broken: list[str] = []
+    results: list[list[DeviceTensor]] = []
+    with ExitStack() as later:
+        for execution, arrays in tasks:
+            with ExitStack() as stack:
+                inputs = [_on_device(device, stack, array) for array in arrays]
+                made = execution.compute_on_device(inputs)
+                if made is None:
+                    return None
+                for memory in {id(tensor.memory): tensor.memory for tensor in made}.values():
+                    later.callback(memory.free)
+                results.append(list(made))
+                if len({id(tensor.memory) for tensor in (*inputs, *made)}) < len(inputs) + len(made):
+                    broken.append("a result of compute_on_device lies in memory of an input, or of another result")
+                pairs = zip(inputs, arrays, strict=True)
+                if any(_on_host(tensor).tobytes() != array.tobytes() for tensor, array in pairs):
+                    broken.append("compute_on_device wrote to an input that is not given up")
+            if broken:
+                return [], broken  # nothing is read of what may be gone
+        return [[_on_host(tensor) for tensor in each] for each in results], broken
 
 
 def _closed_twice(stack: ExitStack, made: Any) -> Any:

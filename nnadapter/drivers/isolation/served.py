@@ -21,7 +21,7 @@ from nnadapter.drivers.border import ask_compatibility, checked_bytes, create_ex
 from nnadapter.drivers.capability import Capability, DeviceInfo
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Compatibility, Context, Program
-from nnadapter.drivers.isolation.ahead import Ahead, compute_ahead
+from nnadapter.drivers.isolation.ahead import Ahead, compute_ahead, compute_there
 from nnadapter.drivers.registry import device_info, open_device
 from nnadapter.drivers.selection import check_options
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
@@ -100,6 +100,9 @@ class Served:
         made = self._made
         first, second = ([(made[number], inputs) for number, inputs in jobs] for jobs in (before, behind))
         return compute_ahead(self._device, first, second)
+
+    def _compute_there(self, jobs: Sequence[Job]) -> Ahead | None:
+        return compute_there(self._device, [(self._made[number], inputs) for number, inputs in jobs])
 
     def _take_model(self, number: int, model: Any) -> None:
         """Hold a model for the questions that follow: the same object for all of them, as drivers may rely on."""

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.accuracy.bands import BANDS
+from nnadapter.accuracy.bands import BANDS, band_of
 from nnadapter.ir.definition import by_definition
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime, Operand
@@ -97,30 +97,47 @@ def outputs_of(model: Model, feeds: Sequence[Array]) -> list[Array]:
     return [values[operand] for operand in model.outputs]
 
 
-def noise(generator: np.random.Generator, *, half_precision: bool) -> Perturb:
-    """A function that puts every floating-point value off by a little; in half precision, by as much as that is off."""
+def noise(generator: np.random.Generator, precision: DataType) -> Perturb:
+    """A function that puts every floating-point value off by a little; in a coarse precision, by as much as that is.
+
+    Args:
+        generator: of the noise.
+        precision: see `check`.
+    """
 
     def perturb(value: Array, size: Array | None) -> Array:
         dtype = DataType(value.dtype.name)
         if not dtype.is_floating:
             return value
-        share = _share(dtype, half_precision) * generator.uniform(-1, 1, value.shape)
+        share = _share(dtype, precision) * generator.uniform(-1, 1, value.shape)
         moved = np.asarray(value.astype(np.float64) * (1 + share))
         if size is not None:
             moved += share * size
-        # On the coarse grid of half precision, reals that differ may become equal.
-        return (moved.astype(np.float16) if half_precision else moved).astype(value.dtype)
+        # On a coarse grid, reals that differ may become equal.
+        return (moved.astype(precision.array_type) if _is_coarse(precision) else moved).astype(value.dtype)
 
     return perturb
 
 
-def _share(dtype: DataType, half_precision: bool) -> float:
-    own = BANDS[dtype].noise
-    return max(own, BANDS[DataType.FLOAT16].noise) if half_precision else own
+def _is_coarse(precision: DataType) -> bool:
+    return precision is not DataType.FLOAT32
 
 
-def check(model: Model, feeds: Sequence[Array], got: Sequence[Array], *, half_precision: bool = False) -> None:
-    """Raise AssertionError unless `got` is what the model makes of `feeds`, as exactly as can be asked."""
+def _share(dtype: DataType, precision: DataType) -> float:
+    return (band_of(dtype, precision) if _is_coarse(precision) else BANDS[dtype]).noise
+
+
+def check(
+    model: Model, feeds: Sequence[Array], got: Sequence[Array], *, precision: DataType = DataType.FLOAT32
+) -> None:
+    """Raise AssertionError unless `got` is what the model makes of `feeds`, as exactly as can be asked.
+
+    Args:
+        model: the model.
+        feeds: its inputs.
+        got: its outputs, as a device computed them.
+        precision: in what that computes float32.
+    """
     right = evaluate(model, feeds)
     expected = [right[operand] for operand in model.outputs]
     for output, wanted, operand in zip(got, expected, model.outputs, strict=True):
@@ -130,9 +147,9 @@ def check(model: Model, feeds: Sequence[Array], got: Sequence[Array], *, half_pr
     spread: list[Array] = [np.zeros(wanted.shape) for wanted in expected]
     for runs in (_RUNS, _MORE_RUNS):
         for _ in range(runs):
-            if not _widen(model, feeds, expected, spread, noise(generator, half_precision=half_precision)):
+            if not _widen(model, feeds, expected, spread, noise(generator, precision)):
                 return
-        off = _furthest(model, got, expected, spread, half_precision)
+        off = _furthest(model, got, expected, spread, precision)
         if off is None:
             return
     raise AssertionError(off)
@@ -155,11 +172,11 @@ def _widen(
 
 
 def _furthest(
-    model: Model, got: Sequence[Array], expected: Sequence[Array], spread: Sequence[Array], half_precision: bool
+    model: Model, got: Sequence[Array], expected: Sequence[Array], spread: Sequence[Array], precision: DataType
 ) -> str | None:
     for output, wanted, room, operand in zip(got, expected, spread, model.outputs, strict=True):
         dtype = DataType(wanted.dtype.name)
-        share = _share(dtype, half_precision) if dtype.is_floating else 0.0
+        share = _share(dtype, precision) if dtype.is_floating else 0.0
         limit = _ROOM * room + share * (np.abs(wanted.astype(np.float64)) + _SMALLEST)
         off = _distance(output, wanted)
         wrong = ~(off <= limit) & np.isfinite(limit)  # where anything may come out, NaN may too

@@ -15,14 +15,14 @@ _NEAREST = (aten.upsample_nearest1d.vec, aten.upsample_nearest2d.vec, aten.upsam
 
 def _nearest(
     written: Callable[..., Tensor],
-    input: Tensor,
+    values: Tensor,
     output_size: Any,
     scale_factors: Sequence[float] | None,
 ) -> Any:
     """The nearest elements: which these are hangs on a rounding, where a scale or its inverse is no whole number."""
     if all(is_whole(scale) or is_whole(1 / scale) for scale in scale_factors or ()):
         return NotImplemented
-    return written(input, output_size, scale_factors)
+    return written(values, output_size, scale_factors)
 
 
 def is_whole(scale: float) -> bool:
