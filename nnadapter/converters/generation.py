@@ -15,7 +15,7 @@ from nnadapter.converters.axes import required_integers
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.registry import converter
 from nnadapter.ir.operand import Array, DataType
-from nnadapter.ir.tracing import greatest
+from nnadapter.ir.tracing import current, greatest
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import data_type_name
@@ -111,10 +111,12 @@ def convert_range(context: ConversionContext, node: OnnxNode) -> None:
         start = _operand_of_one(context, node.input(0))
         count = -(-(_integer(context, node, 1) - _integer(context, node, 0)) // int(delta))
     else:
-        first = _single(context, node, 0)
+        first, limit = _single(context, node, 0), context.real(node.input(1))
         start = context.add_constant(first)
-        steps = (float(_single(context, node, 1)) - float(first)) / float(delta)
-        count = ceil(steps) if isfinite(steps) else -1
+        if limit is None or not isfinite(current(limit)):
+            raise Refusal(Reason.INVALID_NODE, "input 1 of Range is no single finite number")
+        steps = (limit - float(first)) / float(delta)
+        count = ceil(steps) if isfinite(current(steps)) else -1
     context.add("RANGE", (start, context.add_constant(delta)), {"count": greatest(count, 0)}, node.outputs)
 
 

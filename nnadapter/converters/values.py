@@ -91,6 +91,18 @@ class GraphValues:
         array = self.constant(name)
         return tuple(array.reshape(-1).tolist()) if array.dtype.kind in "iu" else None
 
+    def real(self, name: str) -> float | None:
+        """The one real number of an ONNX value, traced where it follows from shapes; None if it has others.
+
+        Raises:
+            Refusal: it is not known before the run.
+        """
+        size_array = self._sizes.get(name)
+        if size_array is None or size_array.dtype.kind != "f":
+            array = self.constant(name)
+            return float(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind not in "iub" else None
+        return size_array.items.reshape(-1)[0] if size_array.items.size == 1 else None
+
     def optional_constant(self, node: OnnxNode, position: int) -> Array | None:
         """The contents of an input, None if it is absent.
 

@@ -41,8 +41,11 @@ def export_mat_mul(write: NodeWriter) -> str:
 
 @exporter("EINSUM")
 def export_einsum(write: NodeWriter) -> str:
-    """EINSUM. Source: ONNX Einsum-12."""
-    return write.node("Einsum", *write.inputs, equation=write.operation.equation)
+    """EINSUM. Source: ONNX Einsum-12.
+
+    onnx 1.23 infers no shape from an equation without any letter, and its reference computes none.
+    """
+    return write.node("Einsum", *write.inputs, equation=write.operation.equation or "->")
 
 
 @exporter("MAT_MUL_N_BITS")

@@ -63,11 +63,6 @@ def result_types(
 ) -> tuple[OperandType, ...]:
     """The types of an operation's outputs: dimensions by the shape rule, data types too where they are not quantized.
 
-    1. A row with a rule for quantized results decides whether a result fits its inputs. If it does, the operation
-       computes with the reals that its operands stand for.
-    2. An operation that sees integers alone may give integers that are said to be quantized, if no input is.
-    3. An input whose data type the operation knows only as quantized wants a quantized result.
-
     Args:
         schema: the operation's row.
         types: by role, None where an optional input is absent; checked.
@@ -77,7 +72,33 @@ def result_types(
     Raises:
         InvalidModelError: the shape rule refuses, or a result does not fit.
     """
-    inferred = schema.infer(types, attributes)
+    return quantized_results(schema, types, attributes, schema.infer(types, attributes), quantized)
+
+
+def quantized_results(
+    schema: OperationSchema,
+    types: Sequence[OperandType | None],
+    attributes: Attributes,
+    inferred: tuple[OperandType, ...],
+    quantized: Sequence[QuantizedType | None],
+) -> tuple[OperandType, ...]:
+    """What the shape rule infers, with the data types and quantizations of what is quantized.
+
+    1. A row with a rule for quantized results decides whether a result fits its inputs. If it does, the operation
+       computes with the reals that its operands stand for.
+    2. An operation that sees integers alone may give integers that are said to be quantized, if no input is.
+    3. An input whose data type the operation knows only as quantized wants a quantized result.
+
+    Args:
+        schema: the operation's row.
+        types: by role, None where an optional input is absent; checked.
+        attributes: every attribute of the row.
+        inferred: by the shape rule.
+        quantized: by output; what is left out is not quantized.
+
+    Raises:
+        InvalidModelError: a result does not fit.
+    """
     plain = schema.quantized is None or not (schema.always_quantized or any(map(_is_quantized, types)))
     if plain and not any(quantized):
         return inferred

@@ -9,10 +9,10 @@ from typing import Any
 from nnadapter.errors import InvalidModelError, close_names
 from nnadapter.ir.attribute_values import normalized
 from nnadapter.ir.model import ABSENT, Model, Operation
-from nnadapter.ir.operand import Lifetime, Operand, OperandType, QuantizedType
+from nnadapter.ir.operand import Lifetime, Operand, OperandType
 from nnadapter.ir.operand_types import check_type
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.quantized import result_types
+from nnadapter.ir.quantized import quantized_results
 from nnadapter.ir.schema import Attribute, AttributeValue, OperationSchema, Role
 from nnadapter.ir.wellformed import check_well_formed
 
@@ -260,28 +260,33 @@ def _check_operation(model: Model, operation: Operation, known: set[int]) -> Non
     if complete.keys() != operation.attributes.keys():
         missing = sorted(complete.keys() - operation.attributes.keys())
         raise InvalidModelError(f"{operation.type}: attributes {missing} are missing, expected every one of the schema")
-    inferred = result_types(schema, types, complete, tuple(_quantized(model, index) for index in operation.outputs))
-    if len(operation.outputs) != len(inferred):
-        raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {len(inferred)}")
-    if len(frozenset(operation.outputs)) != len(inferred):
+    inferred = schema.infer(types, complete)
+    _check_made(model, operation, len(inferred), known)
+    quantized = [model.operands[index].type.quantized for index in operation.outputs]
+    for index, expected in zip(
+        operation.outputs, quantized_results(schema, types, complete, inferred, quantized), strict=True
+    ):
+        _check_output(operation, model.operands[index], expected)
+
+
+def _check_made(model: Model, operation: Operation, count: int, known: set[int]) -> None:
+    """Which operands an operation makes; of what type they are is looked at where they are those that it may make."""
+    if len(operation.outputs) != count:
+        raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {count}")
+    if len(frozenset(operation.outputs)) != count:
         raise InvalidModelError(f"{operation.type}: outputs are {list(operation.outputs)}, expected none twice")
-    for index, expected in zip(operation.outputs, inferred, strict=True):
-        _check_output(model, operation, index, expected, known)
+    for index in operation.outputs:
+        if not 0 <= index < len(model.operands):
+            raise InvalidModelError(f"{operation.type}: makes operand {index}, expected one of {len(model.operands)}")
+        if index in known:
+            raise InvalidModelError(
+                f"{operation.type}: makes operand {index} {model.operands[index].name!r},"
+                " expected one that does not exist yet"
+            )
 
 
-def _quantized(model: Model, index: int) -> QuantizedType | None:
-    return model.operands[index].type.quantized if 0 <= index < len(model.operands) else None
-
-
-def _check_output(model: Model, operation: Operation, index: int, expected: OperandType, known: set[int]) -> None:
-    if not 0 <= index < len(model.operands):
-        raise InvalidModelError(f"{operation.type}: makes operand {index}, expected one of {len(model.operands)}")
-    operand = model.operands[index]
-    if index in known:
-        raise InvalidModelError(
-            f"{operation.type}: makes operand {index} {operand.name!r}, expected one that does not exist yet"
-        )
+def _check_output(operation: Operation, operand: Operand, expected: OperandType) -> None:
     got = operand.type
-    # `result_types` has seen to the quantization, which is what the model says and does not follow from the operation.
+    # `quantized_results` has seen to the quantization, which the model says and does not follow from the operation
     if (got.dtype, got.dimensions, got.layout) != (expected.dtype, expected.dimensions, expected.layout):
         raise InvalidModelError(f"{operation.type}: output {operand.name!r} is {got}, expected {expected}")

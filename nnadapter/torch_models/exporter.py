@@ -67,7 +67,7 @@ def _tidy(model: onnx_ir.Model) -> None:
     """Compute what is constant, and leave out what nobody reads or what is there twice."""
     without_types(model)
     common.InlinePass()(model)
-    fold_constants_ir(model)
+    fold_constants_ir(model, onnx_shape_inference=True)
     for tidying in _TIDYING:
         tidying()(model)
 

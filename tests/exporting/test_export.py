@@ -168,6 +168,16 @@ def test_bands_of_any_length_are_written():
     assert written.ByteSize() < 2000
 
 
+def test_an_equation_that_names_nothing_is_written_out():
+    builder = nna.ModelBuilder()
+    scalar = builder.add_input("x", OperandType(DataType.FLOAT32, ()))
+    (made,) = builder.add_operation("EINSUM", (scalar,), {"equation": ""})
+    written = agree(builder.finish(builder.add_operation("NEG", (made,))), np.array(3, np.float32))
+    del written.graph.value_info[:]
+    inferred = onnx.shape_inference.infer_shapes(written).graph.value_info
+    assert [value.type.tensor_type.HasField("shape") for value in inferred] == [True]
+
+
 def test_nodes_of_copies_have_names_of_their_own():
     builder = nna.ModelBuilder()
     x = builder.add_input("x", FLOATS)

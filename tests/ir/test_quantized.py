@@ -1,5 +1,7 @@
 """What a model may say of quantized results."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -119,13 +121,27 @@ def test_quantization_is_structure():
 
 
 def test_verify_finds_a_result_that_does_not_belong():
-    from dataclasses import replace
-
     model = one("SIGMOID", [((3,), INT8)])
     output = model.operands[1]
     wrong = replace(output, type=replace(output.type, dtype=DataType.INT16))
     with pytest.raises(InvalidModelError, match="expected a quantized operand of int8 or uint8"):
         verify(replace(model, operands=(model.operands[0], wrong)))
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ((), "QUANTIZE: 0 outputs, expected 1"),
+        ((-1,), "QUANTIZE: makes operand -1, expected one of 2"),
+        ((0,), "QUANTIZE: makes operand 0 'x0', expected one that does not exist yet"),
+    ],
+)
+def test_what_is_made_is_looked_at_before_its_quantization(outputs, message):
+    """What an operand that cannot be made lacks is no reason."""
+    model = one("QUANTIZE", [((3,), DataType.FLOAT32)])
+    (operation,) = model.operations
+    with pytest.raises(InvalidModelError, match=message):
+        verify(replace(model, operations=(replace(operation, outputs=outputs),)))
 
 
 def test_constants_may_be_quantized():

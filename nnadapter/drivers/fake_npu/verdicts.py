@@ -8,6 +8,7 @@ from nnadapter.drivers.fake_npu.limits import LARGEST_RANK, NOT_EMPTY, SMALL_RAN
 from nnadapter.drivers.fake_npu.operations import OPERATIONS, OperationRow
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Operand
+from nnadapter.ir.operations.quantization import REALS
 from nnadapter.ir.verifying import verify
 from nnadapter.process.cache import Cache
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
@@ -82,9 +83,11 @@ def _refusals(model: Model, operation: Operation, row: OperationRow) -> Iterator
     operands = model.operands
     inputs = [(place, operands[operand]) for place, operand in enumerate(operation.inputs) if operand != ABSENT]
     outputs = [operands[operand] for operand in operation.outputs]
+    # what is not quantized is made of the integers, not of the reals that they stand for
+    on_integers = operation.type in REALS and outputs[0].type.quantization is None
     for position, model_operand in inputs:
         accepted = row.other_dtypes.get(position, row.dtypes)
-        if model_operand.type.quantization is not None:
+        if model_operand.type.quantization is not None and not on_integers:
             accepted |= row.quantized
         if model_operand.type.dtype not in accepted:
             yield _wrong_dtype(operation, model_operand, accepted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,8 @@ def _mat_mul(x: Array, y: Array, transpose_x: bool, transpose_y: bool) -> Any:
 
 def _integers(packed: Array, bits: int) -> Array:
     """The integers in the bytes of the last axis, lowest bits first."""
-    each = np.unpackbits(packed, axis=-1, bitorder="little").reshape(*packed.shape[:-1], -1, bits)
+    count = packed.shape[-1] * 8 // bits
+    each = np.unpackbits(packed, axis=-1, bitorder="little").reshape(*packed.shape[:-1], count, bits)
     return each @ (1 << np.arange(bits))
 
 
@@ -40,7 +42,7 @@ def _mat_mul_n_bits(
     else:
         points = _integers(zero_point, bits)[:, : scale.shape[1]] if zero_point.dtype == np.uint8 else zero_point
     reals = (integers - points[..., None]) * scale[..., None]
-    return _fully_connected(x, reals.reshape(len(weight), -1)[:, : x.shape[-1]], bias)
+    return _fully_connected(x, reals.reshape(len(weight), prod(reals.shape[1:]))[:, : x.shape[-1]], bias)
 
 
 _EXPANDED = 4

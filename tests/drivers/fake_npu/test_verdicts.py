@@ -1,7 +1,7 @@
 from nnadapter.drivers.fake_npu.verdicts import StructureVerdicts
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
-from nnadapter.ir.operand import DataType, OperandType
+from nnadapter.ir.operand import DataType, OperandType, Quantization, QuantizedType
 from partition.verdict import SUPPORTED, Reason
 
 
@@ -37,3 +37,15 @@ def test_other_structures_are_judged_for_themselves() -> None:
     assert verdicts.of(relu(2, 3)) == (SUPPORTED,)
     (refusal,) = verdicts.of(relu(2, 3, dtype=DataType.BFLOAT16))
     assert refusal.reason is Reason.UNSUPPORTED_DTYPE
+
+
+def test_a_mean_of_quantized_values_is_taken_as_reals_and_refused_as_integers() -> None:
+    quantization = Quantization(scale=(0.1,), zero_point=(3,))
+    found = []
+    for result in (QuantizedType(DataType.INT8, quantization), None):
+        builder = ModelBuilder()
+        x = builder.add_input("x", OperandType(DataType.INT8, (2, 3), quantization=quantization))
+        made = builder.add_operation("REDUCE_MEAN", (x,), {"axes": (1,)}, quantized=[result])
+        (verdict,) = StructureVerdicts(()).of(builder.finish(made))
+        found.append(verdict if verdict else verdict.reason)
+    assert found == [SUPPORTED, Reason.UNSUPPORTED_DTYPE]

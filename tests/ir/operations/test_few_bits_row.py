@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.ir.definition.matrix import MATRIX
 from tests.ir.operations.shape_oracle import flops, infer, operand
 
 FOUR_BITS = {"bits": 4, "block_size": 32}
@@ -41,3 +43,14 @@ def test_leading_axes_are_kept(others):
 def test_what_does_not_fit_is_refused(given, attributes, message):
     with pytest.raises(InvalidModelError, match=f"^MAT_MUL_N_BITS: {message}"):
         infer("MAT_MUL_N_BITS", given, **attributes)
+
+
+@pytest.mark.parametrize("units", [3, 0])
+@pytest.mark.parametrize("points", [None, np.uint8, np.float32])
+def test_products_of_no_depth_are_the_bias(units, points):
+    """A weight of no block, or of no row, is an array without elements like others."""
+    bias = np.arange(units, dtype=np.float32)
+    zero_point = None if points is None else np.empty((units, 0), points)
+    given = (np.empty((2, 0), np.float32), np.empty((units, 0, 16), np.uint8), np.empty((units, 0), np.float32))
+    made = MATRIX["MAT_MUL_N_BITS"](*given, zero_point, bias, **FOUR_BITS)
+    np.testing.assert_array_equal(made, [bias, bias])
