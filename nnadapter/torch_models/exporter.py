@@ -1,24 +1,16 @@
-"""A program of PyTorch's as an ONNX model, by PyTorch's own exporter with the table of operators that is kept.
-
-What the exporter wrote is tidied here and not by its own optimizer, which takes numbers for 0 or 1 that are close to
-these: of `x / (y + 1e-9)` it leaves `x / y`, of `x * 0.999995` nothing. What is worth rewriting, preparation and passes
-rewrite, as in models from elsewhere.
-"""
+"""A program of PyTorch's as an ONNX model, by PyTorch's own exporter with the table of operators that is kept."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import onnx_ir
-from onnx_ir.passes import common
-from onnxscript.optimizer import fold_constants_ir
 from torch.export import ExportedProgram
 from torch.onnx import _constants
 from torch.onnx._internal.exporter import _core
 
 from nnadapter.torch_models.numbers import as_tensors, without_types
 from nnadapter.torch_models.operators import registry
+from nnadapter.torch_models.tidying import tidy
 
 if TYPE_CHECKING:
     import onnx
@@ -58,28 +50,7 @@ def exported(program: ExportedProgram, **options: Any) -> onnx.ModelProto:
     )
     as_tensors(decomposed.graph)
     written = _core.export(decomposed, verbose=False, optimize=False, **options)
-    _tidy(written.model)
+    without_types(written.model)
+    tidy(written.model)
     model: onnx.ModelProto = written.model_proto
     return model
-
-
-def _tidy(model: onnx_ir.Model) -> None:
-    """Compute what is constant, and leave out what nobody reads or what is there twice."""
-    without_types(model)
-    common.InlinePass()(model)
-    fold_constants_ir(model, onnx_shape_inference=True)
-    for tidying in _TIDYING:
-        tidying()(model)
-
-
-_TIDYING = (
-    common.RemoveUnusedNodesPass,
-    common.RemoveUnusedFunctionsPass,
-    common.RemoveUnusedOpsetsPass,
-    partial(common.LiftConstantsToInitializersPass, lift_all_constants=True, size_limit=0),
-    common.LiftSubgraphInitializersToMainGraphPass,
-    common.DeduplicateInitializersPass,
-    common.CommonSubexpressionEliminationPass,
-    common.OutputFixPass,
-    common.NameFixPass,
-)

@@ -16,7 +16,7 @@ DEVICES = [
 ]
 ENLARGED = """<ir_version: 10, opset_import: ["" : 18]> g (float[h, w] x) => (float[k, w] y)
 <int64 none = {0}, int64 one = {1}, int64[1] back = {1}, int64[1] zero = {0}, float half = {0.5}, float ratio = {0.5},
- float low = {0}, int64 twice = {2}, int64[1] left = {-1}> {
+ float low = {0}, float unit = {1}, int64 twice = {2}, int64[1] left = {-1}> {
     shape = Shape (x)
     h = Gather (shape, none)
     w = Gather (shape, one)
@@ -53,6 +53,7 @@ ENLARGED = """<ir_version: 10, opset_import: ["" : 18]> g (float[h, w] x) => (fl
     part = Mul (step, weight)
     y = Add (top, part)
 }"""
+_WHOLE = "places = Range (none, larger, one)\n    real = Cast <to = 1> (places)"
 _HEAD = """<ir_version: 10, opset_import: ["" : 18]> g (float[n, w] x) => (float[a, b] y)
 <int64 none = {0}, int64 one = {1}, int64 two = {2}, int64 three = {3}, int64[1] zero = {0}, int64[1] back = {1},
  int64[1] left = {-1}> {
@@ -103,8 +104,11 @@ _SHAPES = ((3, 5), (2, 7), (5, 4), (7, 9), (4, 4), (6, 3))
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_pictures_made_larger_by_indices_have_one_plan(device):
-    plans = plans_at(parse(ENLARGED), device)
+@pytest.mark.parametrize("places", ["whole", "real"])
+def test_pictures_made_larger_by_indices_have_one_plan(places, device):
+    reals = "limit = Cast <to = 1> (larger)\n    real = Range (low, limit, unit)"
+    text = ENLARGED if places == "whole" else ENLARGED.replace(_WHOLE, reals)
+    plans = plans_at(parse(text), device)
     assert plans.made == 2 and plans.sizes.startswith("one plan for all"), plans.sizes
 
 

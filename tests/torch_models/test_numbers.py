@@ -73,6 +73,12 @@ def test_what_is_close_to_nothing_is_not_left_out(way):
         torch.testing.assert_close(got, expected)
 
 
+def test_what_is_one_is_left_out():
+    program = torch.export.export(torch.nn.ELU(), (torch.ones(3),))
+    with nna.InferenceSession(program, devices="cpu") as session:
+        assert [node.op_type for node in session.report().nodes] == ["Elu"]
+
+
 def test_sizes_are_reckoned_in_float64():
     class Scaled(torch.nn.Module):
         def forward(self, x):
