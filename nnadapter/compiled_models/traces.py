@@ -24,7 +24,8 @@ _NAMES: Mapping[Callable[..., Any], str] = MappingProxyType(
 )
 _SIZE_BITS, _REAL_BITS, _MOST_BITS = 64, 1024, 1 << 14
 _SUMS, _PRODUCTS = frozenset({"add", "sub"}), frozenset({"mul"})
-_KEEPING = frozenset({"neg", "abs", "floordiv", "mod", "max", "min", "quotient_of_integers"})
+_REMAINDER = "mod"
+_KEEPING = frozenset({"neg", "abs", "floordiv", "max", "min", "quotient_of_integers"})
 """Functions whose results are no larger than what they are applied to."""
 _KINDS: Mapping[type, str] = MappingProxyType({bool: "truth", int: "whole", float: "real"})
 
@@ -47,6 +48,10 @@ def write_trace(message: Message, trace: Trace) -> None:
             raise CompiledModelError(f"sizes follow from {called!r}, for which compiled models have no name")
         message.steps.extend((functions.setdefault(name, len(functions) + 1), first, second + 1))
     message.functions.extend(functions)
+    if _grows_too_much(trace.steps, trace.count - len(trace.steps)):
+        raise CompiledModelError(
+            "a size may come to have more digits than any size has; write the model without such powers"
+        )
     for number, answer in trace.answers.items():
         message.answered.append(number)
         write_number(message.answers.add(), answer)
@@ -64,7 +69,8 @@ def read_trace(message: Message, variables: Sequence[int], container: Container)
         CompiledModelError: it is damaged, or contradicts itself.
     """
     steps = list(_steps(message, len(variables), container))
-    _check_growth(steps, len(variables), container)
+    if _grows_too_much(steps, len(variables)):
+        raise container.damaged("a size may come to have more digits than any size has")
     count = len(variables) + len(steps)
     if len(message.answered) != len(message.answers) or any(number >= count for number in message.answered):
         raise container.damaged("conditions on sizes are on numbers that are not there")
@@ -134,8 +140,8 @@ def _steps(message: Message, variables: int, container: Container) -> list[Step]
     return steps
 
 
-def _check_growth(steps: Sequence[Step], variables: int, container: Container) -> None:
-    """Refuse numbers that may come to have more bits than any size of a model needs."""
+def _grows_too_much(steps: Sequence[Step], variables: int) -> bool:
+    """Whether a number may come to have more bits than any size of a model needs."""
     bits = [_SIZE_BITS] * variables
     for function, first, second in steps:
         if isinstance(function, Constant):
@@ -144,7 +150,8 @@ def _check_growth(steps: Sequence[Step], variables: int, container: Container) -
         read = [bits[number] for number in (first, second) if number >= 0]
         bits.append(_bits(_NAMES[function], read))
         if bits[-1] > _MOST_BITS:
-            raise container.damaged("a size may come to have more digits than any size has")
+            return True
+    return False
 
 
 def _bits(name: str, read: Sequence[int]) -> int:
@@ -152,4 +159,6 @@ def _bits(name: str, read: Sequence[int]) -> int:
         return max(read) + 1
     if name in _PRODUCTS:
         return sum(read)
+    if name == _REMAINDER:
+        return read[-1]
     return max(read) if name in _KEEPING else _REAL_BITS

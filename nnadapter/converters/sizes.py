@@ -214,7 +214,7 @@ def _reduced(function: Callable[[Any, Any], Any]) -> Rule:
 
     def rule(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
         _settle(inputs[1:])
-        if expected.size != 1 or expected.dtype.name not in _INTEGERS:
+        if expected.size != 1 or expected.dtype.name not in _INTEGERS or not _present(inputs, 0).items.size:
             return None
         return _objects([reduce(partial(computed, function), _present(inputs, 0).items.flat)])
 

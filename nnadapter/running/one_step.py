@@ -110,7 +110,7 @@ def after_failure(
         except FAILURES as second:
             if control is not None and control.is_over:
                 raise _stopped(control, bound, device, "was under way") from second
-            is_over = isinstance(error, TransientError)
+            is_over = isinstance(error, TransientError) or isinstance(second, GivenUpError)
             if not isinstance(second, GivenUpError):  # that a failed run gave it up follows from the first
                 error = second
             if is_over:

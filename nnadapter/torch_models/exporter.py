@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torch.export import ExportedProgram
-from torch.onnx import _constants
+from torch.onnx import OnnxExporterError, _constants
 from torch.onnx._internal.exporter import _core
 
 from nnadapter.torch_models.numbers import as_tensors, without_types
@@ -51,6 +51,9 @@ def exported(program: ExportedProgram, **options: Any) -> onnx.ModelProto:
     as_tensors(decomposed.graph)
     written = _core.export(decomposed, verbose=False, optimize=False, **options)
     without_types(written.model)
-    tidy(written.model)
+    try:
+        tidy(written.model)
+    except Exception as error:  # of rules that are not ours; what failed is said by the innermost cause
+        raise OnnxExporterError(f"what was written cannot be tidied: {error}") from error
     model: onnx.ModelProto = written.model_proto
     return model

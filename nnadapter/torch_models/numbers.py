@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir
 import torch
 from onnxscript import opset18 as op
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.ops import aten
 
 if TYPE_CHECKING:
@@ -45,51 +46,107 @@ def _sym_float(self: Any) -> Any:
     return op.Cast(self, to=_DOUBLE)
 
 
-def _arithmetic(write: Callable[..., Any], *, of_whole: bool = True) -> Callable[..., Any]:
-    """Whole numbers make a whole one, as far as `of_whole` says so; others are computed in float64."""
+def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Whole numbers make a whole one where there is a function for that; others are computed in float64."""
 
     def written(*numbers: Any) -> Any:
         are_whole = (type(each) is int or getattr(each, "dtype", None) == _INT64 for each in numbers)
-        dtype = _INT64 if of_whole and all(are_whole) else _DOUBLE
-        return write(*(_tensor(each, dtype) for each in numbers))
+        if of_whole is not None and all(are_whole):
+            return of_whole(*(_tensor(each, _INT64) for each in numbers))
+        return of_reals(*(_tensor(each, _DOUBLE) for each in numbers))
 
     return written
 
 
+def _floor_quotient(first: Any, second: Any) -> Any:
+    """Rounded down, as Python divides; ONNX rounds quotients of whole numbers towards 0."""
+    return op.Div(op.Sub(first, op.Mod(first, second)), second)
+
+
+def as_float32(number: Any) -> Any:
+    """The same number, which the exporter is told to write as float32."""
+    return number
+
+
 ARITHMETIC: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.sym_float: _sym_float,
-    operator.truediv: _arithmetic(op.Div, of_whole=False),
-    operator.mul: _arithmetic(op.Mul),
-    operator.add: _arithmetic(op.Add),
-    operator.sub: _arithmetic(op.Sub),
-    operator.neg: _arithmetic(op.Neg),
+    operator.truediv: _arithmetic(op.Div, None),
+    operator.mul: _arithmetic(op.Mul, op.Mul),
+    operator.add: _arithmetic(op.Add, op.Add),
+    operator.sub: _arithmetic(op.Sub, op.Sub),
+    operator.neg: _arithmetic(op.Neg, op.Neg),
 }
 """How numbers are made of sizes."""
 WRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     **ARITHMETIC,
+    operator.floordiv: _arithmetic(lambda first, second: op.Floor(op.Div(first, second)), _floor_quotient),
+    as_float32: lambda number: op.Cast(number, to=_FLOAT),
     aten.scalar_tensor.default: _scalar_tensor,
     aten.full.default: _full,
     aten.full_like.default: _full_like,
 }
 
 
+_SEQUENCES = (aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default)
+_LONGEST = 1 << 16
+"""Elements of a sequence that is a constant."""
+_DTYPES = {_FLOAT: torch.float32, _DOUBLE: torch.float64, _INT64: torch.int64, _NOT_SAID: None}
+
+
 def register(registry: Any) -> None:
     """Let the exporter write these operators so."""
     for target, function in WRITTEN.items():
         registry.register_op(target, function)
+    for target in _SEQUENCES:
+        registry.register_op(target, _sequence(target, registry.get_decomps(target)[0].onnx_function))
+
+
+def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """A sequence of known numbers is what PyTorch makes of them; how many there are hangs on a rounding."""
+
+    def written(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
+        are_known = all(isinstance(each, (int, float)) for each in numbers)
+        with unset_fake_temporarily():
+            made = target(*numbers, dtype=_DTYPES[dtype]) if are_known and dtype in _DTYPES else None
+        if made is None or made.numel() > _LONGEST:
+            return theirs(*numbers, dtype=dtype, **options)
+        return op.Constant(value=onnx_ir.tensor(made.numpy()))
+
+    return written
 
 
 def as_tensors(graph: fx.Graph) -> None:
-    """Let operators on tensors read real numbers that follow from sizes as tensors of their own data type."""
+    """Let operators on tensors read real numbers that follow from sizes in the data type that they compute in.
+
+    As a tensor where they take one, else as a number.
+    """
     for node in list(graph.nodes):
-        like = node.meta.get("val")
-        if not isinstance(like, torch.Tensor) or node.target is aten.scalar_tensor.default:
+        if not isinstance(node.target, torch._ops.OpOverload) or node.target in WRITTEN:
             continue
-        for number in [each for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.SymFloat)]:
+        read = [(each, each.meta.get("val")) for each in node.all_input_nodes]
+        tensors = [value for _, value in read if isinstance(value, torch.Tensor)]
+        dtype = torch.result_type(tensors[0], 1.0) if tensors else torch.float32
+        for number in [each for each, value in read if isinstance(value, torch.SymFloat)]:
             with graph.inserting_before(node):
-                made = graph.call_function(aten.scalar_tensor.default, (number,), {"dtype": like.dtype})
-            made.meta["val"] = like.new_empty(())
-            node.replace_input_with(number, made)
+                made = _in_its_place(graph, node, number, dtype)
+            if made is not None:
+                node.replace_input_with(number, made)
+
+
+def _in_its_place(graph: fx.Graph, node: fx.Node, number: fx.Node, dtype: torch.dtype) -> fx.Node | None:
+    """What an operator reads in place of a number, if it does not read that."""
+    places = zip(node.target._schema.arguments, node.args, strict=False)
+    if any("Tensor" in str(argument.type) for argument, given in places if given is number):
+        made = graph.call_function(aten.scalar_tensor.default, (number,), {"dtype": dtype})
+        made.meta["val"] = next(
+            each.meta["val"] for each in node.all_input_nodes if isinstance(each.meta["val"], torch.Tensor)
+        ).new_empty((), dtype=dtype)
+        return made
+    if dtype is torch.float64:
+        return None
+    made = graph.call_function(as_float32, (number,))
+    made.meta["val"] = number.meta["val"]
+    return made
 
 
 def without_types(model: onnx_ir.Model) -> None:
@@ -102,6 +159,8 @@ def without_types(model: onnx_ir.Model) -> None:
 def _tensor(number: Any, dtype: int) -> Any:
     """A tensor [] of this data type; the number may be a value already, that of a size."""
     if not isinstance(number, (bool, int, float)):
-        return number if dtype == _NOT_SAID else op.Cast(number, to=dtype)
+        if dtype == _NOT_SAID:
+            dtype = _INT64 if number.dtype == _INT64 else _FLOAT
+        return op.Cast(number, to=dtype)
     wanted = _TYPES[type(number)] if dtype == _NOT_SAID else onnx_ir.DataType(dtype)
     return op.Constant(value=onnx_ir.tensor(number, dtype=wanted))

@@ -15,7 +15,7 @@ from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _re
 
 from nnadapter.torch_models import numbers, recurrence
 from nnadapter.torch_models.decompositions import OWN
-from nnadapter.torch_models.decompositions.resizing import is_whole
+from nnadapter.torch_models.decompositions.resizing import BY_SCALES, hangs_on_length, is_whole
 from nnadapter.torch_models.quiet import quiet
 from nnadapter.torch_models.views import is_view
 from partition.verdict import Reason, Unsupported
@@ -163,7 +163,10 @@ def _refuse_divisor(node: torch.fx.Node) -> Unsupported | None:
 
 def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
     """Return why the exporter's form of an operator is another function; None if it is not."""
-    reasons = (check(node) for check in (_refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing))
+    reasons = (
+        check(node)
+        for check in (_refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing, _refuse_kept_lengths)
+    )
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -205,6 +208,20 @@ def _refuse_smoothing(node: torch.fx.Node) -> Unsupported | None:
     return Unsupported(
         Reason.UNSUPPORTED_OPERATION, "antialiasing by a scale that sizes round is another function in ONNX"
     )
+
+
+def _refuse_kept_lengths(node: torch.fx.Node) -> Unsupported | None:
+    """By a scale that leaves a length as it is PyTorch leaves the elements as they are, and ONNX takes others."""
+    if node.target not in BY_SCALES or not node.args[-1]:
+        return None
+    lengths = _tensors(node.args[0].meta["val"])[0].shape[2:]
+    sized = zip(node.args[-1], lengths, _tensors(node.meta["val"])[0].shape[2:], strict=True)
+    if not any(
+        hangs_on_length(scale, length) or (scale != 1 and isinstance(size, int) and size == length)
+        for scale, length, size in sized
+    ):
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "a scale that may leave a length as it is, is another one in ONNX")
 
 
 def _is_kept(scale: float | None, size: Any, length: Any) -> bool:

@@ -35,6 +35,7 @@ class Doubles(torch.nn.Module):
             F.elu(x, 0.3),
             F.softplus(x, beta=1.1),
             F.hardtanh(x, -0.1, 0.3),
+            torch.add(x, 1.1, alpha=3),
             torch.linalg.vector_norm(x, 3.3),
         )
 
@@ -70,6 +71,52 @@ def test_numbers_among_float64_are_not_rounded(way):
 def test_what_is_close_to_nothing_is_not_left_out(way):
     x = torch.zeros(3)
     for got, expected in zip(results_of(Small(), x, way), Small()(x), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+@pytest.mark.parametrize("way", WAYS)
+def test_numbers_made_of_sizes_are_read_as_they_are(way, dtype):
+    class Sized(torch.nn.Module):
+        def forward(self, x):
+            """Values [H, W] to results, of numbers that are whole or not, and negative ones rounded down."""
+            rows, columns = x.shape
+            return (
+                x > columns / 3,
+                rows / 2 <= x,
+                x == columns / 5,
+                x + rows / 7,
+                x + (columns - 9) // 2,
+                (x * 2)[:, : -(-columns // 2)],
+                torch.full((columns,), rows / 7) + x[0],
+                torch.full_like(x, columns),
+                x.clamp(max=columns + 2),
+            )
+
+    size = dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)
+    sizes = ((3, 5), (4, 8), (2, 13))
+    if way == "exported":
+        with nna.InferenceSession(
+            torch.export.export(Sized(), (torch.ones(3, 5, dtype=dtype),), dynamic_shapes=(size,)), devices="cpu"
+        ) as session:
+            made = [session.run(None, {"x": (torch.ones(shape) * 2).to(dtype).numpy()}) for shape in sizes]
+    else:
+        torch._dynamo.reset()
+        run = torch.compile(Sized(), backend="nnadapter", options={"devices": ["cpu"]}, dynamic=True)
+        with torch.no_grad():
+            made = [[each.numpy() for each in run((torch.ones(shape) * 2).to(dtype))] for shape in sizes]
+    for results, shape in zip(made, sizes, strict=True):
+        for got, expected in zip(results, Sized()((torch.ones(shape) * 2).to(dtype)), strict=True):
+            np.testing.assert_allclose(got, expected.numpy(), rtol=1e-6, strict=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_sequences_have_as_many_elements_as_in_pytorch(way):
+    class Sequences(torch.nn.Module):
+        def forward(self, x):
+            return x[0] + torch.arange(0, 1.1, 0.1), x[0, 0] + torch.linspace(0.1, 0.9, 7, dtype=torch.float64)
+
+    for got, expected in zip(results_of(Sequences(), x := torch.ones(1, 1), way), Sequences()(x), strict=True):
         torch.testing.assert_close(got, expected)
 
 

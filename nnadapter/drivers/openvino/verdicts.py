@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import inf
 
 import onnx
 
@@ -14,6 +15,7 @@ from nnadapter.drivers.openvino.restrictions import data_restriction, restrictio
 from nnadapter.ir.operand import DataType
 from nnadapter.onnx.nodes import plain_domain
 from nnadapter.onnx.parts import Parts
+from nnadapter.onnx.references import array_of
 from nnadapter.onnx.sizes import has_open_inputs, size_names
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
@@ -25,6 +27,9 @@ _SIZING = frozenset((
     "GatherElements", "ScatterND",
 ))  # fmt: skip
 """Ops that make sizes, and masks and positions of them, in exported models."""
+_LEAST = {"Max": 0, "Min": 1, "Clip": 0}
+"""What bounds sizes, and by what at least."""
+_BOUNDS = {"Max": slice(None), "Min": slice(None), "Clip": slice(1, 2)}
 _REALS = frozenset(("float16", "float32"))
 
 
@@ -129,7 +134,26 @@ def _of_sizes(node: onnx.NodeProto, whole: Whole) -> Verdict | None:
     if not is_known:
         detail = f"{node.op_type} is not among the ops that were found right on sizes"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
-    return all_of(_is_typed(node, name, whole.parts) for name in node.input if name)
+    typed = (_is_typed(node, name, whole.parts) for name in node.input if name)
+    return all_of((*typed, _bounded(node, whole.parts)))
+
+
+def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
+    """The verdict on a bound of sizes: behind one that is negative, dimensions come out wrong."""
+    value = parts.value(node.output[0])
+    if node.op_type not in _LEAST or value is None or value.static_shape is None:  # positions are no dimensions
+        return SUPPORTED
+    bounds = [_least(parts.constants.get(name)) for name in node.input[_BOUNDS[node.op_type]] if name]
+    known = [bound for bound in bounds if bound is not None]
+    if min(known) >= _LEAST[node.op_type] if known else node.op_type != "Clip":
+        return SUPPORTED
+    detail = f"{node.op_type} of sizes is taken where it bounds them by what is not negative"
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
+
+
+def _least(tensor: onnx.TensorProto | None) -> float | None:
+    """The least number of a constant."""
+    return None if tensor is None else float(array_of(tensor).min(initial=inf))
 
 
 def _is_typed(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:

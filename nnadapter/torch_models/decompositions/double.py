@@ -22,7 +22,8 @@ def _of_doubles(written: Decomposition) -> Decomposition:
 
     @wraps(written)
     def decomposed(*arguments: Any, **options: Any) -> Any:
-        doubles = (isinstance(each, Tensor) and each.dtype is torch.float64 for each in arguments)
+        given = (*arguments, *options.values())
+        doubles = (isinstance(each, Tensor) and each.dtype is torch.float64 for each in given)
         return written(*arguments, **options) if any(doubles) else NotImplemented
 
     return decomposed
@@ -30,12 +31,12 @@ def _of_doubles(written: Decomposition) -> Decomposition:
 
 def _added(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
     """A sum, of which the second part is taken `alpha` times. Source: aten::add."""
-    return NotImplemented if alpha == 1 else torch.add(first, torch.mul(second, alpha))
+    return NotImplemented if alpha == 1 else torch.add(first, second * alpha)
 
 
 def _subtracted(first: Tensor, second: Any, *, alpha: float = 1) -> Any:
     """A difference, of which the second part is taken `alpha` times. Source: aten::sub."""
-    return NotImplemented if alpha == 1 else torch.sub(first, torch.mul(second, alpha))
+    return NotImplemented if alpha == 1 else torch.sub(first, second * alpha)
 
 
 def _filled(values: Tensor, mask: Tensor, value: float) -> Tensor:

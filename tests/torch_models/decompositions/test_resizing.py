@@ -31,13 +31,26 @@ def program_of(module):
     return torch.export.export(module, (torch.randn(1, 2, 16, 24),), dynamic_shapes=({2: height, 3: width},))
 
 
-@pytest.mark.parametrize("scale", [2.0, 0.5, (0.6, 2.3)])
+@pytest.mark.parametrize("scale", [2.0, 0.5, (0.6, 3.0)])
 def test_the_nearest_elements_are_those_of_pytorch(scale):
     module = Resized(mode="nearest", scale_factor=scale)
     with nna.InferenceSession(program_of(module), devices="cpu") as session:
         for height, width in SHAPES:
             x = torch.randn(1, 2, height, width)
             np.testing.assert_array_equal(session.run(None, {"x": x.numpy()})[0], module(x).numpy())
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bicubic"])
+def test_a_scale_that_may_leave_a_length_as_it_is_is_refused_where_that_is_open(mode):
+    with pytest.raises(InvalidModelError, match="may leave a length as it is"):
+        nna.InferenceSession(program_of(Resized(mode=mode, scale_factor=1.05)), devices="cpu")
+
+
+@pytest.mark.parametrize("scale", [1.05, (1.05, 1.3), (2.3, 0.7)])
+def test_lengths_that_stay_or_are_doubled_are_that(scale):
+    module, x = Resized(mode="nearest", scale_factor=scale), torch.randn(1, 2, 2, 9)
+    with nna.InferenceSession(torch.export.export(module, (x,)), devices="cpu") as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x.numpy()})[0], module(x).numpy())
 
 
 @pytest.mark.parametrize(
