@@ -21,7 +21,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.ir.size_arrays import SizeArray
 from nnadapter.ir.size_class import OpenDimensions
 from nnadapter.ir.structure import TracedModel
-from nnadapter.ir.tracing import Trace, Traced, settled
+from nnadapter.ir.tracing import Trace, Traced, current, settled
 from nnadapter.offering.atoms import groups_of, with_atoms
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
@@ -223,6 +223,7 @@ class ConversionTracing:
         behind |= measured - run
         self._known = ChainMap(self._evaluated(behind), self._specialized.constants)  # type: ignore[arg-type]
         self._values.update((value.name, value) for value in self._types_known_by_now(behind))
+        self._values.update((value.name, value) for value in self._types_of_what_is_gone(run))
         try:
             for index in sorted(kept.keys() | behind | run):
                 for node in kept.get(index, ()):
@@ -317,6 +318,18 @@ class ConversionTracing:
             value, array = self._values.get(name) or Value(name), self._known[name]
             if value.static_shape is None:
                 yield replace(value, dtype=array.dtype.name, shape=array.shape)
+
+    def _types_of_what_is_gone(self, run: Iterable[int]) -> Iterator[Value]:
+        """What nodes make that nobody runs at these shapes, since nobody reads it, with the sizes that names say."""
+        declared = {name: self._prepared.graph.value(name).shape or () for name in self._shapes}
+        pairs = (pair for name, shape in self._shapes.items() for pair in zip(declared[name], shape, strict=False))
+        named: dict[object, int] = {size: current(number) for size, number in pairs if isinstance(size, str)}
+        for name in (name for index in run for name in self._prepared.nodes[index].outputs):
+            value = None if name in self._values else self._prepared.values.get(name)
+            if value is None or value.shape is None:
+                continue
+            if all(isinstance(size, int) or size in named for size in value.shape):
+                yield replace(value, shape=tuple(named[size] if size in named else size for size in value.shape))
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
         """Take over what a node made of sizes, traced where there is a rule for it."""

@@ -126,6 +126,15 @@ def test_sizes_are_reckoned_at_each_size(name):
     assert plans.made <= 3 and "have plans of their own" not in plans.sizes, plans.sizes
 
 
+@pytest.mark.parametrize("reckoned", ["size = Max (n, two)", "size = Clip (n, two, three)"])
+def test_sizes_of_what_is_measured_alone_are_reckoned(reckoned):
+    text = _HEAD.replace(
+        "n = Gather (shape, none)", "kept = Relu (x) measured = Shape (kept) n = Gather (measured, none)"
+    )
+    plans = plans_at(parse(text + reckoned + _SPREAD), "fake_npu")
+    assert plans.made <= 3 and "have plans of their own" not in plans.sizes, plans.sizes
+
+
 @pytest.mark.parametrize("bound", ["Clip (less, low, none)", "Max (less, low)", "Min (less, none)"])
 @pytest.mark.parametrize("device", DEVICES)
 def test_sizes_that_are_negative_in_between_are_bounded(bound, device):
