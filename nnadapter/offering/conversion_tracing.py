@@ -323,13 +323,13 @@ class ConversionTracing:
         """What nodes make that nobody runs at these shapes, since nobody reads it, with the sizes that names say."""
         declared = {name: self._prepared.graph.value(name).shape or () for name in self._shapes}
         pairs = (pair for name, shape in self._shapes.items() for pair in zip(declared[name], shape, strict=False))
-        named: dict[object, int] = {size: current(number) for size, number in pairs if isinstance(size, str)}
+        named: dict[Any, Any] = {size: current(number) for size, number in pairs if isinstance(size, str)}
         for name in (name for index in run for name in self._prepared.nodes[index].outputs):
             value = None if name in self._values else self._prepared.values.get(name)
             if value is None or value.shape is None:
                 continue
             if all(isinstance(size, int) or size in named for size in value.shape):
-                yield replace(value, shape=tuple(named[size] if size in named else size for size in value.shape))
+                yield replace(value, shape=tuple(named.get(size, size) for size in value.shape))
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
         """Take over what a node made of sizes, traced where there is a rule for it."""
