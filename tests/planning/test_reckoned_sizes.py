@@ -120,10 +120,11 @@ def test_positions_are_reckoned_at_each_size(name, device):
     assert plans.made == 2 and plans.sizes.startswith("one plan for all"), plans.sizes
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", SIZED)
-def test_sizes_are_reckoned_at_each_size(name):
-    plans = plans_at(parse(_HEAD + SIZED[name] + _SPREAD), "fake_npu")
-    assert plans.made <= 3 and "have plans of their own" not in plans.sizes, plans.sizes
+def test_sizes_are_reckoned_at_each_size(name, device):
+    plans = plans_at(parse(_HEAD + SIZED[name] + _SPREAD), device, alone=device == "fake_npu")
+    assert device != "fake_npu" or (plans.made <= 3 and "have plans of their own" not in plans.sizes), plans.sizes
 
 
 @pytest.mark.parametrize("reckoned", ["size = Max (n, two)", "size = Clip (n, two, three)"])
@@ -132,6 +133,13 @@ def test_sizes_of_what_is_measured_alone_are_reckoned(reckoned):
         "n = Gather (shape, none)", "kept = Relu (x) measured = Shape (kept) n = Gather (measured, none)"
     )
     plans = plans_at(parse(text + reckoned + _SPREAD), "fake_npu")
+    assert plans.made <= 3 and "have plans of their own" not in plans.sizes, plans.sizes
+
+
+@pytest.mark.parametrize("bound", ["Max (n, two)", "Min (n, three)", "Clip (n, two, three)"])
+def test_sizes_that_are_bounded_have_one_plan_on_openvino(bound):
+    pytest.importorskip("openvino")
+    plans = plans_at(parse(_HEAD + f"size = {bound}" + _SPREAD), "openvino")
     assert plans.made <= 3 and "have plans of their own" not in plans.sizes, plans.sizes
 
 

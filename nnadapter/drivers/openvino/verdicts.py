@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import inf
 
 import onnx
 
@@ -153,7 +152,8 @@ def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
 
 def _least(tensor: onnx.TensorProto | None) -> float | None:
     """The least number of a constant."""
-    return None if tensor is None else float(array_of(tensor).min(initial=inf))
+    numbers = None if tensor is None else array_of(tensor)
+    return None if numbers is None or not numbers.size else float(numbers.min())
 
 
 def _is_typed(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
