@@ -85,9 +85,9 @@ WRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     aten.full.default: _full,
     aten.full_like.default: _full_like,
 }
-
-
-_SEQUENCES = (aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default)
+_SEQUENCES = (
+    aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default, aten.hamming_window.default,
+)  # fmt: skip
 _LONGEST = 1 << 16
 """Elements of a sequence that is a constant."""
 _DTYPES = {_FLOAT: torch.float32, _DOUBLE: torch.float64, _INT64: torch.int64, _NOT_SAID: None}
@@ -102,7 +102,7 @@ def register(registry: Any) -> None:
 
 
 def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """A sequence of known numbers is what PyTorch makes of them; how many there are hangs on a rounding."""
+    """A sequence of known numbers is what PyTorch makes of them: how many there are hangs on a rounding, for one."""
 
     def written(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
         are_known = all(isinstance(each, (int, float)) for each in numbers)

@@ -163,10 +163,7 @@ def _refuse_divisor(node: torch.fx.Node) -> Unsupported | None:
 
 def written_otherwise(node: torch.fx.Node) -> Unsupported | None:
     """Return why the exporter's form of an operator is another function; None if it is not."""
-    reasons = (
-        check(node)
-        for check in (_refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing, _refuse_kept_lengths)
-    )
+    reasons = (check(node) for check in _OTHERWISE)
     return next((reason for reason in reasons if reason is not None), None)
 
 
@@ -224,6 +221,15 @@ def _refuse_kept_lengths(node: torch.fx.Node) -> Unsupported | None:
     return Unsupported(Reason.UNSUPPORTED_OPERATION, "a scale that may leave a length as it is, is another one in ONNX")
 
 
+def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
+    """Losses with smoothed labels, which the exporter leaves out, and a window that ONNX has with other factors."""
+    if node.target is torch.ops.aten.cross_entropy_loss.default and len(node.args) > 5 and node.args[5]:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses with smoothed labels have no form in ONNX")
+    if node.target is torch.ops.aten.hamming_window.default and not isinstance(node.args[0], int):
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "Hamming's window has other factors in ONNX")
+    return None
+
+
 def _is_kept(scale: float | None, size: Any, length: Any) -> bool:
     """Whether a length times a scale is a size, and not rounded to it."""
     if scale is None or is_whole(scale):
@@ -253,6 +259,9 @@ def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
     return Unsupported(Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter has no ONNX form for it")
 
 
+_OTHERWISE = (
+    _refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing, _refuse_kept_lengths, _refuse_others,
+)  # fmt: skip
 _CHECKS = (
     _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, written_otherwise,
     _refuse_statistics, _refuse_without_form,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.errors import InvalidModelError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
@@ -114,10 +115,21 @@ def test_numbers_made_of_sizes_are_read_as_they_are(way, dtype):
 def test_sequences_have_as_many_elements_as_in_pytorch(way):
     class Sequences(torch.nn.Module):
         def forward(self, x):
-            return x[0] + torch.arange(0, 1.1, 0.1), x[0, 0] + torch.linspace(0.1, 0.9, 7, dtype=torch.float64)
+            reals = torch.linspace(0.1, 0.9, 7, dtype=torch.float64)
+            return x[0] + torch.arange(0, 1.1, 0.1), x[0, 0] + reals, x[0] * torch.hamming_window(6)
 
     for got, expected in zip(results_of(Sequences(), x := torch.ones(1, 1), way), Sequences()(x), strict=True):
         torch.testing.assert_close(got, expected)
+
+
+def test_smoothed_labels_are_refused():
+    class Loss(torch.nn.Module):
+        def forward(self, x):
+            return F.cross_entropy(x, torch.tensor([0, 3, 1]), label_smoothing=0.1)
+
+    program = torch.export.export(Loss(), (torch.randn(3, 5),))
+    with pytest.raises(InvalidModelError, match="smoothed labels"):
+        nna.InferenceSession(program, devices="cpu")
 
 
 def test_what_is_one_is_left_out():
