@@ -10,7 +10,18 @@ from functools import partial
 from typing import Any
 
 import onnx_ir
-from onnx_ir.passes import common
+from onnx_ir.passes.common import (
+    CommonSubexpressionEliminationPass,
+    DeduplicateInitializersPass,
+    InlinePass,
+    LiftConstantsToInitializersPass,
+    LiftSubgraphInitializersToMainGraphPass,
+    NameFixPass,
+    OutputFixPass,
+    RemoveUnusedFunctionsPass,
+    RemoveUnusedNodesPass,
+    RemoveUnusedOpsetsPass,
+)
 from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import RewritePass, RewriteRule
 from onnxscript.rewriter.rules import common as rules
@@ -21,11 +32,11 @@ _ROUNDS = 2
 
 def tidy(model: onnx_ir.Model) -> None:
     """Compute what is constant, write what is simpler so, and leave out what nobody reads or what is there twice."""
-    common.InlinePass()(model)
+    InlinePass()(model)
     for _ in range(_ROUNDS):
         fold_constants_ir(model, onnx_shape_inference=True)
         _REWRITING(model)
-        common.RemoveUnusedNodesPass()(model)
+        RemoveUnusedNodesPass()(model)
     for tidying in _TIDYING:
         tidying()(model)
 
@@ -51,31 +62,51 @@ def _is_one(context: Any, x: Any, number: Any) -> bool:
     return value is not None and not len(value.shape) and bool(value.numpy() == 1)
 
 
+RULES = (
+    "two_reshapes_matmul_reshape_rule",
+    "one_reshape_matmul_reshape_rule",
+    "cast_constant_of_shape_rule",
+    "cast_constant_of_shape_without_value_rule",
+    "collapse_slice_rule",
+    "collapse_slice2_rule",
+    "slice_split_rule",
+    "materialize_reshape_shape_rule",
+    "flatten_to_reshape_rule",
+    "reshape_reshape_rule",
+    "squeeze_reshape_1d_rule",
+    "unsqueeze_unsqueeze_rule",
+    "transpose_transpose_rule",
+    "successive_relu_rule",
+    "no_op_cast_rule",
+    "no_op_expand_rule",
+    "no_op_transpose_rule",
+    "no_op_dynamic_scatter_nd_rule",
+    "no_op_static_scatter_nd_rule",
+    "normalize_pad_format_conv_rule",
+    "normalize_pad_format_conv_integer_rule",
+    "fuse_pad_into_conv_rule",
+    "fuse_pad_into_conv_integer_rule",
+    "fuse_batchnorm_into_conv_rule",
+    "fuse_batchnorm_into_conv_transpose_rule",
+    "fuse_batchnorm_into_gemm_rule",
+    "remove_optional_bias_from_conv_rule",
+    "remove_optional_bias_from_conv_transpose_rule",
+    "remove_optional_bias_from_gemm_rule",
+)
+"""Of the exporter's optimizer, by their names there; of another version, those that it has."""
 _REWRITING = RewritePass(
     [
         *(RewriteRule(form, _itself, _is_one) for form in (_multiplied, _multiplying, _divided)),
-        rules.two_reshapes_matmul_reshape_rule, rules.one_reshape_matmul_reshape_rule,
-        rules.cast_constant_of_shape_rule, rules.cast_constant_of_shape_without_value_rule,
-        rules.collapse_slice_rule, rules.collapse_slice2_rule, rules.slice_split_rule,
-        rules.materialize_reshape_shape_rule, rules.flatten_to_reshape_rule, rules.reshape_reshape_rule,
-        rules.squeeze_reshape_1d_rule, rules.unsqueeze_unsqueeze_rule, rules.transpose_transpose_rule,
-        rules.successive_relu_rule,
-        rules.no_op_cast_rule, rules.no_op_expand_rule, rules.no_op_transpose_rule,
-        rules.no_op_dynamic_scatter_nd_rule, rules.no_op_static_scatter_nd_rule,
-        rules.normalize_pad_format_conv_rule, rules.normalize_pad_format_conv_integer_rule,
-        rules.fuse_pad_into_conv_rule, rules.fuse_pad_into_conv_integer_rule,
-        rules.fuse_batchnorm_into_conv_rule, rules.fuse_batchnorm_into_conv_transpose_rule,
-        rules.fuse_batchnorm_into_gemm_rule, rules.remove_optional_bias_from_conv_rule,
-        rules.remove_optional_bias_from_conv_transpose_rule, rules.remove_optional_bias_from_gemm_rule,
+        *(getattr(rules, name) for name in RULES if hasattr(rules, name)),
     ]
-)  # fmt: skip
+)
 _TIDYING = (
-    common.RemoveUnusedFunctionsPass,
-    common.RemoveUnusedOpsetsPass,
-    partial(common.LiftConstantsToInitializersPass, lift_all_constants=True, size_limit=0),
-    common.LiftSubgraphInitializersToMainGraphPass,
-    common.DeduplicateInitializersPass,
-    common.CommonSubexpressionEliminationPass,
-    common.OutputFixPass,
-    common.NameFixPass,
+    RemoveUnusedFunctionsPass,
+    RemoveUnusedOpsetsPass,
+    partial(LiftConstantsToInitializersPass, lift_all_constants=True, size_limit=0),
+    LiftSubgraphInitializersToMainGraphPass,
+    DeduplicateInitializersPass,
+    CommonSubexpressionEliminationPass,
+    OutputFixPass,
+    NameFixPass,
 )

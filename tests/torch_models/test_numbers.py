@@ -122,6 +122,14 @@ def test_sequences_have_as_many_elements_as_in_pytorch(way):
         torch.testing.assert_close(got, expected)
 
 
+def test_the_rules_of_the_version_that_is_tested_are_there():
+    from onnxscript.rewriter.rules import common
+
+    from nnadapter.torch_models.tidying import RULES
+
+    assert [name for name in RULES if not hasattr(common, name)] == []
+
+
 def test_smoothed_labels_are_refused():
     class Loss(torch.nn.Module):
         def forward(self, x):

@@ -29,6 +29,7 @@ _SIZING = frozenset((
 _LEAST = {"Max": 0, "Min": 1, "Clip": 0}
 """What bounds sizes, and by what at least."""
 _BOUNDS = {"Max": slice(None), "Min": slice(None), "Clip": slice(1, 2)}
+"""Which of their inputs may be that bound."""
 _REALS = frozenset(("float16", "float32"))
 
 
