@@ -130,6 +130,17 @@ def test_sequences_of_any_length_have_one_plan(op_type, gates):
         assert session.report().plans.made == 2
 
 
+def test_a_last_part_that_is_smaller_at_some_sizes():
+    text = """<ir_version: 10, opset_import: ["" : 18]> g (float[n, 4] x) => (float[k, 4] y, float[m, 4] z)
+        { r = Abs (x)  y, z = Split <num_outputs = 2> (r) }"""
+    model = parse(text)
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="forbid")) as session:
+        for rows in (4, 6, 5, 7, 2):
+            feed = {"x": numbers(rows, 4, seed=rows)}
+            for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+                np.testing.assert_array_equal(got, expected)
+
+
 def test_results_are_the_callers_own():
     with nna.InferenceSession(parse(CACHED), devices="openvino") as session:
         feeds = [
@@ -167,6 +178,11 @@ def test_a_program_with_open_sizes_is_kept():
         ("(float[n, 4] x, float[4] w) => (float[n] y) { y = MatMul (x, w) }", "unsupported_attribute", "a vector"),
         ("(float[n, c, m] x) => (float[n, c, m] y) { y = LRN <size = 3> (x) }", "unsupported_operation", "fixed sizes"),
         ("(int32[n, m] x) => (int32[n, m] y) { y = Trilu (x) }", "unsupported_dtype", "int32"),
+        (
+            "(float[n, 2] x) => (float[m, 2] y, float[k, 2] z) { y, z = Split <num_outputs = 2> (x) }",
+            "unsupported_attribute",
+            "the last is smaller",
+        ),
         (
             "(float[t, b, 2] x, int32[b] n) => (float[t, 1, b, 3] y) <float[1, 3, 2] w = {0, 0, 0, 0, 0, 0}, "
             "float[1, 3, 3] r = {0, 0, 0, 0, 0, 0, 0, 0, 0}> { y = RNN <hidden_size = 3> (x, w, r, , n) }",
