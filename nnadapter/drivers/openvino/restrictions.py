@@ -312,7 +312,7 @@ OPEN_RESTRICTIONS = (
         lambda form: (
             form.opset >= 18 and not form.has(1) and isinstance(form.shape(0)[form.attribute("axis", 0)], OpenSize)
         ),
-        "of an open dimension is taken where the sizes of its parts are said: the engine fails where the last is smaller",
+        "of an open dimension is taken where the sizes of its parts are said: the engine fails if the last is smaller",
     ),
     Restriction(
         "Trilu",
