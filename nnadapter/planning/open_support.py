@@ -22,6 +22,8 @@ from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 _MOST_LOST = 4
 """Of so many nodes that a device takes at some sizes, one may go elsewhere for all sizes."""
+_MOST_CUTS = 4
+"""So many more segments at most: each costs switches in every run, and compiling is paid once for a set of shapes."""
 
 
 def at_open_sizes(partitioning: Partitioning) -> Judgment | None:
@@ -43,6 +45,11 @@ def at_open_sizes(partitioning: Partitioning) -> Judgment | None:
     if verdicts == judgment.support.verdicts:
         return None
     return completed(replace(judgment, support=replace(judgment.support, verdicts=verdicts)), setting)
+
+
+def is_worth_it(partitioning: Partitioning, here: Partitioning) -> bool:
+    """Whether a partitioning for all sizes is not cut into many more segments than the one at some sizes."""
+    return len(partitioning.plan.steps) <= len(here.plan.steps) + 2 * _MOST_CUTS
 
 
 def _verdicts(device: SessionDevice, plan: Plan, parts: OpenParts, before: Sequence[Verdict]) -> tuple[Verdict, ...]:

@@ -328,6 +328,18 @@ def test_a_device_that_would_lose_too_much_has_a_plan_for_every_set_of_shapes():
     assert {node.device for node in report.nodes} == {"opensizes"}
 
 
+@pytest.mark.parametrize(("cuts", "made"), [(4, 2), (5, 3)])
+def test_a_model_that_would_be_in_many_pieces_has_a_plan_for_every_set_of_shapes(cuts, made):
+    ops = [*["Relu", "Exp", "Neg", "Tanh", "Sin", "Abs"] * cuts, "Neg"]
+    names = ["x", *(f"v{number}" for number in range(1, len(ops))), "y"]
+    nodes = " ".join(f"{out} = {op} ({read})" for op, read, out in zip(ops, names, names[1:], strict=False))
+    text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ {nodes} }}"
+    with session(text, refused_open=("Sin",)) as opened:
+        for rows in (1, 2, 3):
+            agree(opened, text, {"x": numbers(rows, 4)})
+        assert opened.report().plans.made == made
+
+
 @pytest.mark.parametrize("pinned", [True, False])
 def test_what_a_person_pins_stays(pinned):
     rules = '[[pin]]\nname = "c"\ndevice = "opensizes"\n' if pinned else None
