@@ -84,7 +84,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     plan = _giving_what_is_measured(plan, parts, takes_ir)
     conversion = open_conversion(model) if takes_ir else None
     if conversion is None and any(step.device in takes_ir for step in plan.steps):
-        return _refused("how the sizes of its values follow from those of inputs is not known for all of them")
+        return _refused_here("how the sizes of its values follow from those of inputs is not known for all of them")
     elsewhere = next(_taken_elsewhere(partitioning, conversion), None)
     if elsewhere is not None:
         return elsewhere

@@ -366,6 +366,21 @@ def test_shapes_that_are_refused_one_after_the_other_end_the_search():
         agree(opened, text, {"x": numbers(3, 7)})
         agree(opened, text, {"x": numbers(3, 8)})
         assert opened.report().plans.made == 8
+        for length in (9, 10, 11):  # the eighth is tried again
+            agree(opened, text, {"x": numbers(3, length)})
+        assert opened.report().plans.made == 9 and sizes(opened).startswith("one plan for all input shapes")
+
+
+def test_shapes_that_the_model_is_not_for_do_not_end_the_search():
+    text = f"""{HEAD} g (float[n, t] x) => (float[n, k, 4] y) <int64[3] by = {{0, -1, 4}}>
+    {{ a = Relu (x) b = Reshape (a, by) y = Neg (b) }}"""
+    with session(text, "fake_npu") as opened:
+        for length in (5, 6, 7, 9):
+            with pytest.raises(nna.errors.NNAdapterError):
+                opened.run(None, {"x": numbers(2, length)})
+        for length in range(4, 80, 4):
+            agree(opened, text, {"x": numbers(2, length)})
+        assert opened.report().plans.made <= 9 and sizes(opened).startswith("one plan for all input shapes")
 
 
 def test_the_order_of_shapes_changes_nothing():
