@@ -67,6 +67,9 @@ class OpenSizesContext(Context):
         opened = has_open_inputs(model)
         if opened and self.options["lies"]:
             raise RuntimeError("not with these sizes")
+        for node in model.graph.node:
+            if node.op_type == self.options["replaced"]:
+                node.op_type, node.domain = "Sin", ""
         COMPILED.append([*["open"] * opened, *(node.op_type for node in model.graph.node)])
         return OpenSizesProgram(model, self.options)
 
@@ -80,6 +83,7 @@ class OpenSizesDevice(Device):
                 Option(name="refused", default=(), help="Op types to refuse."),
                 Option(name="refused_open", default=(), help="Op types to refuse where sizes are open."),
                 Option(name="reason", default="unsupported_operation", help="Why."),
+                Option(name="replaced", default="", help="An op type that is computed as Sin."),
                 Option(name="fixed", default=False, help="Admit no segment with open sizes."),
                 Option(name="lies", default=False, help="Fail to compile what was admitted with open sizes."),
                 Option(name="fails_above", default=1 << 30, help="Fail to run with a larger size than this."),

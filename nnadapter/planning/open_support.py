@@ -1,4 +1,4 @@
-"""What devices that take ONNX say of nodes whose sizes are left open, where these are no plan for all sizes otherwise.
+"""What devices that take ONNX say of nodes whose sizes are left open, where there is no plan for all sizes otherwise.
 
 At some sizes a device may take a node that it takes at these alone (a window that divides), and refuse another that it
 takes with open sizes. So it is asked about the whole graph with open sizes, and the model is placed by that.
@@ -17,6 +17,7 @@ from nnadapter.offering.segments import with_weights
 from nnadapter.planning.judgment import Judgment, completed
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import Partitioning
+from nnadapter.rules.values import Limits
 from partition.plan import Plan, Step
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
@@ -29,22 +30,38 @@ _MOST_CUTS = 4
 def at_open_sizes(partitioning: Partitioning) -> Judgment | None:
     """Return the judgment with what devices that take ONNX say of open sizes.
 
-    None where that is what they said at these sizes, or where they would lose too much.
+    None where that is what they said at these sizes, or they would lose too much, or a node would be left to nobody;
+    and where a person or costs say where nodes go.
     """
-    judgment, setting, plan = partitioning.judgment, partitioning.setting, partitioning.plan
+    judgment, setting = partitioning.judgment, partitioning.setting
+    asked = [device for device in setting.devices if device.accelerates and not device.takes_ir]
+    if _is_decided(partitioning) or not all(map(_can_be_asked, asked)):
+        return None
     model = partitioning.model
-    if judgment.demands.applied is not None or judgment.demands.bound is not None or judgment.demands.whole is not None:
-        return None  # a person says where nodes go
     parts = OpenParts(model.parts.specialized, model.parts.index, model.prepared)
     verdicts = dict(judgment.support.verdicts)
-    for device in setting.devices:
-        if device.accelerates and not device.takes_ir and device.capability.open_sizes is OpenSizes.ANY:
-            if device.kernels.kernels:
-                return None  # they are bound to types
-            verdicts[device.name] = _verdicts(device, plan, parts, verdicts[device.name])
+    verdicts |= {device.name: _verdicts(device, partitioning.plan, parts, verdicts[device.name]) for device in asked}
     if verdicts == judgment.support.verdicts:
         return None
-    return completed(replace(judgment, support=replace(judgment.support, verdicts=verdicts)), setting)
+    at_all = completed(replace(judgment, support=replace(judgment.support, verdicts=verdicts)), setting)
+    return at_all if at_all.support.is_complete else None
+
+
+def _is_decided(partitioning: Partitioning) -> bool:
+    """Whether something else than what devices take says where nodes go."""
+    demands, constraints = partitioning.judgment.demands, partitioning.setting.constraints
+    told = demands.applied is not None or demands.bound is not None or demands.whole is not None
+    return (
+        told
+        or constraints.policy.weighs
+        or constraints.rules.limits != Limits()
+        or constraints.fallback_at("load") == "forbid"
+    )
+
+
+def _can_be_asked(device: SessionDevice) -> bool:
+    """Whether a device leaves sizes open; custom kernels are bound to types."""
+    return device.capability.open_sizes is OpenSizes.ANY and not device.kernels.kernels
 
 
 def is_worth_it(partitioning: Partitioning, here: Partitioning) -> bool:

@@ -216,7 +216,7 @@ def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: OpenC
 
     Of one that takes ONNX, `at_open_sizes` knows more.
     """
-    if conversion is None or not device.takes_ir:
+    if conversion is None or not device.takes_ir or device.capability.open_sizes is OpenSizes.NONE:
         return False
     whole = conversion.conversion
     if not all(whole.verdicts[node] for node in nodes):
@@ -225,7 +225,7 @@ def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: OpenC
     read = dict.fromkeys(each for operation in operations for each in whole.model.operations[operation].inputs)
     made = [each for operation in operations for each in whole.model.operations[operation].outputs]
     part = whole.part(operations, [each for each in read if each not in made and not _is_known(whole, each)], made)
-    return not all(ask_supported(device.context, part, len(operations)))
+    return not beyond_bounds(part, device.capability) and not all(ask_supported(device.context, part, len(operations)))
 
 
 def _is_known(conversion: Conversion, operand: int) -> bool:

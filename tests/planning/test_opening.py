@@ -328,6 +328,22 @@ def test_a_device_that_would_lose_too_much_has_a_plan_for_every_set_of_shapes():
     assert {node.device for node in report.nodes} == {"opensizes"}
 
 
+def test_fallback_that_is_forbidden_keeps_the_whole_model_on_its_device():
+    with session(LONGER, options=nna.Options(fallback="forbid"), refused_open=("Sin",)) as opened:
+        for rows in (1, 2, 3):
+            agree(opened, LONGER, {"x": numbers(rows, 4)})
+        assert opened.report().plans.made == 3
+
+
+def test_a_node_that_nobody_else_takes_stays():
+    text = LONGER.replace("Sin (b)", "com.acme.Sine (b)").replace('"" : 17', '"" : 17, "com.acme" : 1')
+    with session(text, refused_open=("Sine",), replaced="Sine") as opened:
+        for rows in (1, 2, 3):
+            feed = {"x": numbers(rows, 4)}
+            np.testing.assert_allclose(opened.run(None, feed)[0], run_whole(parse(LONGER), feed)[0], rtol=1e-5)
+        assert opened.report().plans.made == 3
+
+
 @pytest.mark.parametrize(("cuts", "made"), [(4, 2), (5, 3)])
 def test_a_model_that_would_be_in_many_pieces_has_a_plan_for_every_set_of_shapes(cuts, made):
     ops = [*["Relu", "Exp", "Neg", "Tanh", "Sin", "Abs"] * cuts, "Neg"]
