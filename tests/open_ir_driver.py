@@ -20,9 +20,11 @@ from nnadapter.drivers import (
     ModelForm,
     OpenSizes,
     Program,
+    Reason,
     Threading,
+    Unsupported,
 )
-from nnadapter.ir import settled
+from nnadapter.ir import Model, Operation, settled
 
 
 class Doings:
@@ -32,6 +34,8 @@ class Doings:
         self.compiled = 0
         self.fails = False
         """To compile with open sizes."""
+        self.refuses: Callable[[Operation, Model], bool] = lambda operation, model: False
+        """For an attribute."""
         self.closing: Callable[[], None] = lambda: None
         """Done when a program is closed."""
 
@@ -74,7 +78,8 @@ class OpenIrProgram(Program):
 
 class OpenIrContext(Context):
     def supported(self, model):
-        return [SUPPORTED] * len(model.operations)
+        refused = Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, "it has no such window")
+        return [refused if DOINGS[-1].refuses(operation, model) else SUPPORTED for operation in model.operations]
 
     def compile(self, model):
         if model.is_open and DOINGS[-1].fails:

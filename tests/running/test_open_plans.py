@@ -95,3 +95,19 @@ def test_prompts_share_a_plan_where_one_device_takes_onnx_and_another_ir():
                     np.testing.assert_allclose(one, other, atol=1e-5)
                 past = got[0]
         assert session.report().plans.made <= 3
+
+
+def test_what_a_device_refuses_of_open_sizes_as_of_known_ones_stays_elsewhere(doings):
+    """Below eight rows; what it decides on tells classes of shapes apart."""
+    text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Relu (x)  b = Softmax (a)  y = Relu (b) }}"
+    doings.refuses = lambda operation, model: (
+        operation.type == "SOFTMAX" and bool(model.operands[operation.inputs[0]].type.dimensions[0] < 8)
+    )
+    model = parse(text)
+    with nna.InferenceSession(model, devices="openir", options=nna.Options(fallback="allow")) as session:
+        for rows in (2, 3, 4, 5, 6):
+            feed = {"x": numbers(rows, 4, seed=rows)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-6)
+        plans = session.report().plans
+        assert (plans.made, plans.sizes) == (2, "one plan for all input shapes")
+        assert [segment.device for segment in session.report().segments] == ["openir", "cpu", "openir"]
