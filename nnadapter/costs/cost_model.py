@@ -164,4 +164,7 @@ def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCo
         )
     uncounted = sum(flops is None for flops in work.conversion.flops)
     if uncounted:
-        yield f"{uncounted} nodes have no formula for their FLOPs and are priced by their bytes alone"
+        yield (
+            f"FLOPs of {uncounted} nodes are not known, as their op has no formula or the run alone tells their sizes; "
+            "they are priced by their bytes alone"
+        )

@@ -82,7 +82,7 @@ class GraphWork:
 
     @cached_property
     def flops(self) -> Numbers:
-        """FLOPs of each node, 0 where no formula is known."""
+        """FLOPs of each node, 0 where they are not known."""
         return np.array([flops or 0 for flops in self.conversion.flops], dtype=np.float64)
 
     @cached_property

@@ -53,12 +53,20 @@ def predicted(facts: WhatIfFacts, standing: Standing) -> str:
 
 def standing(facts: WhatIfFacts, then: Standing) -> str:
     """`12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
-    return listed((count(then.segments, "segment"), f"{share(then.flops)} of FLOPs", predicted(facts, then)))
+    return listed(
+        (count(then.segments, "segment"), f"{share(then.flops)} of {flops_name(then)}", predicted(facts, then))
+    )
 
 
 def coverage(now: Standing) -> str:
     """`12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
-    return f"{count(now.segments, 'segment')}, {share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU"
+    shares = f"{share(now.flops)} of {flops_name(now)} and {share(now.nodes)} of nodes"
+    return f"{count(now.segments, 'segment')}, {shares} off the CPU"
+
+
+def flops_name(of: Standing) -> str:
+    """What FLOPs are shared out: all, or those that are known."""
+    return "known FLOPs" if of.uncounted else "FLOPs"
 
 
 def cpu_words(facts: WhatIfFacts) -> str:
@@ -90,7 +98,7 @@ def _change(before: Standing, after: Standing) -> str:
     """Coverage, of nodes where that of FLOPs is about the same, with digits only where they tell something."""
     if share(before.flops) == share(after.flops) and share(before.nodes) != share(after.nodes):
         return f"{_shares(before.nodes, after.nodes)} of nodes"
-    return f"{_shares(before.flops, after.flops)} of FLOPs"
+    return f"{_shares(before.flops, after.flops)} of {flops_name(after)}"
 
 
 def _shares(before: float, after: float) -> str:
