@@ -91,6 +91,11 @@ class GraphWork:
         return tuple(dict.fromkeys(("", *self._first_dtypes)))
 
     @cached_property
+    def computing(self) -> frozenset[str]:
+        """Data types of the first inputs of nodes that compute something."""
+        return frozenset(dtype for dtype, flops in zip(self._first_dtypes, self.conversion.flops, strict=True) if flops)
+
+    @cached_property
     def _first_dtypes(self) -> list[str]:
         values = self.graph.values
         firsts = (values.get(node.inputs[0]) if node.inputs else None for node in self.graph.nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
+from nnadapter.reports.cost_facts import NOTHING
 from nnadapter.reports.units import count, duration
 from nnadapter.whatif.facts import FeatureFacts, RoadStep, Standing, WhatIfFacts
 
@@ -37,7 +38,7 @@ def time(facts: WhatIfFacts, saved: float | None) -> str:
         return ""
     if saved is None:
         return "and a value would cross that cannot"
-    if abs(saved) < _NOTHING:
+    if abs(saved) < NOTHING:
         return f"{facts.word} as fast"
     return f"{facts.word} {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
 
@@ -75,7 +76,7 @@ def cpu_words(facts: WhatIfFacts) -> str:
     Empty where it is not better, or where no times are known.
     """
     alone, now = facts.all_cpu_seconds, facts.now.seconds
-    if alone is None or now is None or alone >= now:
+    if alone is None or now is None or now - alone < NOTHING:
         return ""
     text = f"the CPU alone is better: {facts.word} {duration(alone)}, {duration(now - alone)} less"
     if not facts.road_map:
@@ -104,7 +105,3 @@ def _change(before: Standing, after: Standing) -> str:
 def _shares(before: float, after: float) -> str:
     digits = 0 if round(100 * before) != round(100 * after) else 1
     return f"{100 * before:.{digits}f} -> {100 * after:.{digits}f} %"
-
-
-_NOTHING = 1e-9
-"""Seconds that are not worth telling."""
