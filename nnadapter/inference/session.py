@@ -192,7 +192,11 @@ class InferenceSession:
             self._engine.prepare(one)
 
     def report(self) -> PartitionReport:
-        """What runs where and why: for the shapes of the last run, or for usual sizes if there was none."""
+        """What runs where and why: for the shapes of the last run, or for usual sizes if there was none.
+
+        On `cpu` alone runs are ONNX Runtime's own, and nobody looks at them: it is for usual sizes, and has no times;
+        `provenance` has the seconds of the run.
+        """
         from nnadapter.reports.telling import report_told
 
         return report_told(self._engine.observed())
