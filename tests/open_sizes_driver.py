@@ -51,12 +51,15 @@ class OpenSizesContext(Context):
 
     def supported(self, model):
         why = Reason(self.options["reason"])
-        refused = Unsupported(why, "the options say so")
-        return [refused if node.op_type in self.options["refused"] else SUPPORTED for node in model.graph.node]
+        refused, names = Unsupported(why, "the options say so"), {*self.options["refused"]}
+        names.update(self.options["refused_open"] if has_open_inputs(model) else ())
+        return [refused if node.op_type in names else SUPPORTED for node in model.graph.node]
 
     def admit(self, model):
         assert not any(each.external_data for each in model.graph.initializer), "it takes no references"
-        if has_open_inputs(model) and self.options["fixed"]:
+        op_types = {node.op_type for node in model.graph.node}
+        fixed = self.options["fixed"] or op_types.intersection(self.options["refused_open"])
+        if has_open_inputs(model) and fixed:
             return Admission(verdict=Unsupported(Reason.DYNAMIC_SHAPE, "the options say so"))
         return Admission()
 
@@ -64,6 +67,9 @@ class OpenSizesContext(Context):
         opened = has_open_inputs(model)
         if opened and self.options["lies"]:
             raise RuntimeError("not with these sizes")
+        for node in model.graph.node:
+            if node.op_type == self.options["replaced"]:
+                node.op_type, node.domain = "Sin", ""
         COMPILED.append([*["open"] * opened, *(node.op_type for node in model.graph.node)])
         return OpenSizesProgram(model, self.options)
 
@@ -75,7 +81,9 @@ class OpenSizesDevice(Device):
             open_sizes=open_sizes,
             options=(
                 Option(name="refused", default=(), help="Op types to refuse."),
+                Option(name="refused_open", default=(), help="Op types to refuse where sizes are open."),
                 Option(name="reason", default="unsupported_operation", help="Why."),
+                Option(name="replaced", default="", help="An op type that is computed as Sin."),
                 Option(name="fixed", default=False, help="Admit no segment with open sizes."),
                 Option(name="lies", default=False, help="Fail to compile what was admitted with open sizes."),
                 Option(name="fails_above", default=1 << 30, help="Fail to run with a larger size than this."),

@@ -100,6 +100,8 @@ class IsolatedDevice(Device):
         if not isinstance(told, Capability) or not isinstance(row, DeviceInfo):
             raise DriverError(f"device {name!r} did not say what it is", device=name, phase="open")
         ir_sizes = told.open_sizes if told.form.value == "onnx" else OpenSizes.NONE
+        self.told = told
+        """What the driver says of the device; see `capability`."""
         self._capability = replace(told, takes_references=False, open_sizes=ir_sizes)
         self.info = replace(row, capability=self._capability)
         """The device's row of `nnadapter devices`."""

@@ -57,6 +57,10 @@ class Trace:
         trace._answers.update(answers)
         return trace
 
+    def __reduce__(self) -> tuple[Callable[..., Trace], tuple[Sequence[int], Sequence[Step], Mapping[int, Any]]]:
+        """Another process gets its steps and answers."""
+        return Trace.of, (self.variables, self.steps, dict(self._answers))
+
     @property
     def variables(self) -> Sequence[int]:
         """The sizes that were traced."""

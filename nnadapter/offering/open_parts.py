@@ -15,7 +15,7 @@ from nnadapter.offering.part import Part
 from nnadapter.offering.segments import OnnxParts, Placed
 from nnadapter.onnx.building import info_of
 from nnadapter.onnx.preparation.prepare import Prepared
-from partition.graph import Graph, Value
+from partition.graph import Graph, Node, Value
 from partition.plan import Step
 
 
@@ -45,6 +45,10 @@ class OpenParts(OnnxParts):
         inner = made.difference(step.outputs).intersection(self.graph.values)
         part.graph.value_info.extend(info_of(self.open_graph.value(name)) for name in sorted(inner))
         return Part(part, tuple(inputs))
+
+    def nodes(self, step: Step) -> tuple[Node, ...]:
+        """The nodes of `part`, in its order."""
+        return tuple(node for _, node in self._needed(step)[0])
 
     def reads(self, step: Step) -> tuple[str, ...]:
         """What `part` reads."""

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nnadapter.converters.convert import Conversion
 from nnadapter.drivers.border import ask_admission, ask_supported
 from nnadapter.drivers.capability import OpenSizes
 from nnadapter.drivers.crashes import named_call
-from nnadapter.ir.model import Model
+from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.offering.calling import calls_among
 from nnadapter.offering.conversion_tracing import OpenConversion
@@ -37,7 +38,12 @@ from nnadapter.rules.values import Limits
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
 
-_AT_ALL_SHAPES = AT_ALL_SHAPES | {Reason.RULE, Reason.DATA_DEPENDENT_SHAPE, Reason.DYNAMIC_SHAPE}
+_AT_ALL_SHAPES = AT_ALL_SHAPES | {
+    Reason.RULE,
+    Reason.DATA_DEPENDENT_SHAPE,
+    Reason.DYNAMIC_SHAPE,
+    Reason.UNSUPPORTED_RANK,
+}
 """What nobody knows of sizes at some shapes of inputs is taken as unknown at all."""
 
 
@@ -78,7 +84,10 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     plan = _giving_what_is_measured(plan, parts, takes_ir)
     conversion = open_conversion(model) if takes_ir else None
     if conversion is None and any(step.device in takes_ir for step in plan.steps):
-        return _refused("how the sizes of its values follow from those of inputs is not known for all of them")
+        return _refused_here("how the sizes of its values follow from those of inputs is not known for all of them")
+    elsewhere = next(_taken_elsewhere(partitioning, conversion), None)
+    if elsewhere is not None:
+        return elsewhere
     segments: list[_OpenSegment] = []
     for step in plan.steps:
         device = setting.by_name[step.device]
@@ -185,10 +194,42 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
         if capability.open_sizes is OpenSizes.BOUNDS and not device.takes_ir:
             yield _refused(f"{device.name} gives bounds of sizes, which are kept in adapter IR alone, and takes ONNX")
             continue
-        for atom, verdict in enumerate(partitioning.judgment.support.verdicts.get(device.name, ())):
-            if isinstance(verdict, Unsupported) and verdict.reason not in _AT_ALL_SHAPES:
-                name = graph.nodes[graph.atoms[atom][0]].name
-                yield _refused_here(f"{device.name} may take {name!r} at other sizes, having refused it for {verdict}")
+
+
+def _taken_elsewhere(partitioning: Partitioning, conversion: OpenConversion | None) -> Iterator[Unsupported]:
+    """What a device refused at these sizes, and may take at others."""
+    graph = partitioning.plan.graph
+    for device in partitioning.setting.devices:
+        verdicts = partitioning.judgment.support.verdicts.get(device.name, ()) if device.accelerates else ()
+        for atom, verdict in enumerate(verdicts):
+            if not isinstance(verdict, Unsupported) or verdict.reason in _AT_ALL_SHAPES:
+                continue
+            nodes = graph.atoms[atom]
+            if verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and _refuses_open(device, nodes, conversion):
+                continue
+            name = graph.nodes[nodes[0]].name
+            yield _refused_here(f"{device.name} may take {name!r} at other sizes, having refused it for {verdict}")
+
+
+def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: OpenConversion | None) -> bool:
+    """Whether a device that takes adapter IR refuses nodes with open sizes; what decides on these holds for the plan.
+
+    Of one that takes ONNX, `at_open_sizes` knows more.
+    """
+    if conversion is None or not device.takes_ir or device.capability.open_sizes is OpenSizes.NONE:
+        return False
+    whole = conversion.conversion
+    if not all(whole.verdicts[node] for node in nodes):
+        return True
+    operations = sorted(operation for node in nodes for operation in whole.operations[node])
+    read = dict.fromkeys(each for operation in operations for each in whole.model.operations[operation].inputs)
+    made = [each for operation in operations for each in whole.model.operations[operation].outputs]
+    part = whole.part(operations, [each for each in read if each not in made and not _is_known(whole, each)], made)
+    return not beyond_bounds(part, device.capability) and not all(ask_supported(device.context, part, len(operations)))
+
+
+def _is_known(conversion: Conversion, operand: int) -> bool:
+    return operand == ABSENT or conversion.model.operands[operand].value is not None
 
 
 @dataclass(frozen=True, eq=False)

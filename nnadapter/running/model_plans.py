@@ -20,6 +20,7 @@ from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.judgment import Judgment
+from nnadapter.planning.open_support import at_open_sizes, is_worth_it
 from nnadapter.planning.opening import RefusedHere, opened
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
@@ -180,6 +181,12 @@ class ModelPlans:
         self._admit(partitioning)
         with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
             plan = opened(partitioning)
+            judgment = at_open_sizes(partitioning) if isinstance(plan, Unsupported) else None
+            elsewhere = None if judgment is None else planner.settle(judgment)
+            if elsewhere is not None and is_worth_it(elsewhere, partitioning):
+                partitioning = elsewhere
+                self._admit(partitioning)
+                plan = opened(partitioning)
         if isinstance(plan, Unsupported):
             raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, RefusedHere))
         refuse_fallback(partitioning)

@@ -30,7 +30,7 @@ _MOST_UNFILLED = 256
 _MOST_REASONS = 3
 """How many the report tells."""
 _MOST_IN_VAIN = 4
-"""Plans in a row that served no other shapes; after them, there is no new one until one has served again."""
+"""Plans in a row that served no other shapes; after them, new ones are seldom tried until one has served again."""
 
 
 class OpenPlans:
@@ -72,6 +72,8 @@ class OpenPlans:
         self._reasons: list[str] = []
         """Why each plan after the first was made."""
         self._in_vain = 0
+        self._asked = 0
+        """For how many shapes a new one was wanted."""
         self._refusal = ""
         """Why there was none, the last time that one was asked for."""
         self._gives_up = False
@@ -241,7 +243,8 @@ class OpenPlans:
                 return taken
             if self._unfilled.get(tuple(known.values())):
                 return None
-            if self._in_vain >= _MOST_IN_VAIN:
+            self._asked += 1
+            if self._rests:
                 return None
             try:
                 plan, made = self._made_for(known)
@@ -250,7 +253,7 @@ class OpenPlans:
                 self._unfilled.keep(tuple(known.values()), True)
                 if not self._made:  # those that there are hold for others
                     self._refusal = str(refusal)
-                    self._gives_up = refusal.is_for_all or self._in_vain >= _MOST_IN_VAIN
+                    self._gives_up = refusal.is_for_all
                 return None
             if self._made:
                 self._reasons = [*self._reasons, self._made[0].broken(known)][: _MOST_REASONS + 1]
@@ -267,6 +270,14 @@ class OpenPlans:
                 return lease, compiled, sizes
             self._leave(use)
             return None
+
+    @property
+    def _rests(self) -> bool:
+        """Whether no plan is tried for these shapes, as those before were in vain.
+
+        What came before may have been shapes that the model is not for, so the 8th, the 16th and so on are tried again.
+        """
+        return self._in_vain >= _MOST_IN_VAIN and bool(self._asked & (self._asked - 1))
 
     def _made_for(self, known: Shapes) -> tuple[OpenPlan, Compiled]:
         """The next plan; the first one of a plan for other shapes, if it holds here too: nothing is judged anew."""

@@ -113,6 +113,10 @@ class Bench:
                 raise Broken(Failed(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
             if isinstance(verdict, Unsupported):
                 return f"{operation}: {verdict.detail}"
+        return self.not_admitted(subject)
+
+    def not_admitted(self, subject: Subject) -> str:
+        """Why the device does not admit a model; empty if it does. Raises `Broken` for an answer that is none."""
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"

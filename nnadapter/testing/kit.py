@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import nnadapter.testing.ir_cases as ir_cases
 import nnadapter.testing.onnx_cases as onnx_cases
+import nnadapter.testing.size_cases as size_cases
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.testing.bench import Bench, Settings
 from nnadapter.testing.case import Case, Cases
@@ -26,6 +27,7 @@ GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
                 "boundary": ir_cases.boundaries,
                 "graphs": ir_cases.graphs,
                 "refusals": ir_cases.refusals,
+                "sizes": size_cases.ir_sizes,
                 "onnx": operator_tests,
                 "programs": programs,
             }
@@ -37,6 +39,7 @@ GROUPS: Mapping[ModelForm, Mapping[str, Cases]] = MappingProxyType(
                 "boundary": onnx_cases.boundaries,
                 "graphs": onnx_cases.graphs,
                 "refusals": onnx_cases.refusals,
+                "sizes": size_cases.onnx_sizes,
                 "programs": programs,
             }
         ),

@@ -6,6 +6,7 @@ ONNX Runtime on the CPU says what is right.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from types import MappingProxyType
@@ -15,6 +16,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
+from nnadapter.errors import NNAdapterError
 from nnadapter.inference.session import InferenceSession
 from nnadapter.ir.operand import Array
 from nnadapter.testing.subjects import Subject, by_band
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from nnadapter.testing.bench import Bench
 
 OPSET, _IR_VERSION = 17, 8
+_OPEN = "size"
+_DIMENSIONS = ((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,))
 Node = tuple[str, Mapping[str, Any], int, tuple[Array, ...]]
 """Op type, attributes, number of further inputs like the first, and constants behind them."""
 Make = Callable[[tuple[int, ...]], Node | None]
@@ -94,33 +98,72 @@ def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...
 
 def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
     """A random graph of ops that the device takes one by one; None if there are none."""
-    taken = _ops_taken(bench)
-    dimensions = random.choice(((3, 4), (2, 3, 4), (1, 3, 5, 6), (2, 2, 4, 4), (7,)))
+    taken = ops_taken(bench)
+    dimensions = random.choice(_DIMENSIONS)
     chosen = [random.choice(taken) for _ in range(count)] if taken else []
     return _grown(bench.settings.precision, random, dimensions, chosen) if chosen else None
 
 
+def with_open_size(bench: Bench, random: Random, op_types: Sequence[str]) -> OpenModel | None:
+    """A model of such ops, with one axis of its input left open; None where they do not go with its dimensions."""
+    dimensions = random.choice(_DIMENSIONS)
+    graph = _Graph(random, dimensions)
+    for op_type in op_types:
+        graph.add(op_type)
+    if not graph.nodes:
+        return None
+    axis = random.randrange(len(dimensions))
+    return OpenModel(bench.settings.precision, graph.model(), graph.model(open_axis=axis), dimensions, axis)
+
+
+def ops_taken(bench: Bench) -> list[str]:
+    """Ops that the device takes one by one, found out once."""
+    if "ops" not in bench.notes:
+        small = {op: of_op(bench, Random(op), op, (1, 2, 3, 4)) for op in NODES}
+        bench.notes["ops"] = [op for op, subject in small.items() if subject and bench.takes(subject.model)]
+    return list(bench.notes["ops"])
+
+
+@dataclass(frozen=True)
+class OpenModel:
+    """A model with one axis of its input, `x`, left open."""
+
+    precision: Precision
+    closed: onnx.ModelProto
+    """The model at one size."""
+    model: onnx.ModelProto
+    dimensions: tuple[int, ...]
+    """Of the input, at that size."""
+    axis: int
+    """Which is open."""
+
+    def at(self, size: int) -> Subject | None:
+        """The model with an input of a size, and what ONNX Runtime makes of it; None where it makes nothing."""
+        dimensions = (*self.dimensions[: self.axis], size, *self.dimensions[self.axis + 1 :])
+        generator = np.random.default_rng(size)
+        feed = generator.uniform(-2, 2, dimensions).astype(np.float32)
+        try:
+            with InferenceSession(self.model, devices="cpu") as session:
+                expected = session.run(None, {"x": feed})
+        except NNAdapterError:
+            return None
+        return by_band(self.model, [node.op_type for node in self.model.graph.node], [feed], expected, self.precision)
+
+
 def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
     """The first op that the device takes, on an input of these dimensions."""
-    taken = _ops_taken(bench)
+    taken = ops_taken(bench)
     return of_op(bench, Random(0), taken[0], dimensions) if taken else None
 
 
 def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | None:
     """The same without contents, for dimensions that no memory holds."""
-    taken = _ops_taken(bench)
+    taken = ops_taken(bench)
     if not taken:
         return None
     graph = _Graph(Random(0), dimensions)
     graph.add(taken[0])
     return graph.model(types_only=True)
-
-
-def _ops_taken(bench: Bench) -> list[str]:
-    if "ops" not in bench.notes:
-        small = {op: of_op(bench, Random(op), op, (1, 2, 3, 4)) for op in NODES}
-        bench.notes["ops"] = [op for op, subject in small.items() if subject and bench.takes(subject.model)]
-    return list(bench.notes["ops"])
 
 
 class _Graph:
@@ -152,17 +195,26 @@ class _Graph:
         self._shapes[output] = _shape_of(self.model(), output)
         return True
 
-    def model(self, *, types_only: bool = False) -> onnx.ModelProto:
-        """The model so far: what nobody reads is its outputs. `types_only`: results have the input's shape."""
+    def model(self, *, types_only: bool = False, open_axis: int | None = None) -> onnx.ModelProto:
+        """The model so far: what nobody reads is its outputs.
+
+        Args:
+            types_only: results have the input's shape.
+            open_axis: of the input; its size has a name, and of results ranks alone are said.
+        """
         made = [output for node in self.nodes for output in node.output]
+        shapes: dict[str, Sequence[int | str | None] | None] = {**self._shapes}
+        if types_only:
+            shapes = dict.fromkeys((*made, "x"), self._shapes["x"])
+        if open_axis is not None:
+            shapes = {name: (None,) * len(shape) for name, shape in self._shapes.items()}
+            shapes["x"] = [_OPEN if axis == open_axis else size for axis, size in enumerate(self._shapes["x"])]
         outputs = [
-            helper.make_tensor_value_info(
-                name, onnx.TensorProto.FLOAT, self._shapes["x"] if types_only else self._shapes.get(name)
-            )
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes.get(name))
             for name in made
             if name not in self._read
         ]
-        graph_input = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, self._shapes["x"])
+        graph_input = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shapes["x"])
         graph = helper.make_graph(self.nodes, "conformance", [graph_input], outputs, self._constants)
         return helper.make_model(graph, ir_version=_IR_VERSION, opset_imports=[helper.make_opsetid("", OPSET)])
 

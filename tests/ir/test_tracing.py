@@ -1,5 +1,6 @@
 import math
 import operator
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -117,3 +118,13 @@ def test_what_was_decided_is_taken_back_and_decided_again():
     assert rows > 2 and trace.replay([6, 8]) is not None
     trace.decide(forgotten)
     assert trace.replay([6, 8]) is None and trace.replay([6, 7]) is not None and trace.replay([4, 7]) is None
+
+
+@given(first=SIZES, second=SIZES)
+def test_a_trace_is_the_same_in_another_process(first: list[int], second: list[int]) -> None:
+    trace, (height, width) = traced(*first)
+    numbers = height * width + 2, height // 3, math.floor(width / 2)
+    assert bool(height > 3) == (first[0] > 3)  # which is decided on
+    there, copies = pickle.loads(pickle.dumps((trace, numbers)))
+    assert all(copy.trace is there for copy in copies)
+    assert there.replay(second) == trace.replay(second) and list(map(current, copies)) == list(map(current, numbers))

@@ -304,6 +304,101 @@ def test_a_segment_gives_what_another_needs_the_size_of(refused):
         assert opened.report().plans.made == 2 and sizes(opened) == "one plan for all input shapes"
 
 
+LONGER = f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y)
+{{ a = Relu (x) b = Exp (a) c = Sin (b) d = Tanh (c) e = Neg (d) y = Abs (e) }}"""
+
+
+def test_what_a_device_refuses_with_open_sizes_goes_elsewhere():
+    with session(LONGER, refused_open=("Sin",)) as opened:
+        for rows in (1, 2, 3, 5, 1, 2):
+            agree(opened, LONGER, {"x": numbers(rows, 4)})
+        report = opened.report()
+    assert (report.plans.made, report.plans.sizes) == (2, "one plan for all input shapes")
+    assert [node.device for node in report.nodes] == [*["opensizes"] * 2, "cpu", *["opensizes"] * 3]
+    assert [each.detail for node in report.nodes for each in node.refusals] == ["with open sizes, the options say so"]
+    assert [*map(len, open_sizes_driver.COMPILED)] == [6, 3, 4]  # whole at the first sizes, then in two parts
+
+
+def test_a_device_that_would_lose_too_much_has_a_plan_for_every_set_of_shapes():
+    with session(LONGER, refused_open=("Sin", "Exp")) as opened:
+        for rows in (1, 2, 3):
+            agree(opened, LONGER, {"x": numbers(rows, 4)})
+        report = opened.report()
+    assert report.plans.made == 3 and "does not take segment 0 with open sizes" in report.plans.sizes
+    assert {node.device for node in report.nodes} == {"opensizes"}
+
+
+def test_fallback_that_is_forbidden_keeps_the_whole_model_on_its_device():
+    with session(LONGER, options=nna.Options(fallback="forbid"), refused_open=("Sin",)) as opened:
+        for rows in (1, 2, 3):
+            agree(opened, LONGER, {"x": numbers(rows, 4)})
+        assert opened.report().plans.made == 3
+
+
+def test_a_node_that_nobody_else_takes_stays():
+    text = LONGER.replace("Sin (b)", "com.acme.Sine (b)").replace('"" : 17', '"" : 17, "com.acme" : 1')
+    with session(text, refused_open=("Sine",), replaced="Sine") as opened:
+        for rows in (1, 2, 3):
+            feed = {"x": numbers(rows, 4)}
+            np.testing.assert_allclose(opened.run(None, feed)[0], run_whole(parse(LONGER), feed)[0], rtol=1e-5)
+        assert opened.report().plans.made == 3
+
+
+@pytest.mark.parametrize(("cuts", "made"), [(4, 2), (5, 3)])
+def test_a_model_that_would_be_in_many_pieces_has_a_plan_for_every_set_of_shapes(cuts, made):
+    ops = [*["Relu", "Exp", "Neg", "Tanh", "Sin", "Abs"] * cuts, "Neg"]
+    names = ["x", *(f"v{number}" for number in range(1, len(ops))), "y"]
+    nodes = " ".join(f"{out} = {op} ({read})" for op, read, out in zip(ops, names, names[1:], strict=False))
+    text = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ {nodes} }}"
+    with session(text, refused_open=("Sin",)) as opened:
+        for rows in (1, 2, 3):
+            agree(opened, text, {"x": numbers(rows, 4)})
+        assert opened.report().plans.made == made
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+def test_what_a_person_pins_stays(pinned):
+    rules = '[[pin]]\nname = "c"\ndevice = "opensizes"\n' if pinned else None
+    model = parse(LONGER)
+    for node in model.graph.node:
+        node.name = node.output[0]
+    options = nna.Options(fallback="allow", rules=rules)
+    with nna.InferenceSession(model, devices=[("opensizes", {"refused_open": ("Sin",)})], options=options) as opened:
+        for rows in (1, 2, 3):
+            opened.run(None, {"x": numbers(rows, 4)})
+        assert opened.report().plans.made == (3 if pinned else 2)
+
+
+def test_shapes_that_are_refused_one_after_the_other_end_the_search():
+    text = f"""{HEAD} g (float[n, t] x) => (float[m, t] y)
+    <int64[1] one = {{1}}, int64[1] zero = {{0}}, int64[1] most = {{9999}}> {{
+        rest = Slice (x, one, most, zero)
+        y = Relu (rest)
+    }}"""
+    with session(text, "fake_npu") as opened:
+        for length in (1, 2, 3, 4, 5, 6):  # of one row nothing is left
+            agree(opened, text, {"x": numbers(1, length)})
+        assert sizes(opened).startswith("a plan for every set of input shapes: 'rest' has no elements")
+        agree(opened, text, {"x": numbers(3, 7)})
+        agree(opened, text, {"x": numbers(3, 8)})
+        assert opened.report().plans.made == 8
+        for length in (9, 10, 11):  # the eighth is tried again
+            agree(opened, text, {"x": numbers(3, length)})
+        assert opened.report().plans.made == 9 and sizes(opened).startswith("one plan for all input shapes")
+
+
+def test_shapes_that_the_model_is_not_for_do_not_end_the_search():
+    text = f"""{HEAD} g (float[n, t] x) => (float[n, k, 4] y) <int64[3] by = {{0, -1, 4}}>
+    {{ a = Relu (x) b = Reshape (a, by) y = Neg (b) }}"""
+    with session(text, "fake_npu") as opened:
+        for length in (5, 6, 7, 9):
+            with pytest.raises(nna.errors.NNAdapterError):
+                opened.run(None, {"x": numbers(2, length)})
+        for length in range(4, 80, 4):
+            agree(opened, text, {"x": numbers(2, length)})
+        assert opened.report().plans.made <= 9 and sizes(opened).startswith("one plan for all input shapes")
+
+
 def test_the_order_of_shapes_changes_nothing():
     expected = {}
     for seed in range(6):

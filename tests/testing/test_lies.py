@@ -1,4 +1,4 @@
-"""A driver that tells one of fifteen lies is found out, and one that tells none gets full marks."""
+"""A driver that tells one of sixteen lies is found out, and one that tells none gets full marks."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ FOUND_AS = {
     "takes_any_bytes": ("programs/judged/*", OutcomeKind.ACCEPTS_DAMAGED),
     "fails_to_judge": ("programs/judged/*", OutcomeKind.WRONG_ANSWER),
     "gives_inputs_back": ("programs/memory/*", OutcomeKind.WRONG_ANSWER),
+    "stays_at_its_size": ("sizes/RELU/*", OutcomeKind.DOES_NOT_RUN),
     "computes_nothing_ahead": ("programs/streams/*", OutcomeKind.WRONG_VALUES),
 }
 """Where each lie must show, and as what."""
@@ -32,8 +33,8 @@ def settings(lie: str, **others) -> Settings:
     return Settings(device="lying", options={"lie": lie}, time_limit_s=1.0 if lie == "hangs" else 30.0, **others)
 
 
-def test_there_are_fifteen():
-    assert {"none", *FOUND_AS, *ABOUT_BINDING} == set(LIES) and len(FOUND_AS) == 15
+def test_there_are_sixteen():
+    assert {"none", *FOUND_AS, *ABOUT_BINDING} == set(LIES) and len(FOUND_AS) == 16
 
 
 @pytest.mark.parametrize("lie", FOUND_AS)
@@ -44,7 +45,7 @@ def test_lie_is_found(lie):
     assert kind in {failed.kind for _, failed in card.failures}, card.failures
 
 
-@pytest.mark.parametrize("where", ["operations", "programs"])
+@pytest.mark.parametrize("where", ["operations", "programs", "sizes"])
 def test_the_truth_has_full_marks(where):
     card = run_conformance(settings("none", short=True), pattern=f"{where}/*")
     assert card.full_marks, card.failures

@@ -13,6 +13,7 @@ from nnadapter.drivers.isolation.limits import PHASE_OF
 from nnadapter.drivers.isolation.made import Made, There
 from nnadapter.drivers.isolation.program import IsolatedProgram, Recipe
 from nnadapter.drivers.profile import Profile
+from nnadapter.ir.operand import Array
 from partition.verdict import Verdict
 
 
@@ -98,6 +99,20 @@ class IsolatedContext(Context):
         there, limit = self.made.there(), self.limit("check_blob")
         says: Compatibility | None = there.child.ask("check_blob", limit, context=there.number, blob=PickleBuffer(blob))
         return says
+
+    def compute_at(self, model: SegmentModel, jobs: Sequence[tuple[int, Sequence[int], Sequence[Array]]]) -> Any:
+        """Compute with executions of a program of the model that was asked about last, whose sizes are left open.
+
+        Args:
+            model: it.
+            jobs: numbers of executions, sizes, and inputs; see `isolation.at_sizes`.
+
+        Returns:
+            Results of the jobs at whose sizes the program holds, which inputs each has written to, and the positions
+            of those jobs.
+        """
+        (results, changed), positions = self._ask("compute_at", model, jobs=jobs)[1]
+        return results, changed, positions
 
     def close(self) -> None:
         """See `Context.close`."""

@@ -41,6 +41,7 @@ PHASE_OF: Mapping[str, str] = MappingProxyType(
         "memory": "run",
         "compute": "run",
         "compute_ahead": "run",
+        "compute_at": "run",
         "compute_there": "run",
         "footprint": "run",
         "memory_statistics": "run",

@@ -22,6 +22,7 @@ from nnadapter.drivers.capability import Capability, DeviceInfo
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Compatibility, Context, Program
 from nnadapter.drivers.isolation.ahead import Ahead, compute_ahead, compute_there
+from nnadapter.drivers.isolation.at_sizes import at_sizes
 from nnadapter.drivers.registry import device_info, open_device
 from nnadapter.drivers.selection import check_options
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
@@ -30,6 +31,10 @@ from partition.verdict import Unsupported
 
 Job = tuple[int, Sequence[Array]]
 """An execution, and what it is to compute with."""
+SizedJob = tuple[int, Sequence[int], Sequence[Array]]
+"""The same at sizes that are left open, in the order in which the trace of the model has them."""
+Results = tuple[list[list[Array]], list[tuple[int, ...]]]
+"""Of each job, and which inputs each has written to."""
 
 
 class _Made:
@@ -154,20 +159,15 @@ class Served:
         execution = self._calls["create_execution"](create_execution, self._made[program])
         return self._made.keep(execution, program)
 
-    def _compute(self, jobs: Sequence[Job], at_once: bool) -> tuple[list[list[Array]], list[tuple[int, ...]]]:
-        """Results of each job, all of them held until the last is done, and which inputs each has written to."""
-        input_copies = [[read_only(np.array(array)) for array in inputs] for _, inputs in jobs]
-        tasks = [(self._made[execution], inputs) for (execution, _), inputs in zip(jobs, input_copies, strict=True)]
-        if at_once:
-            with ThreadPoolExecutor(len(tasks)) as pool:
-                results = list(pool.map(_computed, tasks))
-        else:
-            results = list(map(_computed, tasks))
-        changed = [
-            tuple(i for i, (now, before) in enumerate(zip(inputs, original, strict=True)) if _differs(now, before))
-            for inputs, (_, original) in zip(input_copies, jobs, strict=True)
-        ]
-        return results, changed
+    def _compute(self, jobs: Sequence[Job], at_once: bool) -> Results:
+        return _computed_all([(self._made[execution], inputs) for execution, inputs in jobs], at_once)
+
+    def _compute_at(self, context: int, model: int, jobs: Sequence[SizedJob]) -> tuple[Results, list[int]]:
+        """Results of the jobs at whose sizes the program of the model holds, and the positions of those jobs."""
+        held = self._held(model)
+        tasks = [at_sizes(held, (self._made[execution], *rest)) for execution, *rest in jobs]
+        positions = [position for position, task in enumerate(tasks) if task is not None]
+        return _computed_all([task for task in tasks if task is not None], at_once=False), positions
 
     def _close(self, number: int) -> None:
         failures = []
@@ -196,6 +196,21 @@ class Served:
         if not isinstance(program, Program):
             raise CompilationError(f"the driver gave {type(program).__name__}, expected a Program", device=self._name)
         return self._made.keep(program, context)
+
+
+def _computed_all(tasks: Sequence[tuple[Any, Sequence[Array]]], at_once: bool) -> Results:
+    """Results of each task, all of them held until the last is done."""
+    own = [(execution, [read_only(np.array(array)) for array in inputs]) for execution, inputs in tasks]
+    if at_once:
+        with ThreadPoolExecutor(len(own)) as pool:
+            results = list(pool.map(_computed, own))
+    else:
+        results = list(map(_computed, own))
+    changed = [
+        tuple(i for i, (now, before) in enumerate(zip(copies, original, strict=True)) if _differs(now, before))
+        for (_, copies), (_, original) in zip(own, tasks, strict=True)
+    ]
+    return results, changed
 
 
 def _computed(task: tuple[Any, Sequence[Array]]) -> list[Array]:

@@ -16,7 +16,7 @@ from nnadapter.drivers.openvino.engine import brief, core, refuse_forked
 from nnadapter.drivers.openvino.loading import copied_bytes, read
 from nnadapter.drivers.openvino.program import OpenvinoProgram
 from nnadapter.drivers.openvino.signature import difference, signature_of
-from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, judge_open
+from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, judge_open, leaves_open
 from nnadapter.drivers.openvino.written import is_read_as_written
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.nodes import opsets_of
@@ -51,7 +51,11 @@ class Asker:
         """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
         whole = Whole.of(model, _CONSTANT_BYTES)
         parts = whole.parts
-        verdicts = [judge(node, whole, self._switched_off) for node in model.graph.node]
+        is_open = has_open_inputs(model)
+        verdicts = [
+            judge_open(node, whole) if is_open and leaves_open(node, whole) else judge(node, whole, self._switched_off)
+            for node in model.graph.node
+        ]
         taken = [position for position, verdict in enumerate(verdicts) if verdict]
         cases = _cases(taken, model, parts, "queried")
         for position, why in self._refused(cases, parts, self._query).items():

@@ -81,6 +81,8 @@ _ROWS: tuple[tuple[str, OperatorRow], ...] = (
     ("Slice", OperatorRow(dtypes=_MOVED, inputs={1: _INDEX, 2: _INDEX, 3: _INDEX, 4: _INDEX})),
     ("Pad", OperatorRow(dtypes=_MOVED, inputs={1: _INT64, 3: _INDEX})),
     ("Gather GatherElements GatherND", OperatorRow(dtypes=_MOVED, inputs={1: _INDEX})),
+    ("ScatterElements", OperatorRow(dtypes=_MOVED, inputs={1: _INDEX})),
+    ("ScatterND", OperatorRow(dtypes=_MOVED, inputs={1: _INT64})),
     ("Where", OperatorRow(dtypes=_MOVED, inputs={0: _BOOL})),
     ("Shape Size", OperatorRow(dtypes=_MOVED, outputs=_COUNTED)),
     ("ArgMax ArgMin", OperatorRow(dtypes=FLOATS | _BYTES, outputs=_COUNTED)),

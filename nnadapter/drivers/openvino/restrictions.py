@@ -308,6 +308,13 @@ OPEN_RESTRICTIONS = (
         "with a filter that is no constant is not compiled with open sizes",
     ),
     Restriction(
+        "Split",
+        lambda form: (
+            form.opset >= 18 and not form.has(1) and isinstance(form.shape(0)[form.attribute("axis", 0)], OpenSize)
+        ),
+        "of an open dimension is taken where the sizes of its parts are said: the engine fails if the last is smaller",
+    ),
+    Restriction(
         "Trilu",
         lambda form: form.dtype(0) == "int32",
         "of int32 passes through float32 with open sizes",

@@ -115,6 +115,11 @@ def judge_open(node: onnx.NodeProto, whole: Whole) -> Verdict:
     return all_of((open_types, restriction(node, whole.parts, whole.sizes)))
 
 
+def leaves_open(node: onnx.NodeProto, whole: Whole) -> bool:
+    """Whether a node has values of open sizes, or makes sizes of these."""
+    return _is_open(node, whole.parts) or any(name in whole.sizes for name in node.output)
+
+
 def _of_data(node: onnx.NodeProto, whole: Whole) -> Verdict:
     """The verdict on a node over whose sizes data decide: there may come to be no elements."""
     if node.op_type not in EMPTY_SIZES:

@@ -24,7 +24,7 @@ def _attention(query, key, value, mask=None, lengths=None, **attributes):  # typ
         offset = attributes["offset"] if lengths is None else lengths[item] - queries
         distance = np.arange(keys) - (np.arange(queries)[:, None] + offset)
         if lengths is not None:
-            addition[item, :, :, lengths[item] :] = -np.inf
+            addition[item, :, :, np.arange(keys) >= lengths[item]] = -np.inf
         if attributes["is_causal"]:
             addition[item, :, distance > 0] = -np.inf
         for window, beyond in (("left_window", -distance), ("right_window", distance)):

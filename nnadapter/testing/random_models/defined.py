@@ -12,6 +12,7 @@ from nnadapter.ir.schema import AttributeValue
 Given = Sequence[Array | None]
 Attributes = Mapping[str, AttributeValue]
 Sound = Callable[[Given, Attributes], bool]
+_PAIR = 2
 
 
 def always(input_arrays: Given, attributes: Attributes) -> bool:
@@ -62,6 +63,13 @@ def in_range(input_arrays: Given, attributes: Attributes) -> bool:
     assert isinstance(axis, int)
     size = value.shape[axis]
     return bool(((chosen >= -size) & (chosen < size)).all())
+
+
+def of_the_batch(input_arrays: Given, attributes: Attributes) -> bool:
+    """Every region is of a picture that there is: each has an index of its own, or in its first column."""
+    pictures, regions = _pair(input_arrays)
+    indices = input_arrays[2] if len(input_arrays) > _PAIR else regions[:, 0]
+    return indices is None or bool(((indices >= 0) & (indices < pictures.shape[0])).all())
 
 
 def apart_along_axis(input_arrays: Given, attributes: Attributes) -> bool:

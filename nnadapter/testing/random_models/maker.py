@@ -160,7 +160,7 @@ class Maker:
             if not accept(model):
                 raise InvalidModelError("the operation is not wanted here, such as by the device's verdict")
             results = _results(model, input_arrays, recipe)
-            _expect_tame(results)
+            expect_tame(results)
         except InvalidModelError as error:
             self.refusals.append(str(error))
             self.builder.undo(mark)
@@ -192,7 +192,8 @@ def _results(model: Model, input_arrays: Sequence[Array | None], recipe: MakesOp
         raise InvalidModelError(f"the oracle has no result for these values: {error}") from error
 
 
-def _expect_tame(results: Sequence[Array]) -> None:
+def expect_tame(results: Sequence[Array]) -> None:
+    """Raise InvalidModelError where results are not finite, or too large to be compared."""
     for result in results:
         if result.size > MOST_ELEMENTS:
             raise InvalidModelError(f"the result has {result.size} elements, expected at most {MOST_ELEMENTS}")

@@ -53,7 +53,7 @@ def _mask(kind, shape):
 def test_every_combination_of_masks(batch, heads, queries, keys, mask, ragged, attributes):
     shape = (batch, heads[0], queries, keys)
     arrays = [floats(*shape[:3], 5), floats(batch, heads[1], keys, 5, seed=1), floats(batch, heads[1], keys, 3, seed=2)]
-    arrays += [_mask(mask, shape), np.arange(batch, dtype=np.int64) % (keys + 1) if ragged else None]
+    arrays += [_mask(mask, shape), np.arange(batch, dtype=np.int64) % (keys + 2) - 1 if ragged else None]
     while arrays[-1] is None:
         arrays.pop()
     _agrees("ATTENTION", arrays, {**attributes, "scale": 0.4})

@@ -87,6 +87,7 @@ CHOICES: dict[str, Choice] = {
     "bias": one_of(1.0, 0.5, 1.5, 2.0),
     "block_size": one_of(0, 1, 2, 3),
     "blocksize": one_of(1, 2, 3),
+    "reduction": one_of("none", "none", "add", "mul", "max", "min"),
     "ceil_mode": one_of(*FLAG),
     "clip": one_of(0.2, 1.0, 5.0),
     "coordinate_transformation_mode": one_of(

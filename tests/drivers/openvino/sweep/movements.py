@@ -160,6 +160,41 @@ def gather_nd(draft: Draft) -> None:
     draft.arrays[1] = draft.arrays[1].astype(np.int64)
 
 
+def scatter_elements(draft: Draft) -> None:
+    """Updates of different elements, or of any where they are reduced."""
+    random, shape = draft.random, some_shape(draft.random, 1)
+    draft.kinds = ALL_NUMBERS
+    draft.draw_attributes(shape)
+    at = draft.attributes.get("axis", 0) % len(shape)
+    updates = tuple(random.randint(1, size) for size in shape)
+    draft.shapes = [shape, None, updates]
+    lines = [_places(draft, shape[at], updates[at]) for _ in range(int(np.prod(updates)) // updates[at])]
+    places = np.array(lines).reshape((*updates[:at], *updates[at + 1 :], updates[at]))
+    draft.arrays[1] = np.moveaxis(places, -1, at).astype(random.choice((np.int64, np.int32)))
+
+
+def scatter_nd(draft: Draft) -> None:
+    """The same of slices."""
+    random, shape = draft.random, some_shape(draft.random, 1)
+    draft.kinds = ALL_NUMBERS
+    draft.draw_attributes(shape)
+    depth = random.randint(1, len(shape))
+    slices = int(np.prod(shape[:depth]))
+    outer = random.choice([each for each in ((), (1,), (2,), (3,), (2, 2)) if np.prod(each, dtype=int) <= slices])
+    draft.shapes = [shape, None, (*outer, *shape[depth:])]
+    places = np.array(_places(draft, slices, int(np.prod(outer, dtype=int)))) % slices
+    indices = np.stack(np.unravel_index(places, shape[:depth]), -1).reshape((*outer, depth))
+    from_the_end = np.array([[random.choice((0, 1)) for _ in range(depth)] for _ in places]).reshape(indices.shape)
+    draft.arrays[1] = (indices - from_the_end * np.array(shape[:depth])).astype(np.int64)
+
+
+def _places(draft: Draft, size: int, count: int) -> list[int]:
+    """Positions, some of them from the end, no two the same unless what is written there is reduced."""
+    reduces = draft.attributes.get("reduction", "none") != "none"
+    drawn = draft.random.choices(range(size), k=count) if reduces else draft.random.sample(range(size), count)
+    return [place - draft.random.choice((0, size)) for place in drawn]
+
+
 def concat(draft: Draft) -> None:
     shape = some_shape(draft.random, 1)
     draft.kinds = ALL_NUMBERS

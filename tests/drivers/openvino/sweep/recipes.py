@@ -273,6 +273,8 @@ RECIPES: dict[str, Callable[[Draft], None]] = {
         ("Pad", movements.pad),
         ("Gather GatherElements", movements.gather),
         ("GatherND", movements.gather_nd),
+        ("ScatterElements", movements.scatter_elements),
+        ("ScatterND", movements.scatter_nd),
         ("Concat", movements.concat),
         ("DepthToSpace SpaceToDepth", movements.blocks),
         ("Resize", movements.resize),

@@ -1,0 +1,167 @@
+"""Groups for devices that leave sizes open: a model is compiled once, and computed at one size after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from math import prod
+from random import Random
+
+from nnadapter.drivers.capability import OpenSizes
+from nnadapter.drivers.isolated import number_of
+from nnadapter.drivers.isolation.context import IsolatedContext
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.model import ABSENT
+from nnadapter.planning.size_bounds import beyond_bounds
+from nnadapter.testing.bench import Bench, Broken, blamed
+from nnadapter.testing.case import Case
+from nnadapter.testing.ir_models import of_many, of_one_operation, operation_types
+from nnadapter.testing.onnx_models import NODES, OpenModel, ops_taken, with_open_size
+from nnadapter.testing.open_models import OpenCase, opened
+from nnadapter.testing.outcomes import Failed, Outcome, OutcomeKind, Passed, Skipped
+from nnadapter.testing.random_models.maker import RandomCase, expect_tame
+from nnadapter.testing.random_models.oracle import evaluate
+from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES
+from nnadapter.testing.subjects import of_ir
+
+_SIZES = (12, 1, 2, 5, 3, 33, 0)
+"""At which a program is computed beside that of the model, as far as the model holds there."""
+_WANTED = 3
+_MOST_ELEMENTS = 1 << 13
+"""Of any value: the definition looks at each by itself."""
+_ALONE = 2
+"""How many sizes there are where it is one, in the beginning and again at the end."""
+_NOT_TAKEN = "the device takes no such operation"
+_NO_OTHER = "the model holds at one size alone"
+_DECIDED = "its program holds at one size alone: the driver decides on it, and is asked again for others"
+
+
+def ir_sizes(bench: Bench) -> Iterator[Case]:
+    """Each operation with a size of its inputs left open, and random graphs; for devices that take adapter IR."""
+    if bench.device.told.open_sizes is OpenSizes.NONE:
+        yield Case("sizes/none/0", _fixed)
+        return
+    for type_ in operation_types(bench):
+        for number in range(1 if bench.settings.short else 2):
+            yield Case(f"sizes/{type_}/{number}", partial(_operation, type_=type_))
+    for number in range(10 if bench.settings.short else 60):
+        yield Case(f"sizes/random/{number}", _graph)
+
+
+def onnx_sizes(bench: Bench) -> Iterator[Case]:
+    """The same for devices that take ONNX."""
+    if bench.device.told.open_sizes is OpenSizes.NONE:
+        yield Case("sizes/none/0", _fixed)
+        return
+    for op_type in NODES:
+        for number in range(1 if bench.settings.short else 4):
+            yield Case(f"sizes/{op_type}/{number}", partial(_nodes, op_types=(op_type,)))
+    for number in range(10 if bench.settings.short else 60):
+        yield Case(f"sizes/random/{number}", _many_nodes)
+
+
+def _fixed(bench: Bench, random: Random) -> Outcome:
+    return Skipped("the device compiles for fixed sizes")
+
+
+def _operation(bench: Bench, random: Random, type_: str) -> Outcome:
+    return _with_each_size(bench, random, of_one_operation(bench, random, type_))
+
+
+def _graph(bench: Bench, random: Random) -> Outcome:
+    return _with_each_size(bench, random, of_many(bench, random, random.randint(2, 8)))
+
+
+def _with_each_size(bench: Bench, random: Random, made: RandomCase | None) -> Outcome:
+    """The first of its sizes that can be left open, and at which the device takes it."""
+    outcome: Outcome = Skipped(_NOT_TAKEN if made is None else _NO_OTHER)
+    for case in () if made is None else opened(random, made):
+        outcome = _examined(bench, case)
+        if not isinstance(outcome, Skipped):
+            break
+    return outcome
+
+
+def _examined(bench: Bench, case: OpenCase) -> Outcome:
+    beyond = beyond_bounds(case.model, bench.device.told)
+    if beyond:
+        return Skipped(beyond)
+    others = [size for size in _SIZES if size != case.size and _is_defined(case.at(size))][:_WANTED]
+    if not others:
+        return Skipped(_NO_OTHER)
+    sizes = (case.size, *others, case.size)
+    subjects = [of_ir(each, bench.settings.precision) for each in map(case.at, sizes) if each is not None]
+    whole = replace(subjects[0], model=case.model)
+    refusal = bench.refusal(whole)
+    if refusal:
+        return Skipped(refusal)
+    with bench.compiled(whole) as program, bench.execution(whole, program) as execution:
+        number = number_of(execution)
+        jobs = [(number, (size,), subject.feeds) for size, subject in zip(sizes, subjects, strict=True)]
+        with blamed(OutcomeKind.DOES_NOT_RUN, whole, "compute at one size after the other raised"):
+            results, changed, held = _taking_sizes(bench).compute_at(case.model, jobs)
+    for got, written, position in zip(results, changed, held, strict=True):
+        failed = subjects[position].judge(got, written)
+        if failed is not None:
+            return _at(failed, sizes[position])
+    return Passed() if len({sizes[position] for position in held}) > 1 else Skipped(_DECIDED)
+
+
+def _taking_sizes(bench: Bench) -> IsolatedContext:
+    context = bench.context
+    assert isinstance(context, IsolatedContext), "a device that takes adapter IR is asked as it is"
+    return context
+
+
+def _is_defined(case: RandomCase | None) -> bool:
+    """Whether there is such a model, and ONNX says what each of its operations makes."""
+    if case is None or any(prod(operand.type.dimensions) > _MOST_ELEMENTS for operand in case.model.operands):
+        return False
+    try:
+        values = evaluate(case.model, case.feeds)
+        expect_tame(list(values.values()))
+    except (ArithmeticError, LookupError, ValueError, InvalidModelError):
+        return False
+    return all(
+        RECIPES.get(operation.type, FROM_SCHEMA).sound(
+            [None if operand == ABSENT else values[operand] for operand in operation.inputs], operation.attributes
+        )
+        for operation in case.model.operations
+    )
+
+
+def _nodes(bench: Bench, random: Random, op_types: Sequence[str]) -> Outcome:
+    made = with_open_size(bench, random, op_types)
+    return Skipped("the op does not go with these dimensions") if made is None else _computed(bench, made)
+
+
+def _many_nodes(bench: Bench, random: Random) -> Outcome:
+    taken = ops_taken(bench)
+    made = with_open_size(bench, random, random.choices(taken, k=random.randint(2, 8))) if taken else None
+    return Skipped("the device takes no op that graphs are made of") if made is None else _computed(bench, made)
+
+
+def _computed(bench: Bench, made: OpenModel) -> Outcome:
+    own = made.dimensions[made.axis]
+    wanted = [own, *(size for size in _SIZES if size not in (0, own))]  # no elements are another matter in ONNX
+    subjects = {size: subject for size, subject in zip(wanted, map(made.at, wanted), strict=True) if subject}
+    sizes = [*list(subjects)[: 1 + _WANTED], own]
+    if own not in subjects or len(sizes) == _ALONE:
+        return Skipped(_NO_OTHER)
+    if not bench.takes(made.closed):
+        return Skipped(_NOT_TAKEN)
+    refusal = bench.not_admitted(subjects[own])
+    if refusal:
+        return Skipped(refusal)
+    with bench.compiled(subjects[own]) as program, bench.execution(subjects[own], program) as execution:
+        for size in sizes:
+            try:
+                bench.run(subjects[size], execution)
+            except Broken as broken:
+                return _at(broken.failed, size)
+    return Passed()
+
+
+def _at(failed: Failed, size: int) -> Failed:
+    return replace(failed, detail=f"at size {size} of a program that leaves sizes open: {failed.detail}")
