@@ -175,6 +175,9 @@ class Folder(NamedTuple):
             parts = read_entry(self.path / best).parts
         except (OSError, UnusableError):
             return "nothing like it can be read"
+        here, there = (each["device"].words.get("name") for each in (key.parts, {**key.parts, **parts}))
+        if there != here:  # then driver and options are another one's, too
+            return f"of this nothing is kept for {here}; the nearest entry is of {there}"
         return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
 
     def _wrote(self, nbytes: int) -> None:

@@ -119,9 +119,11 @@ def explain(
         return
     for_shapes = f", for input shapes {plan.shapes}" if plan.shapes else ""
     click.echo(f"plan: {f'hit{for_shapes}' if plan.hit else f'miss, {plan.why}'}")
+    by_itself = ", at these sizes by itself; a session runs the plan, which has its own" if plan.hit else ""
     for each in segments:
         assert each.cache is not None
-        click.echo(f"segment {each.index} on {each.device}: {'hit' if each.cache.hit else f'miss, {each.cache.why}'}")
+        told = "hit" if each.cache.hit else f"miss, {each.cache.why}{by_itself}"
+        click.echo(f"segment {each.index} on {each.device}: {told}")
     if not segments:
         click.echo("no segment is on a device that accelerates, so there is nothing to keep")
 

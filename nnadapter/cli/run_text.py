@@ -10,6 +10,7 @@ from typing import Any
 from nnadapter.cli.inputs import Feed
 from nnadapter.cli.outputs import OutputFacts, dtype_name
 from nnadapter.cli.run_costs import RunCosts
+from nnadapter.reports.units import duration
 from nnadapter.running.provenance import Provenance
 
 
@@ -109,11 +110,11 @@ def _statistics(output: OutputFacts) -> str:
 def _times(facts: RunFacts) -> Iterator[str]:
     times = facts.times
     runs = len(times.repeats)
-    yield f"load      {_milliseconds(times.load)}"
-    yield f"first     {_milliseconds(times.first)} (compiling included where shapes were open)"
+    yield f"load      {duration(times.load)}"
+    yield f"first     {duration(times.first)} (compiling included where shapes were open)"
     if runs:
         counted = f"{runs} runs" if runs > 1 else "1 run"
-        middle, least = _milliseconds(median(times.repeats)), _milliseconds(min(times.repeats))
+        middle, least = duration(median(times.repeats)), duration(min(times.repeats))
         yield f"then      median {middle}, min {least} of {counted}"
 
 
@@ -122,7 +123,7 @@ def _where(facts: RunFacts) -> Iterator[str]:
     for device in dict.fromkeys(step.device for step in steps):
         seconds = [step.seconds for step in steps if step.device == device]
         counted = f"{len(seconds)} segments" if len(seconds) > 1 else "1 segment"
-        yield f"ran on    {device}: {counted}, {_milliseconds(sum(seconds))} in the last run"
+        yield f"ran on    {device}: {counted}, {duration(sum(seconds))} in the last run"
     if not steps:
         yield "ran on    nothing: every result was known before the run"
     for step in steps:
@@ -141,10 +142,6 @@ def _saved(facts: RunFacts) -> Iterator[str]:
 def _profile(facts: RunFacts) -> Iterator[str]:
     if facts.profile is not None:
         yield f"profile   {facts.profile}; open it in https://ui.perfetto.dev or chrome://tracing"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f} ms"
 
 
 _PARTS = (_head, _outputs, _times, _where, _costs, _saved, _profile)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from os import cpu_count
 from typing import Any
 
 from nnadapter.costs.calibration import Calibration, SeenNetwork
@@ -26,6 +27,7 @@ from nnadapter.drivers.selection import HOSTS, Selected, select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.ir.model import Model
 from nnadapter.process.closing import close_all
+from nnadapter.process.processors import Load, is_crowded, machine_words, usable
 
 ROUNDS = 5
 """How often every program takes a turn, with all others; the lower quartile counts."""
@@ -60,7 +62,7 @@ def calibrate(
     Args:
         device: its name.
         options: of the device.
-        stopwatch: times programs; by the host's clock if None.
+        stopwatch: times programs; by the host's clock if None, and then others on its processors count as a crowd.
         advance: called after each round.
         budget_seconds: when to stop, after three rounds at least.
 
@@ -78,12 +80,15 @@ def calibrate(
                 f"device {device!r} has a simulated clock with these options, and a calibration measures real time; "
                 "calibrate it without the simulated clock"
             )
-        watch = stopwatch or Stopwatch(turn_seconds=_TURN_SECONDS)
+        watch, before = stopwatch or Stopwatch(turn_seconds=_TURN_SECONDS), Load()
         with ProgramTimer(selected.name, opened.capability, context, watch) as bench:
             seen = _timed(bench, selected.name, budget_seconds, advance)
+        # What an isolated device computes is another process's work as well, and no crowd.
+        tells = stopwatch is None and selected.limits is None
+        crowded = tells and is_crowded(before, Load(), cpu_count() or 1, usable())
     finally:
         named_call(selected.name, "close")(close_all, [context])
-    return _calibration(selected, opened, seen)
+    return _calibration(selected, opened, seen, crowded=crowded)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -97,7 +102,7 @@ class _Seen:
     left_out: Mapping[OperationClass, str]
 
 
-def _calibration(selected: Selected, opened: Device, seen: _Seen) -> Calibration:
+def _calibration(selected: Selected, opened: Device, seen: _Seen, *, crowded: bool) -> Calibration:
     """What the times of a device's programs come to."""
     lines: Lines = lines_of(seen.pairs)
     shorts = [pair.short for pair in seen.pairs]
@@ -109,7 +114,9 @@ def _calibration(selected: Selected, opened: Device, seen: _Seen) -> Calibration
         device=selected.name,
         driver_version=driver_version(selected.name),
         interface_version=INTERFACE_VERSION,
-        options=speed_options(opened.capability.options, selected.options),
+        options=speed_options(opened.capability.options, selected.options, isolated=selected.limits is not None),
+        machine=machine_words(),
+        crowded=crowded,
         launch_seconds=launches.segment,
         alone_seconds=launches.alone,
         transfer_seconds=launches.tensor,

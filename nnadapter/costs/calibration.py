@@ -34,7 +34,11 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     driver_version: str
     interface_version: tuple[Annotated[int, Meta(ge=0)], Annotated[int, Meta(ge=0)]]
     options: Mapping[str, OptionValue]
-    """Those that change how long something takes."""
+    """Those that change how long something takes, `isolate` among them where the device has a process of its own."""
+    machine: str
+    """As `machine_words` tells it."""
+    crowded: bool
+    """Other programs used the processors meanwhile."""
     launch_seconds: Seconds
     """Of a segment with next to nothing in it, between segments of other devices."""
     alone_seconds: Seconds
@@ -63,6 +67,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         head = [
             f"device     {self.device} {self.driver_version}".rstrip(),
             *(f"option     {name} = {value}" for name, value in self.options.items()),
+            *(["crowded    other programs used the processors meanwhile; measure again when none do"] * self.crowded),
             f"launch     {1e6 * self.launch_seconds:.1f} us per segment, "
             f"{1e6 * self.alone_seconds:.1f} us if it is all",
             f"transfer   {1e6 * self.transfer_seconds:.1f} us per tensor"

@@ -15,12 +15,13 @@ from nnadapter.costs.stored import read_kept, write_kept
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info, inside
-from nnadapter.drivers.selection import canonical, select_one
+from nnadapter.drivers.selection import ISOLATE, canonical, select_one
 from nnadapter.errors import StoredFileError
 from nnadapter.files.calibrations import calibration_file, calibrations_of, calibrations_of_driver
 from nnadapter.files.strict import FileKind
+from nnadapter.process.processors import machine_words
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 """Raised whenever a calibration's file changes its meaning; other versions are refused."""
 
 
@@ -30,11 +31,13 @@ class StoredCalibration:
 
     calibration: Calibration | None
     note: str = ""
-    """Why there is none although one was kept."""
+    """Why there is none although one was kept, or what is to be known of the one that there is."""
 
 
-def find_calibration(device: str, table: Sequence[Option], options: OptionValues) -> StoredCalibration:
-    """Return the calibration of a device under its options, if it was made with this version of its driver.
+def find_calibration(
+    device: str, table: Sequence[Option], options: OptionValues, *, isolated: bool = False
+) -> StoredCalibration:
+    """Return the calibration of a device under its options, if it was made here, with this version of its driver.
 
     One that is damaged or of another format is none, and said to be: what needs no costs goes on without it.
 
@@ -42,8 +45,9 @@ def find_calibration(device: str, table: Sequence[Option], options: OptionValues
         device: its name.
         table: the options that it has.
         options: every one of them.
+        isolated: it has a process of its own.
     """
-    asked, notes = speed_options(table, options), list[str]()
+    asked, notes = speed_options(table, options, isolated=isolated), list[str]()
     for name in _names(device):
         try:
             kept = read_calibration(calibration_file(name, asked), name, asked)
@@ -54,16 +58,31 @@ def find_calibration(device: str, table: Sequence[Option], options: OptionValues
             continue
         note = _outdated(kept, device)
         if not note:
-            return StoredCalibration(kept)
+            return StoredCalibration(kept, _crowd(kept))
         notes.append(note)
     return StoredCalibration(None, notes[0] if notes else _for_others(device, asked))
+
+
+def _crowd(kept: Calibration) -> str:
+    """What is to be said of a calibration that is used; empty where nothing is."""
+    if not kept.crowded:
+        return ""
+    return (
+        f"the calibration of device {kept.device!r} was made while other programs used the processors; run "
+        f"`nnadapter calibrate {kept.device}` again when none do"
+    )
 
 
 def _outdated(kept: Calibration, device: str) -> str:
     """Why a calibration does not hold for the driver that is here; empty if it does."""
     made, now = (kept.driver_version, kept.interface_version), (driver_version(device), INTERFACE_VERSION)
     if made == now:
-        return ""
+        if kept.machine == machine_words():
+            return ""
+        return (
+            f"the calibration of device {kept.device!r} was made on another machine ({kept.machine}; here "
+            f"{machine_words()}), and is not used; run `nnadapter calibrate {device}`"
+        )
     return (
         f"the calibration of device {kept.device!r} was made with version {kept.driver_version or 'unknown'} of its "
         f"driver and interface {_dotted(made[1])}, now {now[0] or 'unknown'} and {_dotted(now[1])}, and is not used; "
@@ -110,9 +129,10 @@ def contents_of(calibration: Calibration) -> dict[str, object]:
     return {**_FILE.header, **to_builtins(calibration)}
 
 
-def speed_options(table: Sequence[Option], options: OptionValues) -> dict[str, OptionValue]:
-    """The options that change how long something takes."""
-    return {option.name: options[option.name] for option in table if option.affects_speed}
+def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: bool = False) -> dict[str, OptionValue]:
+    """The options that change how long something takes; in a process of its own a launch is a message, and back."""
+    told = {option.name: options[option.name] for option in table if option.affects_speed}
+    return {**told, ISOLATE: True} if isolated else told
 
 
 def driver_version(device: str) -> str:
@@ -126,14 +146,15 @@ def _for_others(device: str, asked: Mapping[str, OptionValue]) -> str:
     settings, files = [], [(name, file) for name in _names(device) for file in calibrations_of(name)]
     for whose, file in files:
         with suppress(FileNotFoundError, StoredFileError):  # a damaged one of others is not what was asked for
-            options = read_calibration(file, whose).options
-            differing = {name: value for name, value in options.items() if value != asked.get(name)}
+            options = {ISOLATE: False, **read_calibration(file, whose).options}
+            differing = {name: value for name, value in options.items() if value != asked.get(name, False)}
             settings.append(", ".join(f"{name}={_shown(value)}" for name, value in differing.items()))
     if not any(settings):
         return ""
+    command = f"; run `nnadapter calibrate {device} --option {device}.{ISOLATE}=true`" if asked.get(ISOLATE) else ""
     return (
         f"there is a calibration of device {device!r} for {' and for '.join(filter(None, settings))}, and none for the "
-        "options that it has here"
+        f"options that it has here{command}"
     )
 
 

@@ -154,6 +154,10 @@ def _host_run(seconds: Numbers, graph: Merged, verdicts: Sequence[Verdict]) -> N
     return np.where([bool(verdict) for verdict in verdicts], atom_seconds, np.inf)
 
 
+_OTHER_SPEEDS = frozenset({"float16", "bfloat16", "float64", "int8", "uint8"})
+"""Data types that devices compute at another speed than float32."""
+
+
 def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCosts]) -> Iterator[str]:
     for name in devices:
         yield from costs[name].notes
@@ -162,6 +166,13 @@ def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCo
             f"{work.unknown} values have a size that is not known before the run; every such dimension is priced as "
             f"{UNKNOWN_DIMENSION:,}"
         )
+    others = " and ".join(sorted(_OTHER_SPEEDS & work.computing))
+    calibrated = ", ".join(repr(name) for name in devices if costs[name].source is Source.CALIBRATED)
+    if others and calibrated:
+        yield f"calibrations are of float32: what computes {others} is priced on {calibrated} as if it were that"
     uncounted = sum(flops is None for flops in work.conversion.flops)
     if uncounted:
-        yield f"{uncounted} nodes have no formula for their FLOPs and are priced by their bytes alone"
+        yield (
+            f"FLOPs of {uncounted} nodes are not known, as their op has no formula or the run alone tells their sizes; "
+            "they are priced by their bytes alone"
+        )

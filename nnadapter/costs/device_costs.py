@@ -103,7 +103,9 @@ class DeviceCosts:
         return unit_seconds
 
 
-def device_costs(name: str, capability: Capability, context: Context, options: OptionValues) -> DeviceCosts:
+def device_costs(
+    name: str, capability: Capability, context: Context, options: OptionValues, *, isolated: bool = False
+) -> DeviceCosts:
     """Return what a device costs: by its simulated clock, a calibration, its declared limits, or assumption.
 
     Args:
@@ -111,12 +113,13 @@ def device_costs(name: str, capability: Capability, context: Context, options: O
         capability: the device's.
         context: opened with `options`.
         options: every option, defaults filled in.
+        isolated: it has a process of its own.
     """
     said: Profile | Unsupported | None = named_call(name, "profile")(ask_profile, context, capability)
     profile, notes = (None, (f"device {name!r}: {said.detail}",)) if isinstance(said, Unsupported) else (said, ())
     if profile is not None and profile.simulated:
         return DeviceCosts(source=Source.SIMULATED, profile=profile)
-    stored_calibration = find_calibration(name, capability.options, options)
+    stored_calibration = find_calibration(name, capability.options, options, isolated=isolated)
     notes = (*notes, *filter(None, (stored_calibration.note,)))
     if stored_calibration.calibration is not None:
         return calibrated(stored_calibration.calibration, profile, notes)

@@ -82,13 +82,18 @@ class GraphWork:
 
     @cached_property
     def flops(self) -> Numbers:
-        """FLOPs of each node, 0 where no formula is known."""
+        """FLOPs of each node, 0 where they are not known."""
         return np.array([flops or 0 for flops in self.conversion.flops], dtype=np.float64)
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """Data types of first inputs; what is not known is empty."""
         return tuple(dict.fromkeys(("", *self._first_dtypes)))
+
+    @cached_property
+    def computing(self) -> frozenset[str]:
+        """Data types of the first inputs of nodes that compute something."""
+        return frozenset(dtype for dtype, flops in zip(self._first_dtypes, self.conversion.flops, strict=True) if flops)
 
     @cached_property
     def _first_dtypes(self) -> list[str]:

@@ -160,7 +160,9 @@ def compare(
 
     Raises:
         NNAdapterError: the model cannot be loaded, a device not be used, a feed does not fit, or a file not be written.
+        InvalidOptionError: a tolerance is no number of at least 0, or what goes with `layers` is given without.
     """
+    _check_tolerances(relative=relative_tolerance, absolute=absolute_tolerance)
     _check_paths(layers, save, rules_out)
     # The trace is that of the one session, and parts of the model are not looked for by the next one.
     chosen = replace(options_from(options), verify=None, shadow=None)  # what is wrong is to be seen
@@ -231,10 +233,18 @@ def failures_of(report: PartitionReport) -> Iterator[str]:
     return (note for note in report.notes if not note.startswith(KEEPING_NOTES))
 
 
+def _check_tolerances(**tolerances: float) -> None:
+    for name, value in tolerances.items():
+        if not value >= 0:  # nor is NaN, by which everything would be off
+            raise InvalidOptionError(f"the {name} tolerance is a number of at least 0, got {value!r}")
+
+
 def _check_paths(layers: bool, save: str | os.PathLike[str] | None, rules_out: str | os.PathLike[str] | None) -> None:
     """Refuse paths that nothing would be written to, or that cannot be written, before anything is run."""
     if not layers and (save is not None or rules_out is not None):
-        raise InvalidOptionError("save and rules_out are written of what layers find; pass layers=True")
+        raise InvalidOptionError(
+            "save and rules_out are written of what layers find; pass layers=True, or --layers on the command line"
+        )
     for path, folder in ((save, True), (rules_out, False)):
         if path is not None:
             check_writable(Path(path), folder=folder)

@@ -92,7 +92,7 @@ class InferenceSession:
 
     @property
     def provenance(self) -> Provenance | None:
-        """Where the results of the calling thread's last run came from."""
+        """Where the results of the calling thread's last run came from; None where it failed, or there was none."""
         return getattr(self._local, "provenance", None)
 
     def run(
@@ -120,6 +120,7 @@ class InferenceSession:
             CancelledError: `run_options.terminate` was set.
             DeadlineExceededError: the run was not done within `Options.deadline_s`.
         """
+        self._local.provenance = None  # a run that fails leaves not that of the run before
         results, self._local.provenance = self._engine.run(output_names, input_feed, run_options)
         return results
 
@@ -191,7 +192,11 @@ class InferenceSession:
             self._engine.prepare(one)
 
     def report(self) -> PartitionReport:
-        """What runs where and why: for the shapes of the last run, or for usual sizes if there was none."""
+        """What runs where and why: for the shapes of the last run, or for usual sizes if there was none.
+
+        On `cpu` alone runs are ONNX Runtime's own, and nobody looks at them: it is for usual sizes, and has no times;
+        `provenance` has the seconds of the run.
+        """
         from nnadapter.reports.telling import report_told
 
         return report_told(self._engine.observed())
@@ -232,6 +237,7 @@ class InferenceSession:
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: onnxruntime.RunOptions | None = None) -> None:
         """Run on what is bound; results are in the binding."""
+        self._local.provenance = None
         self._local.provenance = iobinding.run(run_options)
 
     def run_with_ort_values(

@@ -148,7 +148,10 @@ class Setting:
 
         return {
             device.name: replace(
-                device_costs(device.name, device.capability, device.context, device.options), keeps=device.has_memory
+                device_costs(
+                    device.name, device.capability, device.context, device.options, isolated=device.is_isolated
+                ),
+                keeps=device.has_memory,
             )
             for device in self.devices
         }

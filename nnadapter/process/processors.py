@@ -38,6 +38,11 @@ def machine_name() -> str:
     return f"{platform.machine()} {name or platform.processor()}".strip()  # which may start a process to know
 
 
+def machine_words() -> str:
+    """Return by what a time is told to be of this machine: its name, and how many processors may be used here."""
+    return f"{machine_name()}, {usable()} processors"
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Seconds so far, of which differences count."""

@@ -216,6 +216,7 @@ def _segment_facts(
         inputs=tuple(tensors[name] for name in step.inputs),
         outputs=tuple(tensors[name] for name in step.outputs),
         flops=sum(flops[node] or 0 for node in step.nodes),
+        uncounted=sum(flops[node] is None for node in step.nodes),
         weight_bytes=sum(graph.value(name).nbytes or 0 for name in step.constants),
         facts=_told(piece),
         seconds=observed.seconds.get(step.segment),

@@ -9,6 +9,8 @@ from nnadapter.plan_files.values import LostEntry
 
 GUESSES = frozenset({"modeled", "assumed"})
 """Sources that nobody measured: limits that a device declares, or less."""
+NOTHING = 1e-9
+"""Seconds that are not worth telling: sums of the same prices in another order differ by less."""
 _NAMED = 3
 """Names in a row that stands for many entries."""
 
@@ -92,7 +94,7 @@ class CostFacts:
     @property
     def cpu_is_better(self) -> bool:
         """The CPU alone is faster than this plan: both measured, or both predicted."""
-        return self.against_cpu is not None and self.against_cpu[1] < self.against_cpu[0]
+        return self.against_cpu is not None and self.against_cpu[0] - self.against_cpu[1] >= NOTHING
 
 
 def predicted_word(sources: Mapping[str, str]) -> str:

@@ -59,7 +59,7 @@ class NodeFacts:
     runs_as: str = ""
     """What it runs as on its device, where the device says so; nodes of the same text are fused."""
     flops: int | None = None
-    """None where no formula is known."""
+    """None where no formula is known, or its sizes are not."""
     nbytes: int = 0
     """Bytes it reads and makes, weights included."""
     refusals: tuple[RefusalFacts, ...] = ()
@@ -106,6 +106,8 @@ class SegmentFacts:
     """What the device said of it; None stands for a number that is not finite."""
     seconds: float | None = None
     """Duration of the last run, if there was one."""
+    uncounted: int = 0
+    """Of its nodes, those whose FLOPs are not known, and not in `flops`."""
     failures: tuple[str, ...] = ()
     """Why it ran elsewhere, if it did."""
     predicted_seconds: float | None = None
@@ -158,7 +160,7 @@ class Coverage:
     nodes: float
     """Of the model's own nodes that run."""
     flops: float
-    """Of floating-point operations, a multiply-add being two; the share of nodes where a model has none."""
+    """Of the floating-point operations that are known, a multiply-add being two; the share of nodes where none are."""
     bytes: float
     """Of bytes read and made by nodes, weights included."""
 
@@ -218,6 +220,11 @@ class ReportFacts:
     """How often in all: device -> class of the error -> number."""
 
     @property
+    def uncounted(self) -> int:
+        """How many nodes run whose FLOPs are not known."""
+        return sum(node.state == "runs" and node.flops is None for node in self.nodes)
+
+    @property
     def guesses(self) -> frozenset[str]:
         """Devices whose predicted times are guesses: nobody measured what they cost."""
         return self.cost.guesses if self.cost is not None else frozenset()
@@ -244,10 +251,11 @@ class ReportFacts:
         - `coverage`: `nodes`, `flops`, `bytes`, each from 0 to 1, on other devices than `cpu` and `reference`.
         - `segments`, in the order they run: `index`, `device`, `nodes` (names), `inputs` and `outputs` (each `name`,
           `dtype`, `shape`, `nbytes`), `flops`, `weight_bytes`, `facts` (what the device says of it), `seconds` (of the
-          last run, else null), `failures`, and in seconds, null where not known: `predicted_seconds` (transfers and
-          launch included), `transfer_seconds`, `launch_seconds`, `benefit_seconds` (saved against running its nodes on
-          the CPU), `compile_seconds`; `bound_to` (the `index` of the segment whose program it runs, with constants
-          of its own; null where it was compiled itself); `cache` (`hit`, and `why` not; null where there is none).
+          last run, else null), `uncounted` (of its nodes, those whose FLOPs are not known), `failures`, and in seconds,
+          null where not known: `predicted_seconds` (transfers and launch included), `transfer_seconds`,
+          `launch_seconds`, `benefit_seconds` (saved against running its nodes on the CPU), `compile_seconds`;
+          `bound_to` (the `index` of the segment whose program it runs, with constants of its own; null where it was
+          compiled itself); `cache` (`hit`, and `why` not; null where there is none).
         - `nodes`, the model's own in its order: `name`, `op_type`, `domain`, `state` (`runs`, `folded`, `unused`),
           `device`, `segment` (an `index`, else null), `runs_as`, `flops` (null where unknown), `nbytes`, `refusals`
           (each `device`, `reason`, `detail`), `bodies` (of control flow: each `name`, `op_types` with their numbers),

@@ -18,6 +18,13 @@ def quantity(number: float, unit: str) -> str:
     return f"{number:.0f} {unit}" if index == 0 else f"{number:.1f} {prefixes[index]}{unit}"
 
 
+def work(flops: int, uncounted: int) -> str:
+    """FLOPs of nodes, some of which are not counted: `12.3 MFLOP`, `≥12.3 MFLOP`, `?`."""
+    if not uncounted:
+        return quantity(flops, "FLOP")
+    return f"≥{quantity(flops, 'FLOP')}" if flops else "?"
+
+
 def duration(seconds: float) -> str:
     """A time with the unit that suits it: `820 ns`, `45.0 µs`, `3.20 ms`, `1.50 s`."""
     size = abs(seconds)

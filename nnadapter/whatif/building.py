@@ -23,6 +23,8 @@ class _Whole:
 
     nodes: int
     flops: int
+    uncounted: int
+    """Nodes whose FLOPs are not known."""
     timed: bool
     """Somebody knows what every device costs."""
 
@@ -32,6 +34,7 @@ class _Whole:
             timed=all(each.is_timed for each in situations),
             nodes=sum(len(each.graph.nodes) for each in situations),
             flops=sum(int(each.flops.sum()) for each in situations),
+            uncounted=sum(each.uncounted for each in situations),
         )
 
     def standing(self, outcome: PlanOutcome) -> Standing:
@@ -41,6 +44,7 @@ class _Whole:
             segments=outcome.segments,
             nodes=nodes,
             flops=outcome.flops / self.flops if self.flops else nodes,
+            uncounted=self.uncounted,
         )
 
     def seconds(self, known: float) -> float | None:

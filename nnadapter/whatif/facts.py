@@ -24,6 +24,8 @@ class Standing:
     """Share of the nodes that run off the CPU, from 0 to 1."""
     flops: float
     """Share of the known FLOPs off the CPU, from 0 to 1; the share of nodes where none are known."""
+    uncounted: int = 0
+    """Nodes whose FLOPs are not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.units import count
 from nnadapter.whatif.facts import WhatIfFacts
-from nnadapter.whatif.words import coverage, cpu_words, listed, predicted, segments, share, standing, time
+from nnadapter.whatif.words import coverage, cpu_words, flops_name, listed, predicted, segments, share, standing, time
 
 _SHOWN = 20
 
@@ -46,7 +46,7 @@ def _features(facts: WhatIfFacts) -> str:
         ]
         for place, each in enumerate(facts.features[:_SHOWN], 1)
     ]
-    heads = ("", "supporting", "segments", "FLOPs then", "time", "nodes", "reason", "for example")
+    heads = ("", "supporting", "segments", f"{flops_name(facts.now)} then", "time", "nodes", "reason", "for example")
     return _table(facts, heads, rows, len(facts.features))
 
 
@@ -70,7 +70,7 @@ def _models(facts: WhatIfFacts) -> str:
         for each in facts.models
     ]
     rows += [[code(failed.name), "", "", f"failed: {code(failed.error)}"] for failed in facts.failed]
-    return table(("model", "segments", "FLOPs off the CPU", "time"), rows)
+    return table(("model", "segments", f"{flops_name(facts.now)} off the CPU", "time"), rows)
 
 
 def _table(facts: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:

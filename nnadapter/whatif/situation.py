@@ -98,7 +98,9 @@ class Situation:
     pricing: Callable[[Groups], Pricing]
     """What things cost if some of `recognized` are one."""
     flops: NDArray[np.int64]
-    """Per atom."""
+    """Per atom, as far as they are known."""
+    uncounted: int
+    """Nodes whose FLOPs are not known."""
     sources: Mapping[str, Source]
     """Where each device's costs come from."""
     shapes: Mapping[str, tuple[int, ...]]
@@ -241,6 +243,7 @@ def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -
         recognized=recognized,
         pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),
         flops=flops,
+        uncounted=sum(each is None for each in conversion.flops),
         sources=alone.sources,
         shapes=dict(model.shapes),
         on_cpu=inf if partitioning.price.on_cpu is None else partitioning.price.on_cpu,

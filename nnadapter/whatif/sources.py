@@ -24,7 +24,7 @@ def model_sources(models: Any) -> list[tuple[str, Any]]:
     named_sources: dict[object, tuple[str, Any]] = {}
     for position, each in enumerate(sources):
         if isinstance(each, (str, os.PathLike)):
-            named_sources.update((path.resolve(), (str(path), path)) for path in _files(Path(each)))
+            named_sources.update((_place(path), (str(path), path)) for path in _files(Path(each)))
         else:
             named_sources[position] = getattr(getattr(each, "graph", None), "name", "") or f"model {position + 1}", each
     files = [path for path in named_sources if isinstance(path, Path)]
@@ -38,7 +38,17 @@ def model_sources(models: Any) -> list[tuple[str, Any]]:
 def _files(path: Path) -> Sequence[Path]:
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.rglob("*.onnx") if file.is_file())
+    files = sorted(file for file in path.rglob("*.onnx") if file.is_file() or _leads_nowhere(file))
     if not files:
         raise ModelFileError(f"folder {str(path)!r} holds no *.onnx file; give a folder with models")
     return files
+
+
+def _place(path: Path) -> Path:
+    """By which a file is the same one under another name; a broken link is itself."""
+    return path.absolute() if _leads_nowhere(path) else path.resolve()
+
+
+def _leads_nowhere(path: Path) -> bool:
+    """Whether a link is broken: a model is missing there, which is to be told."""
+    return path.is_symlink() and not path.exists()

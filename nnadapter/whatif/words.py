@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
+from nnadapter.reports.cost_facts import NOTHING
 from nnadapter.reports.units import count, duration
 from nnadapter.whatif.facts import FeatureFacts, RoadStep, Standing, WhatIfFacts
 
@@ -37,7 +38,7 @@ def time(facts: WhatIfFacts, saved: float | None) -> str:
         return ""
     if saved is None:
         return "and a value would cross that cannot"
-    if abs(saved) < _NOTHING:
+    if abs(saved) < NOTHING:
         return f"{facts.word} as fast"
     return f"{facts.word} {duration(abs(saved))} {'faster' if saved > 0 else 'slower'}"
 
@@ -53,12 +54,20 @@ def predicted(facts: WhatIfFacts, standing: Standing) -> str:
 
 def standing(facts: WhatIfFacts, then: Standing) -> str:
     """`12 segments, 97.0 % of FLOPs, predicted 12.0 ms`."""
-    return listed((count(then.segments, "segment"), f"{share(then.flops)} of FLOPs", predicted(facts, then)))
+    return listed(
+        (count(then.segments, "segment"), f"{share(then.flops)} of {flops_name(then)}", predicted(facts, then))
+    )
 
 
 def coverage(now: Standing) -> str:
     """`12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
-    return f"{count(now.segments, 'segment')}, {share(now.flops)} of FLOPs and {share(now.nodes)} of nodes off the CPU"
+    shares = f"{share(now.flops)} of {flops_name(now)} and {share(now.nodes)} of nodes"
+    return f"{count(now.segments, 'segment')}, {shares} off the CPU"
+
+
+def flops_name(of: Standing) -> str:
+    """What FLOPs are shared out: all, or those that are known."""
+    return "known FLOPs" if of.uncounted else "FLOPs"
 
 
 def cpu_words(facts: WhatIfFacts) -> str:
@@ -67,7 +76,7 @@ def cpu_words(facts: WhatIfFacts) -> str:
     Empty where it is not better, or where no times are known.
     """
     alone, now = facts.all_cpu_seconds, facts.now.seconds
-    if alone is None or now is None or alone >= now:
+    if alone is None or now is None or now - alone < NOTHING:
         return ""
     text = f"the CPU alone is better: {facts.word} {duration(alone)}, {duration(now - alone)} less"
     if not facts.road_map:
@@ -90,13 +99,9 @@ def _change(before: Standing, after: Standing) -> str:
     """Coverage, of nodes where that of FLOPs is about the same, with digits only where they tell something."""
     if share(before.flops) == share(after.flops) and share(before.nodes) != share(after.nodes):
         return f"{_shares(before.nodes, after.nodes)} of nodes"
-    return f"{_shares(before.flops, after.flops)} of FLOPs"
+    return f"{_shares(before.flops, after.flops)} of {flops_name(after)}"
 
 
 def _shares(before: float, after: float) -> str:
     digits = 0 if round(100 * before) != round(100 * after) else 1
     return f"{100 * before:.{digits}f} -> {100 * after:.{digits}f} %"
-
-
-_NOTHING = 1e-9
-"""Seconds that are not worth telling."""

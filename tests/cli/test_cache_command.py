@@ -82,7 +82,10 @@ def test_explain_says_which_shapes_a_plan_is_for(call, kept):
     with nna.InferenceSession("sandwich.onnx", devices="fake_npu", options=options) as session:
         session.prepare({"x": (9, 4)})
         session.prepare({"x": (8, 4)})  # for all sizes
-    assert call(f"{explain} --shape x=7,4").stdout.startswith("plan: hit, for input shapes x=[")
+    shown = call(f"{explain} --shape x=7,4").stdout
+    assert shown.startswith("plan: hit, for input shapes x=[")
+    own = "at these sizes by itself; a session runs the plan, which has its own"
+    assert all(line.endswith(own) for line in shown.splitlines()[1:]), shown
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,7 @@ def test_explain_says_which_shapes_a_plan_is_for(call, kept):
         ("chain.onnx", "cpu", "plan: miss, none is kept where the CPU comes first"),
         ("chain.compiled", "fake_npu", "plan: miss, a compiled model has its plans in itself"),
         ("other.onnx", "fake_npu", "plan: miss, nothing like it is kept"),
+        ("chain.onnx", "null", "plan: miss, of this nothing is kept for null; the nearest entry is of fake_npu\n"),
     ],
 )
 def test_explain_says_why_there_is_no_plan(call, kept, model, device, said):

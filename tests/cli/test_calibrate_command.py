@@ -43,6 +43,15 @@ def test_it_measures_prints_and_keeps(call, cache):
     assert read_calibration(file) == read_calibration(Path("copy.json"))
 
 
+@pytest.mark.usefixtures("with_the_cpu")
+@pytest.mark.parametrize("crowded", [True, False])
+def test_it_says_that_other_programs_were_in_the_way(call, cache, monkeypatch, crowded):
+    monkeypatch.setattr("nnadapter.costs.calibrating.is_crowded", lambda *_: crowded)
+    said = call("calibrate null").stdout
+    (file,) = files(cache, "null")
+    assert ("other programs used the processors meanwhile" in said) is crowded is read_calibration(file).crowded
+
+
 @pytest.fixture(params=["before", pytest.param("anew", marks=pytest.mark.sweep)])
 def measured_before(request, monkeypatch, of_the_cpu):
     """What measures the CPU gives what it gave before, which takes seconds; in the long form it measures."""

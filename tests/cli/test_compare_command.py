@@ -48,6 +48,11 @@ def test_differences_that_are_not_finite_are_null(call):
 
 def test_wrong_use(call):
     assert "-1.0 is not in the range" in call("compare scores.onnx -d null --rtol -1", 2).stderr
+    assert (
+        "absolute tolerance is a number of at least 0, got nan"
+        in call("compare scores.onnx -d null --atol nan", 2).stderr
+    )
+    assert "or --layers on the command line" in call("compare scores.onnx -d null --rules-out r.toml", 2).stderr
     assert "did you mean 'null'" in call("compare scores.onnx -d nul", 2).stderr
 
 

@@ -38,7 +38,8 @@ def test_a_model_becomes_onnx(call, folder):
 
 def test_what_is_no_model_is_an_error(call, folder):
     Path("text").write_text("nothing")
-    assert call("export text -o small.onnx", exit_code=2).stderr.startswith("Error: ")
+    said = call("export text -o small.onnx", exit_code=2).stderr
+    assert said.startswith("Error: 'text' is no nnadapter model: ")
     assert not Path("small.onnx").exists()
 
 

@@ -25,6 +25,8 @@ def test_text(call):
     assert any(line.startswith("output    y  float32[1, 8]  min ") for line in lines)
     assert any(line.startswith("then      median ") and line.endswith("of 3 runs") for line in lines)
     assert any(line.startswith("ran on    fake_npu: ") for line in lines)
+    (took,) = (line for line in lines if line.startswith("ran on"))
+    assert re.search(r": 1 segment, (\d+\.\d µs|\d+\.\d\d ms) in the last run$", took), "as what is predicted is told"
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu", "fake_npu --option fake_npu.switched_off=Sin"])

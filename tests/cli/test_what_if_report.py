@@ -33,6 +33,13 @@ def test_a_folder_and_a_model_that_fails(call, folder):
     assert result.stderr.startswith("Error: more/bad.onnx: ") and result.stderr.count("\n") == 1
 
 
+def test_a_link_that_leads_nowhere_is_a_model_that_fails(call, folder):
+    (folder / "gone.onnx").symlink_to("/nowhere/at/all.onnx")
+    result = call(f"report . {OFF} --what-if --format json")
+    assert [each["name"] for each in json.loads(result.stdout)["failed"]] == ["gone.onnx"]
+    assert "does not exist; check the path" in result.stderr
+
+
 def test_no_model_can_be_read(call, folder):
     (folder / "bad.onnx").write_bytes(b"bad")
     assert "is not an ONNX model" in call(f"report bad.onnx {OFF} --what-if", 2).stderr

@@ -11,6 +11,7 @@ from nnadapter.costs.fitting import fit
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers import Profile
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
+from nnadapter.process.processors import machine_words
 from tests import metered_driver
 from tests.metered_driver import BYTE, COSTS, LAUNCH, OTHERS, TENSOR
 
@@ -114,3 +115,11 @@ def test_coefficients_are_never_negative():
     assert (found >= 0).all()
     np.testing.assert_allclose(fit(rows, 3.0 + 2.0 * rows[:, 1]), [3.0, 2.0])
     assert not fit(rows, [0.0] * 4).any()
+
+
+def test_it_tells_of_which_machine_it_is_and_whether_the_device_has_a_process_of_its_own():
+    fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
+    made = [calibrate("null", options, budget_seconds=0.0, stopwatch=fast) for options in ({}, {"isolate": True})]
+    assert [each.options for each in made] == [{}, {"isolate": True}]
+    assert {each.machine for each in made} == {machine_words()}
+    assert not any(each.crowded for each in made), "a stopwatch of one's own says nothing of this machine"

@@ -88,6 +88,41 @@ def test_another_version_is_not_used_and_said(measured):
     assert costs_of().source == "assumed" and found.note in costs_of().notes
 
 
+def test_one_of_another_machine_is_not_used_and_said(measured, monkeypatch):
+    keep_calibration(measured)
+    monkeypatch.setattr("nnadapter.costs.calibration_files.machine_words", lambda: "riscv64 slow, 1 processors")
+    found = find_calibration("metered", *table())
+    assert found.calibration is None
+    assert f"made on another machine ({measured.machine}; here riscv64 slow, 1 processors), and is not" in found.note
+    assert costs_of().source == "assumed" and found.note in costs_of().why
+
+
+def test_a_device_in_a_process_of_its_own_has_a_calibration_of_its_own(measured):
+    """A launch there is a message and back: ten times what it takes here."""
+    own = replace(measured, options={**measured.options, "isolate": True}, launch_seconds=1e-3)
+    assert keep_calibration(own) != keep_calibration(measured)
+    assert find_calibration("metered", *table()).calibration == measured
+    assert find_calibration("metered", *table(), isolated=True).calibration == own
+
+
+def test_what_was_measured_here_says_nothing_of_a_process_of_its_own(measured):
+    keep_calibration(measured)
+    found = find_calibration("metered", *table(), isolated=True)
+    assert found.calibration is None and found.note == (
+        "there is a calibration of device 'metered' for isolate=False, and none for the options that it has here; run "
+        "`nnadapter calibrate metered --option metered.isolate=true`"
+    )
+
+
+def test_one_that_was_made_beside_other_programs_is_used_and_said(measured):
+    keep_calibration(replace(measured, crowded=True))
+    costs = costs_of()
+    assert costs.source == "calibrated" and costs.notes == (
+        "the calibration of device 'metered' was made while other programs used the processors; run `nnadapter "
+        "calibrate metered` again when none do",
+    )
+
+
 def test_a_profile_is_used_where_there_is_no_calibration():
     profile = Profile(peak_flops=1.0, bandwidth=1.0, launch_seconds=0, transfer_seconds=0, transfer_bandwidth=1.0)
     metered_driver.STATE["profile"] = profile
@@ -135,8 +170,8 @@ def spoilt(measured, path, value):
 @pytest.mark.parametrize(
     ("path", "value", "why"),
     [
-        ("format_version", 1, "key 'format_version': expected 5, got 1"),
-        ("format_version", True, "key 'format_version': expected 5, got True"),
+        ("format_version", 1, "key 'format_version': expected 6, got 1"),
+        ("format_version", True, "key 'format_version': expected 6, got True"),
         ("format_version", KeyError, "it has no key 'format_version'"),
         ("launch_seconds", -1e-9, "key 'launch_seconds': expected a number >= 0.0, got -1e-09"),
         ("launch_seconds", "1", "key 'launch_seconds': expected a number, got '1'"),
@@ -191,7 +226,7 @@ def test_a_file_that_is_another_ones_is_named(measured, path, value, why):
 def test_one_of_another_format_is_said_and_stops_only_what_promises(measured):
     spoilt(measured, "format_version", 1)
     model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Abs(x) }}")
-    why = "the calibration of device 'metered' is not used: .*expected 5, got 1; delete it, or run"
+    why = "the calibration of device 'metered' is not used: .*expected 6, got 1; delete it, or run"
     assert re.search(why, " ".join(str(nna.partition_report(model, devices="metered")).split()))
     with pytest.raises(InvalidOptionError, match=f"needs calibrated costs.*{why}"):
         nna.InferenceSession(model, devices="metered", options=nna.Options(policy="latency"))

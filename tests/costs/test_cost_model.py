@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -191,7 +193,21 @@ def test_what_crosses_is_priced_or_forbidden(border, name, seconds):
 
 def test_assumptions_are_said(border):
     assert any(f"priced as {UNKNOWN_DIMENSION:,}" in note for note in border.table.notes)
-    assert any("no formula for their FLOPs" in note for note in border.table.notes)
+    assert any(re.match(r"FLOPs of \d+ nodes are not known", note) for note in border.table.notes)
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16", "double"])
+def test_that_calibrations_are_of_float32_is_said_of_what_is_not(dtype):
+    """A convolution of float16 takes fake_npu three times what one of float32 does."""
+    model = parse(
+        f"{HEAD} g ({dtype}[4, 4] x, int64[4] i) => ({dtype}[4, 4] y, int64[4] j) {{ y = MatMul(x, x)  j = Add(i, i) }}"
+    )
+    profile = Profile(peak_flops=1.0, bandwidth=1.0, launch_seconds=0.0, transfer_seconds=0.0, transfer_bandwidth=1.0)
+    found = priced(model, "fake_npu", costs={"fake_npu": DeviceCosts(source=Source.CALIBRATED, profile=profile)})
+    said = [note for note in found.table.notes if note.startswith("calibrations are of float32: ")]
+    name = {"double": "float64"}.get(dtype, dtype)
+    words = f"calibrations are of float32: what computes {name} is priced on 'fake_npu' as if it were that"
+    assert said == ([] if dtype == "float" else [words])
 
 
 def test_sources_are_said():

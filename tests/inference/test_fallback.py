@@ -14,6 +14,7 @@ from nnadapter.errors import (
     DriverWarning,
     ExecutionError,
     FallbackWarning,
+    InvalidInputError,
     NotDelegatedError,
 )
 from tests.models import CHAIN, SANDWICH, numbers, parse, run_whole
@@ -47,6 +48,22 @@ def test_a_failing_run_is_a_typed_error_where_fallback_is_forbidden(fault):
         with pytest.raises(ExecutionError, match="'trial'.*segment 0") as caught:
             session.run(None, {"x": X})
         assert caught.value.device == "trial" and caught.value.segment == 0 and len(caught.value.nodes) == 4
+
+
+def test_a_run_that_fails_leaves_no_provenance_of_the_run_before():
+    """What a service would log beside the error is of another run."""
+    failing = {"script": '[[fault]]\nkind = "fail"\nphase = "run"\nfrom = 2'}
+    options = nna.Options(fallback="forbid")
+    with nna.InferenceSession(parse(CHAIN), devices=("faulty:fake_npu", failing), options=options) as session:
+        assert session.provenance is None
+        session.run(None, {"x": X})
+        assert session.provenance.steps
+        with pytest.raises(ExecutionError):
+            session.run(None, {"x": X})
+        assert session.provenance is None and session.report().incidents
+        with pytest.raises(InvalidInputError):
+            session.run(None, {"x": X, "nothing": X})
+        assert session.provenance is None
 
 
 def test_a_failing_compile_costs_a_warning_and_never_the_result():

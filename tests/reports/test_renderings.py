@@ -96,6 +96,13 @@ def test_markdown_says_what_costs_and_rules_say():
         assert words in text, words
 
 
+def test_what_rounding_alone_tells_apart_is_as_good():
+    report = priced(made_report())
+    cost = dataclasses.replace(report.cost, seconds=report.cost.all_cpu_seconds * (1 + 1e-15))
+    assert report.cost.cpu_is_better and cost.seconds > cost.all_cpu_seconds and not cost.cpu_is_better
+    assert "CPU alone is better" not in str(dataclasses.replace(report, cost=cost))
+
+
 def test_text_says_what_costs_and_rules_say():
     lines = str(priced(made_report())).splitlines()
     text = "\n".join(lines)

@@ -16,7 +16,7 @@ KEYS = {
     "weights cost cost_note rules plan_file model fallback device_options isolated search refusal_costs versions "
     "choice machine borders transfers incidents incident_counts",
     "coverage": "nodes flops bytes",
-    "segments": "index device nodes inputs outputs flops weight_bytes facts seconds failures "
+    "segments": "index device nodes inputs outputs flops weight_bytes facts seconds uncounted failures "
     "predicted_seconds transfer_seconds launch_seconds benefit_seconds compile_seconds bound_to "
     "cache",
     "nodes": "name op_type domain state device segment runs_as flops nbytes refusals bodies predicted_seconds",

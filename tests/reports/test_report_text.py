@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 
 import pytest
 
@@ -10,6 +11,7 @@ import nnadapter as nna
 from nnadapter.plan_files.values import LostEntry
 from nnadapter.reports.building import _search
 from nnadapter.reports.cost_facts import PlanFileFacts
+from nnadapter.reports.rendering.verdict import verdict
 from nnadapter.reports.units import count, quantity
 from partition.plan import Plan, Step
 from tests.models import CHAIN, HEAD, SANDWICH, parse
@@ -32,6 +34,38 @@ def test_summary_comes_first():
     assert lines[1] == "inputs     x[2, 3]"
     assert lines[2] == "nodes      4: 4 run, 0 folded before the run, 0 unused"
     assert any(line.startswith("coverage   100.0% of nodes") for line in lines)
+
+
+DECIDED = """ g (float[2, 3] x, float[3, 3] w) => (float y) {
+    a = MatMul(x, w)  b = NonZero(a)  c = Cast <to = 1> (b)  d = Relu(c)  y = ReduceSum <keepdims = 0> (d)
+}"""
+
+
+def test_flops_that_are_not_known_are_said_to_be_left_out():
+    """Relu has a formula; how much it computes, the run tells."""
+    made = nna.partition_report(parse(HEAD + DECIDED), devices="fake_npu")
+    text = str(made)
+    assert made.uncounted == 4 and [each.uncounted for each in made.segments] == [0, 4]
+    assert "20.0% of nodes, 100.0% of known FLOPs" in text and "or the run alone tells their sizes" in " ".join(
+        text.split()
+    )
+    assert re.search(r"^0 +fake_npu +1 +36 FLOP ", text, re.MULTILINE)
+    assert re.search(r"^1 +cpu +4 +\? ", text, re.MULTILINE)
+    assert "100.0% of known FLOPs" in made.to_markdown() and "| `cpu` | 4 | ? |" in made.to_markdown()
+    assert "100.0% of known FLOPs" in " ".join(verdict(made).more)
+    assert "4 nodes, ?" in made.to_dot()
+
+
+def test_where_no_flops_are_known_no_share_is_told():
+    looped = """ g (float[2] x, int64 n) => (float[2] y) <bool c = {1}> {
+        r = Transpose(x)
+        y = Loop <body = b (int64 i, bool d, float[2] s) => (bool e, float[2] t) {
+            e = Identity(d)  t = Neg(s)
+        }> (n, c, r)
+    }"""
+    made = nna.partition_report(parse(HEAD + looped), devices="fake_npu")
+    assert made.uncounted and "% of nodes, FLOPs not known, " in str(made)
+    assert "FLOPs not known" in made.to_markdown() and "FLOPs not known" in " ".join(verdict(made).more)
 
 
 def test_refusals_are_grouped_with_an_example():

@@ -132,6 +132,12 @@ def test_threads_are_part_of_what_a_choice_is_kept_by(stack):
     assert Measured(stack).choose().chosen == "measured in an earlier session"
 
 
+def test_a_process_of_its_own_is_part_of_what_a_choice_is_kept_by(stack):
+    """A segment takes longer there: its run is a message, and back."""
+    here, apart = (Measured(stack, ("null", {"isolate": isolated})) for isolated in (False, True))
+    assert here.past.key(here.judgment) != apart.past.key(apart.judgment)
+
+
 def test_what_runs_contradict_is_forgotten_and_measured_again_a_few_times(stack):
     measured = Measured(stack)
     for times in range(MOST_AGAIN + 1):

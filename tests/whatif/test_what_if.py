@@ -112,6 +112,17 @@ def test_the_ranking_predicts_the_order_that_switching_on_gives(policy, kind, of
     assert [feature.op_type for feature in found.features] == sorted(off, key=costs.__getitem__)
 
 
+def test_shares_of_flops_are_of_those_that_are_known():
+    """What Relu computes, the contents of a tensor decide."""
+    decided = f"""{HEAD} g (float[4] x, bool[4] c) => (float[N] y) {{
+        a = Sin(x)  b = Compress(a, c)  s = Relu(b)  y = Exp(s)
+    }}"""
+    found = nna.what_if(parse(decided), without("Sin"))
+    assert found.now.uncounted == 3 and found.features[0].then.uncounted == 3
+    for text in (str(found), found.to_markdown()):
+        assert "known FLOPs" in text and not re.search(r"(?<!known )FLOPs(?!, as| and segments)", text)
+
+
 def test_features_are_ranked_and_told():
     found = nna.what_if(parse(SANDWICH), without("Sin", "Cos"), {"x": (2, 4)})
     gains = [feature.seconds_saved for feature in found.features]

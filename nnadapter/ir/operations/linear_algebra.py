@@ -40,10 +40,21 @@ def _einsum(types: Types, attributes: Attributes) -> tuple[OperandType, ...]:
 
 
 def _einsum_flops(types: Types, outputs: Sequence[OperandType], attributes: Attributes) -> int:
-    """As the equation says it, without intermediate results: for each combination of indices, a product and a sum."""
+    """Inputs one after the other: for each combination of indices of the two that meet, a product and a sum.
+
+    An index that nobody reads behind is summed over at once. All at once, without intermediate results, is what counts
+    where that is less.
+    """
     equation, sizes = _equation(types, attributes)
     sums = len(sizes) > len(equation.result)
-    return (len(types) - 1 + sums) * prod(sizes.values())
+    whole = (len(types) - 1 + sums) * prod(sizes.values())
+    left, pairwise = equation.terms[0], 0
+    for position, term in enumerate(equation.terms[1:], 2):
+        meeting = dict.fromkeys((*left, *term))
+        read = {*equation.result, *(label for later in equation.terms[position:] for label in later)}
+        left = tuple(label for label in meeting if label in read)
+        pairwise += (1 + (len(left) < len(meeting))) * prod(sizes[label] for label in meeting)
+    return min(whole, pairwise) if pairwise else whole
 
 
 ROWS: tuple[OperationSchema, ...] = (

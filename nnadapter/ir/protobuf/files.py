@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nnadapter import limits
-from nnadapter.errors import ModelFileError
+from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.files.replacing import replace_file
 from nnadapter.ir.model import Model
 from nnadapter.ir.protobuf.serialized import BEGINNING, message_of, read_model, weights_of_checked
@@ -63,6 +63,8 @@ def load(path: str | os.PathLike[str], *, check_contents: bool = True) -> Model:
                 contents += file.read(_remaining(file, source))
     except OSError as error:
         raise ModelFileError(f"{str(source)!r} cannot be read: {_why(error)}; give the path of a model") from error
+    if not contents.startswith(BEGINNING):
+        raise InvalidModelError(f"{str(source)!r} is no nnadapter model: it begins otherwise; write one with `save`")
     folder = source.parent
     return read_model(contents, lambda name: _mapped(folder, name), check_contents=check_contents)
 

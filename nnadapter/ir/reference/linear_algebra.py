@@ -46,7 +46,8 @@ MEANINGS: Mapping[str, Meaning] = {
             "Spaces mean nothing; upper and lower case differ. A result must not have a letter twice.",
             "Integers wrap around.",
         ),
-        flops="product of all letters' sizes * (number of inputs - 1, and 1 more if a letter is summed over)",
+        flops="per input but the first: product of its letters' sizes and of those still read of what is before it "
+        "* (1, and 1 more if a letter is summed over)",
     ),
 }
 """By operation."""

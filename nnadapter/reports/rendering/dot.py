@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from nnadapter.reports.facts import ReportFacts, SegmentFacts, TensorFacts
 from nnadapter.reports.rendering.colors import colors
 from nnadapter.reports.rendering.crossings import crossings
-from nnadapter.reports.units import count, duration, quantity
+from nnadapter.reports.units import count, duration, quantity, work
 
 _SHOWN_NAMES = 3
 _LONGEST_NAME = 60
@@ -46,7 +46,7 @@ def _lines(report: ReportFacts) -> Iterator[str]:
 def _label(segment: SegmentFacts, guessed: bool) -> list[str]:
     lines = [
         f"{segment.index}: {segment.device}",
-        f"{count(len(segment.nodes), 'node')}, {quantity(segment.flops, 'FLOP')}",
+        f"{count(len(segment.nodes), 'node')}, {work(segment.flops, segment.uncounted)}",
     ]
     if segment.predicted_seconds is not None:
         lines.append(f"{duration(segment.predicted_seconds)} {'guessed' if guessed else 'predicted'}")

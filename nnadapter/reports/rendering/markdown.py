@@ -17,6 +17,7 @@ from nnadapter.reports.rendering.cost_text import (
     run_words,
     sources_words,
 )
+from nnadapter.reports.rendering.flops_text import flops_off_the_cpu
 from nnadapter.reports.rendering.incident_lines import incident_lines
 from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
@@ -48,7 +49,7 @@ def _summary(report: ReportFacts) -> Iterator[str]:
         ("inputs", ", ".join(code(f"{name}{list(shape)}") for name, shape in report.input_shapes.items()) or "none"),
         *([("chosen", f"where {code(report.choice_text)}")] if report.choice else []),
         ("nodes", f"{states.total()}: {states['runs']} run, {states['folded']} folded, {states['unused']} unused"),
-        ("coverage", f"{cover.nodes:.1%} of nodes, {cover.flops:.1%} of FLOPs, {cover.bytes:.1%} of bytes"),
+        ("coverage", f"{cover.nodes:.1%} of nodes, {flops_off_the_cpu(report)}, {cover.bytes:.1%} of bytes"),
         (
             "segments",
             f"{len(report.segments)} ({report.fewest}), {away} off the CPU, "

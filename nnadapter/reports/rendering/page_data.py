@@ -123,7 +123,7 @@ def _segment(segment: SegmentFacts, device: int, tensors: _Interned) -> dict[str
     return {
         "device": device,
         "count": len(segment.nodes),
-        "flops": segment.flops,
+        "flops": segment.flops if segment.flops or not segment.uncounted else None,
         "weights": segment.weight_bytes,
         "in": crossing(segment.inputs),
         "out": crossing(segment.outputs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nnadapter.reports.facts import SegmentFacts, TensorFacts
-from nnadapter.reports.units import duration, foretold, quantity
+from nnadapter.reports.units import duration, foretold, quantity, work
 
 HEADS = ("segment", "device", "nodes", "FLOPs", "weights", "in", "out", "predicted")
 """Of all columns but the last one, which is what was measured."""
@@ -18,7 +18,7 @@ def segment_cells(segment: SegmentFacts, unknown: str, guessed: bool) -> tuple[s
         str(segment.index),
         segment.device,
         str(len(segment.nodes)),
-        quantity(segment.flops, "FLOP"),
+        work(segment.flops, segment.uncounted),
         quantity(segment.weight_bytes, "B"),
         _bytes(segment.inputs),
         _bytes(segment.outputs),

@@ -10,6 +10,7 @@ from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.facts import ReportFacts, SegmentFacts
 from nnadapter.reports.rendering.border_text import border_words
 from nnadapter.reports.rendering.cost_text import cost_lines
+from nnadapter.reports.rendering.flops_text import flops_off_the_cpu
 from nnadapter.reports.rendering.incident_lines import incident_lines
 from nnadapter.reports.rendering.op_types import op_type_lines
 from nnadapter.reports.rendering.refused import refused_groups
@@ -53,14 +54,13 @@ def _summary(report: ReportFacts) -> Iterator[str]:
         )
     yield f"nodes      {len(states)}: {running} run, {folded} folded before the run, {unused} unused"
     yield from _groups(report)
-    unknown = sum(node.state == "runs" and node.flops is None for node in report.nodes)
-    known = " known" if unknown else ""
     yield (
-        f"coverage   {report.coverage.nodes:.1%} of nodes, {report.coverage.flops:.1%} of{known} FLOPs, "
+        f"coverage   {report.coverage.nodes:.1%} of nodes, {flops_off_the_cpu(report)}, "
         f"{report.coverage.bytes:.1%} of bytes off the CPU"
     )
-    if unknown:
-        yield f"           FLOPs of {count(unknown, 'node')} are not known: their op has no formula"
+    if report.uncounted:
+        words = "are not known: their op has no formula, or the run alone tells their sizes"
+        yield from wrapped(f"FLOPs of {count(report.uncounted, 'node')} {words}", " " * 11)
     accelerated = sum(segment.device not in HOSTS for segment in report.segments)
     fewest = "the fewest possible" if report.exact else "not proved the fewest"
     yield (

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.facts import ReportFacts
 from nnadapter.reports.rendering.cost_text import cpu_words, guess_words, run_words
+from nnadapter.reports.rendering.flops_text import flops_off_the_cpu
 from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
 from nnadapter.reports.units import count, duration
 
@@ -53,12 +54,11 @@ def _against_the_cpu(report: ReportFacts) -> tuple[str, str]:
 
 
 def _more(report: ReportFacts) -> Iterator[str]:
-    share = report.coverage.flops
     groups = sorted(refused_groups(report), key=_weight, reverse=True)
     way = "; ".join(_obstacle(group) for group in groups[:_SHOWN])
     left = f", and {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
     refused = f"In the way: {way}{left}." if groups else "Nothing was refused."
-    yield f"{share:.1%} of the FLOPs are off the CPU. {refused}"
+    yield f"Off the CPU: {report.coverage.nodes:.1%} of nodes, {flops_off_the_cpu(report)}. {refused}"
     if report.cost is not None and (words := guess_words(report.cost)):
         yield f"{words}; `nnadapter calibrate` measures it."
     if words := run_words(report):

@@ -150,6 +150,14 @@ def test_flops_of_equations():
     assert flops("EINSUM", matrices, equation="ij,jk->ik") == flops("MAT_MUL", matrices)
     assert flops("EINSUM", [operand(2, 3)], equation="ij->ji") == 0
     assert flops("EINSUM", [operand(2, 3)], equation="ij->i") == 6
+    assert flops("EINSUM", [operand(2, 3)], equation="ij->") == 6
+    chain = [operand(5, 7), operand(7, 8), operand(8, 9)]
+    assert flops("EINSUM", chain, equation="ij,jk,kl->il") == 2 * 5 * 7 * 8 + 2 * 5 * 8 * 9
+    attention = [operand(2, 10, 16), operand(2, 12, 16), operand(2, 12, 16)]
+    assert flops("EINSUM", attention, equation="bqd,bkd,bkv->bqv") == 2 * (2 * 2 * 10 * 12 * 16)
+    assert flops("EINSUM", [operand(3), operand(4), operand(5)], equation="i,j,k->ijk") == 3 * 4 + 3 * 4 * 5
+    alike = [operand(3, 1), operand(3, 1), operand(3, 1)]
+    assert flops("EINSUM", alike, equation="ia,ib,ic->i") == 9, "not more than all at once"
     assert flops("EINSUM", [operand(2), operand(3)], equation="i,j->ij") == 6
 
 

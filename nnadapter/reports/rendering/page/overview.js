@@ -10,6 +10,14 @@ function shareBar(share) {
   return make("div", { class: "bar", "aria-hidden": "true" }, fill);
 }
 
+/** Shares of FLOPs are of those that are known. */
+function flopsTile(share, known, uncounted) {
+  if (!uncounted) return [tile("FLOPs off the CPU", shareText(share), `of ${flopsText(known)}`, shareBar(share))];
+  const words = `${countText(uncounted, "node")} not counted`;
+  if (!known) return [tile("FLOPs off the CPU", "–", words)];
+  return [tile("Known FLOPs off the CPU", shareText(share), `of ${flopsText(known)}; ${words}`, shareBar(share))];
+}
+
 function overview() {
   const { coverage, segments, cost } = data;
   const away = segments.filter((segment) => !data.hosts[segment.device]).length;
@@ -19,7 +27,7 @@ function overview() {
   const weights = Object.entries(data.weights.devices).filter(([, size]) => size).map(([name, size]) => `${name} ${bytesText(size)}`).join(", ");
   const tiles = [
     tile("Nodes off the CPU", shareText(coverage.nodes), `of ${countText(nodeCount - folded - unused, "node")} that run${ends ? `; ${ends}` : ""}`, shareBar(coverage.nodes)),
-    tile("FLOPs off the CPU", shareText(coverage.flops), `of ${flopsText(sum(columns.flops))}`, shareBar(coverage.flops)),
+    ...flopsTile(coverage.flops, sum(columns.flops), columns.flops.filter((flops, row) => flops === null && columns.segment[row] >= 0).length),
     tile("Bytes off the CPU", shareText(coverage.bytes), `of ${bytesText(sum(columns.bytes))} read and made`, shareBar(coverage.bytes)),
     tile("Segments", segments.length.toLocaleString("en"), `${away.toLocaleString("en")} off the CPU; ${data.fewest}`),
     tile("Switches", data.switches.toLocaleString("en"), "from one device to another"),
