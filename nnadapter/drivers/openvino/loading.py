@@ -15,6 +15,7 @@ from nnadapter.drivers.openvino.overlaps import exclude_thresholds
 from nnadapter.drivers.openvino.permutations import keep_permutations
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.reals import keep_real
+from nnadapter.drivers.openvino.reductions import reduce_in_four_dimensions
 from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.onnx.building import with_inputs_for
 from nnadapter.onnx.references import array_of, bytes_of, inlined
@@ -25,6 +26,8 @@ _SHARED_TYPES = frozenset(
     getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64")
 )
 """Data types that the engine's Python interface shares."""
+_REDUCING = ("Reduce", "Global")
+"""What the names of ops begin with of which the engine makes reductions."""
 
 
 def read(model: onnx.ModelProto) -> Any:
@@ -60,6 +63,8 @@ def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
         keep_permutations(engine_model)
     if any(node.op_type == "Cast" for node in model.graph.node):
         compare_booleans(engine_model)
+    if any(node.op_type.startswith(_REDUCING) for node in model.graph.node):
+        reduce_in_four_dimensions(engine_model)
     return _kept_apart(engine_model)
 
 
