@@ -17,6 +17,7 @@ from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.reals import keep_real
 from nnadapter.drivers.openvino.reductions import reduce_in_four_dimensions
 from nnadapter.drivers.openvino.sharing import shareable
+from nnadapter.drivers.openvino.wide_steps import keep_bounds
 from nnadapter.onnx.building import with_inputs_for
 from nnadapter.onnx.references import array_of, bytes_of, inlined
 
@@ -56,6 +57,7 @@ def _is_shared(tensor: onnx.TensorProto) -> bool:
 
 def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
     if any(node.op_type in QUANTIZING for node in model.graph.node):
+        keep_bounds(engine_model)
         keep_real(engine_model)
     if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
         exclude_thresholds(engine_model)
