@@ -17,6 +17,7 @@ from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.reals import keep_real
 from nnadapter.drivers.openvino.reductions import reduce_in_four_dimensions
 from nnadapter.drivers.openvino.sharing import shareable
+from nnadapter.drivers.openvino.signed_steps import with_unsigned_steps
 from nnadapter.drivers.openvino.wide_steps import keep_bounds
 from nnadapter.onnx.building import with_inputs_for
 from nnadapter.onnx.references import array_of, bytes_of, inlined
@@ -40,7 +41,8 @@ def read(model: onnx.ModelProto) -> Any:
         Exception: what the package raises for a model that it does not understand.
     """
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
-    engine_model = core().read_model(inlined(with_inputs_for(model, large)).SerializeToString())
+    light = with_unsigned_steps(with_inputs_for(model, large))
+    engine_model = core().read_model(inlined(light).SerializeToString())
     if large:
         _fill(engine_model, large)
     return _mended(engine_model, model)
