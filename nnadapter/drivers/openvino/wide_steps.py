@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from nnadapter.drivers.openvino.engine import module
 
 _NARROW_LEVELS = 256
@@ -26,6 +28,11 @@ def keep_bounds(model: Any) -> None:
 def _bound(quantizer: Any) -> None:
     operators, port = module().opset13, quantizer.input(0)
     low, high = (quantizer.input_value(position) for position in (_LOW, _HIGH))
-    if all(bound.get_node().get_type_name() == "Constant" for bound in (low, high)):
+    if all(map(_is_finite, (low.get_node(), high.get_node()))):
         raised = operators.maximum(port.get_source_output(), low)
         port.replace_source_output(operators.minimum(raised, high).output(0))
+
+
+def _is_finite(bound: Any) -> bool:
+    """Whether a bound is known, and one: a quantizer that met the smallest float, as masks have it, may make none."""
+    return bound.get_type_name() == "Constant" and bool(np.isfinite(bound.data).all())

@@ -7,6 +7,7 @@ import onnx.parser
 import onnxruntime
 
 from nnadapter import InferenceSession
+from nnadapter.drivers.openvino.loading import read
 from tests.every import for_every
 
 MADE = {
@@ -53,3 +54,14 @@ def test_what_is_quantized_to_16_bits_is_cut_off_at_the_bounds_of_its_steps(made
 @for_every(dtype=TYPES, end=("y = Identity(d)", "y = Clip(d, half)", "y = ReduceMean(d)"))
 def test_whatever_stands_behind_it(dtype, end):
     check(model("Mul", dtype, 0, "2", end))
+
+
+def test_steps_of_no_size_have_no_bounds():
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y) <uint16 point = {0}> {
+        q = QuantizeLinear(x, step, point)
+        y = DequantizeLinear(q, step, point)
+    }"""
+    endless = onnx.parser.parse_model(text)
+    endless.graph.initializer.append(onnx.numpy_helper.from_array(np.array(np.inf, np.float32), "step"))
+    types = {operator.get_type_name() for operator in read(onnx.shape_inference.infer_shapes(endless)).get_ops()}
+    assert "FakeQuantize" in types and "Maximum" not in types
