@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from nnadapter.compiled_models.loading import FilePlan, Loader
 from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.values import read_array
-from nnadapter.errors import InvalidInputError, InvalidOptionError
+from nnadapter.errors import InvalidInputError, InvalidOptionError, NNAdapterError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.options import Options
 from nnadapter.running.by_plans import InputShapes, PlansEngine, Taken
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nnadapter.running.deciding import Fork
     from nnadapter.running.observed import KeptReport, Observed
     from nnadapter.running.repeating import Fits
+    from nnadapter.running.whole import Whole
 
     _Key = tuple[Truths, InputShapes]
 
@@ -39,6 +40,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         options: of the session.
         trace: takes what happens in it.
         session_options: ONNX Runtime's own.
+        whole: see `Bindable`; None where the file is all that there is.
 
     Raises:
         CompiledModelError: the file is damaged, or has nothing that runs here.
@@ -53,6 +55,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         options: Options,
         trace: Trace,
         session_options: onnxruntime.SessionOptions | None = None,
+        whole: Callable[[NNAdapterError], Whole] | None = None,
     ) -> None:
         _refuse_placing(options)
         message = file.message
@@ -78,7 +81,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
             message.devices, requests, options.fallback, session_options, trace, options.isolated
         )
         make_room = self._plans.make_room
-        self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room)
+        self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room, whole)
         self._open = self._open_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:
             # Of several choices or classes, the first run says which one is wanted.

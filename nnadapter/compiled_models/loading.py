@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from nnadapter.compiled_models.open_sizes import HeldSizes
     from nnadapter.running.promise import Watch
+    from nnadapter.running.whole import Whole
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -99,6 +100,8 @@ class Loader:
     session_options: onnxruntime.SessionOptions | None = None
     make_room: Callable[[], bool] = nothing_to_give_up
     """See `Site`."""
+    whole: Callable[[NNAdapterError], Whole] | None = None
+    """See `Bindable`."""
     arenas: Arenas = field(init=False)
 
     def __post_init__(self) -> None:
@@ -273,6 +276,7 @@ class Loader:
             run_failed=partial(self._run_failed, record),
             say=partial(self._say_run_failed, record),
             reference=partial(self._reference, record),
+            whole=self.whole,
         )
         return Binder(self._site, self.arenas, bindable)
 

@@ -142,6 +142,8 @@ def _joined(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
 
 def _cast(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     source = _present(inputs, 0)
+    if source.dtype.kind in "iu" and expected.dtype.name in _INTEGERS:
+        return source.items  # what is decided on it is said of the size itself
     function = _CASTS.get((source.dtype.kind, expected.dtype.name))
     return None if function is None else _each(function, source.items, source.items)
 
@@ -253,7 +255,7 @@ def _on_floats(function: Callable[[Any, Any], Any]) -> Rule:
 
 _CASTS: Mapping[tuple[str, str], Callable[[Any, Any], Any]] = MappingProxyType(
     {
-        **{(kind, whole): to_integer for kind in "biuf" for whole in _INTEGERS},
+        **{(kind, whole): to_integer for kind in "bf" for whole in _INTEGERS},
         **{(kind, "float32"): to_float32 for kind in "biuf"},
         **{(kind, "float64"): to_float64 for kind in "biuf"},
     }

@@ -326,7 +326,10 @@ def _described(value: Any) -> tuple[str, tuple[int, ...]]:
     """Data type and shape; of a sequence its length, of an optional without contents nothing."""
     if isinstance(value, list):
         return "sequence", (len(value),)
-    return ("nothing", ()) if value is None else (np.asarray(value).dtype.name, np.shape(value))
+    if value is None:
+        return "nothing", ()
+    dtype = np.asarray(value).dtype
+    return "string" if dtype.kind in "OUS" else dtype.name, np.shape(value)
 
 
 def _line(difference: OutputDifference) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from nnadapter.compiled_models.engine import CompiledEngine
 from nnadapter.compiled_models.reading import CompiledFile
@@ -16,6 +16,7 @@ from nnadapter.errors import (
     CompiledModelError,
     ExecutionError,
     InvalidInputError,
+    NNAdapterError,
     OutOfMemoryError,
 )
 from nnadapter.onnx.signature import Shapes
@@ -37,7 +38,11 @@ class _NotKeptError(InvalidInputError):
     """No plan that was kept is for these shapes. Nobody outside of this module sees it."""
 
 
-_ENDS = (_NotKeptError, CompiledModelError, CompilationError, ExecutionError, OutOfMemoryError)
+class _PlanFailedError(NNAdapterError):
+    """A plan that was kept cannot go on. Nobody outside of this module sees it."""
+
+
+_ENDS = (_NotKeptError, _PlanFailedError, CompiledModelError, CompilationError, ExecutionError, OutOfMemoryError)
 """Where the model itself goes on."""
 
 
@@ -70,7 +75,7 @@ class KeptEngine(CompiledEngine):
         # What says where nodes go is in the plans; where a device fails, the model itself goes on.
         # They were checked before they were kept.
         plain = replace(options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None)
-        super().__init__(file, None, plain, SILENT)
+        super().__init__(file, None, plain, SILENT, whole=_leave)
         self._devices, self._begun = tuple(devices), True
 
     def run(
@@ -137,3 +142,12 @@ class KeptEngine(CompiledEngine):
                 raise ClosedError("the session is closed; make another one")
             if self._planned is None:
                 self._planned = self._begin(f"the one that was is not used any more: {error}")
+
+
+def _leave(error: NNAdapterError) -> NoReturn:
+    """Say that steps of a plan failed, on the CPU too: what they were given may be wrong, and is made anew.
+
+    Raises:
+        _PlanFailedError: always.
+    """
+    raise _PlanFailedError(str(error)) from error

@@ -47,6 +47,10 @@ _HAS_INFERENCE = {"LayerNormalization": 17, "ThresholdedRelu": 10}
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Ops of which inference takes another default than their schema gives, and the schema's."""
 _UNUSUAL = _LIKE_INPUT | _DEFAULTS.keys()
+_FAILURE = "(op_type:"
+"""What onnx begins with where it tells of a node."""
+_UNKNOWN = ("No Op registered", "No Schema registered", "expected to have type but instead is null")
+"""What it says of operators that it does not know, and of nodes whose inputs have no type, as such make them."""
 SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents: shapes, axes, sizes."""
 Types = Mapping[str, onnx.ValueInfoProto]
@@ -200,7 +204,7 @@ class Inference:
         try:
             self._settled(known, strict=True)
         except FAILURES as error:
-            return _is_not_about_shapes(str(error))
+            return _contradicts_no_shape(str(error))
         return True
 
     def _settled(
@@ -304,9 +308,10 @@ def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto
     return copy
 
 
-def _is_not_about_shapes(message: str) -> bool:
-    # Strict inference also refuses operators it does not know; that says nothing about sizes.
-    return "No Op registered" in message or "No Schema registered" in message
+def _contradicts_no_shape(message: str) -> bool:
+    """Whether strict inference failed of operators that it does not know alone: of them, or of what reads from them."""
+    failures = message.split(_FAILURE)[1:] or [message]
+    return all(any(words in failure for words in _UNKNOWN) for failure in failures)
 
 
 def _shaped(info: onnx.ValueInfoProto, dimensions: Sequence[int]) -> onnx.ValueInfoProto:

@@ -206,12 +206,15 @@ def node_arg(value: Value) -> NodeArg:
 
 
 def type_name(dtype: str | None) -> str:
-    """ONNX Runtime's name of a type: `tensor(float)`, `seq(tensor(int64))`."""
+    """ONNX Runtime's name of a type: `tensor(float)`, `seq(tensor(int64))`, `map(string,tensor(float))`."""
     if dtype is None:
         return ""
     head, _, inner = dtype.partition("(")
     if not inner:
         return f"tensor({_TYPE_NAMES.get(dtype, dtype)})"
+    if head == "map":
+        key, _, item = inner[:-1].partition(", ")
+        return f"map({key},{type_name(item)})"
     wrapped = {"sequence": "seq", "sparse": "sparse_tensor"}.get(head, head)
     if wrapped == "sparse_tensor":
         return f"{wrapped}({_TYPE_NAMES.get(inner[:-1], inner[:-1])})"

@@ -39,6 +39,7 @@ CASES = {
     "Ceil": ("Ceil", {}, [], DOUBLE),
     "Cast to float": ("Cast", {"to": onnx.TensorProto.FLOAT}, [], INT64),
     "Cast to int32": ("Cast", {"to": onnx.TensorProto.INT32}, [], FLOAT),
+    "Cast of integers to int32": ("Cast", {"to": onnx.TensorProto.INT32}, [], INT64),
     "Gather": ("Gather", {"axis": 0}, [constant(2, -1, 0)], INT64),
     "Gather of one": ("Gather", {"axis": 0}, [np.array(1, INT64)], INT64),
     "Slice": ("Slice", {}, [constant(0), constant(3), constant(0), constant(2)], INT64),
@@ -93,6 +94,14 @@ def test_rules(case: str, first: list[int], second: list[int]) -> None:
     assert known is not None
     expected = results(op_type, attributes, [np.array(second, dtype), *others])
     np.testing.assert_array_equal(made.filled(known), expected, strict=True)
+
+
+def test_a_size_stays_itself_in_another_type_of_integers() -> None:
+    trace, items = Trace(), np.empty(1, object)
+    items[0] = trace.variable(5)
+    node = OnnxNode("n", "Cast", "", 13, ("a",), ("made",), {"to": onnx.TensorProto.INT32})
+    made = evaluate(node, [SizeArray(items, INT64)], constant(5, dtype=INT32))
+    assert made is not None and made.items[0].number == items[0].number and trace.count == 1
 
 
 @pytest.mark.parametrize("second", [[5, 7], [4, 7]])

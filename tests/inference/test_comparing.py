@@ -64,3 +64,13 @@ def test_a_plan_that_is_kept_or_not_is_no_failure(tmp_path):
     for _ in range(2):
         report = nna.compare(model, "fake_npu", FEED, options=nna.Options(cache_dir=tmp_path))
         assert report.agrees and report.failures == ()
+
+
+def test_strings_are_called_so_and_have_to_be_fed():
+    model = parse(
+        f"{HEAD} g (float[2, 4] x, string[2] s) => (float[2, 4] y, string[2] t) {{ y = Relu(x) t = Identity(s) }}"
+    )
+    report = nna.compare(model, "fake_npu", {**FEED, "s": np.array(["a", "b"])})
+    assert report.agrees and "t string[2]: agrees" in str(report)
+    with pytest.raises(nna.errors.InvalidInputError, match=r"input 's' is string, .* --input s=FILE\.npy"):
+        nna.compare(model, "fake_npu")

@@ -153,6 +153,20 @@ def test_signature_is_what_onnxruntime_says():
             ]
 
 
+@pytest.mark.parametrize(
+    ("kind", "labels"),
+    [("int64", "classlabels_int64s: ints = [5, 7]"), ("string", 'classlabels_strings: strings = ["a", "b"]')],
+)
+def test_maps_are_called_as_onnxruntime_calls_them(kind, labels):
+    text = f"""<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>
+    g (float[N, 2] x) => (seq(map({kind}, float[])) y) {{ a = Relu (x)  y = ai.onnx.ml.ZipMap <{labels}> (a) }}"""
+    model = parse(text)
+    theirs = onnxruntime.InferenceSession(model.SerializeToString())
+    with nna.InferenceSession(model, devices="trial") as session:
+        assert session.get_outputs()[0].type == theirs.get_outputs()[0].type
+        assert session.run(None, {"x": numbers(3, 2)}) == theirs.run(None, {"x": numbers(3, 2)})
+
+
 def test_metadata_is_what_onnxruntime_says():
     model = parse(CHAIN)
     model.metadata_props.add(key="character", value="a\nb")

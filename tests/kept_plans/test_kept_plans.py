@@ -18,7 +18,7 @@ from onnx import numpy_helper
 import nnadapter as nna
 from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
 from nnadapter.caching.entry import UnusableError, read_entry
-from nnadapter.errors import CacheWarning, FallbackWarning, ModelFileError
+from nnadapter.errors import CacheWarning, FallbackWarning, InvalidModelError, ModelFileError
 from nnadapter.kept_plans.engine import KeptEngine
 from nnadapter.kept_plans.fresh import KeepingEngine
 from tests.caching.nets import X, network
@@ -234,6 +234,19 @@ def test_a_device_that_fails_in_a_run_is_left_as_without_a_cache(folder):
             check(opened, parse(CHAIN), feed)
         check(opened, parse(CHAIN), feed)
         assert opened.report().segments[0].failures
+
+
+def test_a_plan_that_cannot_go_on_is_left_as_without_a_cache(folder):
+    model = f"{HEAD} g (float[2, 3] x, int64[1] n) => (float[M] y) {{ a = Abs(n) y = Reshape(x, a) }}"
+    feed = {"x": numbers(2, 3), "n": np.array([6])}
+    for is_hit in (False, True, True):
+        with session(parse(model), "null", folder) as opened:
+            assert is_kept(opened) is is_hit
+            with pytest.warns(FallbackWarning, match="cannot go on as it was planned"):
+                np.testing.assert_array_equal(opened.run(None, feed)[0], feed["x"].reshape(-1))
+            with pytest.raises(InvalidModelError):
+                opened.run(None, {**feed, "n": np.array([5])})
+            np.testing.assert_array_equal(opened.run(None, feed)[0], feed["x"].reshape(-1))
 
 
 @pytest.mark.parametrize("fault", ["deserialize raises", "check_blob raises", "deserialize gives nothing"])

@@ -44,3 +44,15 @@ def test_a_table_of_positions_ends_somewhere_and_pictures_are_no_text():
     model = onnx.parser.parse_model(text)
     model.graph.initializer.append(numpy_helper.from_array(np.ones((1, 77, 4), np.float32), "table"))
     assert default_shapes(prepare(model)) == {"x": (1, 64, 4), "picture": (1, 3, 320, 320)}
+
+
+def test_what_inference_knows_nothing_of_says_nothing_against_sizes():
+    scaled = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>
+    g (float[n, 3] x) => (float[n, 3] y) {
+        scaled = ai.onnx.ml.Scaler <offset: floats = [1.0, 2.0, 3.0], scale: floats = [2.0, 1.0, 1.0]> (x)
+        y = Identity (scaled)
+    }"""
+    with nna.InferenceSession(onnx.parser.parse_model(scaled), devices="cpu") as session:
+        assert session.report().input_shapes == {"x": (1, 3)}
+    beside = scaled.replace("x)", "x, float[n, k] a, float[16] b)", 1).replace("y =", "sum = Add (a, b)  y =")
+    assert default_shapes(prepare(onnx.parser.parse_model(beside)))["a"] == (1, 16)

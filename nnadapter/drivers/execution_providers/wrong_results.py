@@ -40,6 +40,15 @@ class _Known:
         return frozenset(node.output[0] for node in nodes if node.op_type == "Cast" and not node.domain)
 
     @cached_property
+    def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
+        """The nodes that read a value, by its name."""
+        readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in self.model.graph.node:
+            for name in node.input:
+                readers.setdefault(name, []).append(node)
+        return readers
+
+    @cached_property
     def types(self) -> Mapping[str, tuple[str | None, _Shape]]:
         """Data types and shapes, as far as they are known."""
         values = {name: value_of_type(name, info.type) for name, info in infer(self.model).items()}
@@ -120,11 +129,25 @@ def _no_picture(node: onnx.NodeProto, known: _Known) -> bool:
     return shape is not None and len(shape) - _SPATIAL not in (2, 3)
 
 
+def _repeated_for_each(node: onnx.NodeProto, known: _Known) -> bool:
+    """A matrix, or several columns, that is the same for each index of the third dimension from the end."""
+    shapes = [known.shape(name) for name in node.input]
+    depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
+    is_repeated = depths[0] != depths[1] and heights[0] == heights[1] != 1
+    return is_repeated and any(each.op_type not in _BEHIND_REPEATED for each in known.readers.get(node.output[0], ()))
+
+
+_BEHIND_REPEATED = frozenset(
+    ("Add", "Elu", "HardSigmoid", "MatMul", "Mul", "Neg", "ReduceMean", "Relu", "Softmax", "Tanh", "Transpose")
+)
+"""What QNN computes rightly behind a sum or a product with what is repeated."""
 _ATTRIBUTE, _TYPE, _RANK = Reason.UNSUPPORTED_ATTRIBUTE, Reason.UNSUPPORTED_DTYPE, Reason.UNSUPPORTED_RANK
 _INFINITIES = "has no maximum and minimum of infinities, nor of nothing"
 _NOTHING = "takes no tensors without elements"
 _INDICES = "takes computed indices below 0 for others"
+_REPEATED = "repeats a matrix over the dimension before it wrongly, or crashes, where some ops read the result"
 _QNN: _Forms = {
+    "Add": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
     "AveragePool": (
         lambda node, _: bool(_stated(node, "count_include_pad")),
         _ATTRIBUTE,
@@ -134,6 +157,7 @@ _QNN: _Forms = {
     "GatherElements": (_computed_indices, _ATTRIBUTE, _INDICES),
     "GatherND": (_always, _ATTRIBUTE, "takes indices below 0 for others"),
     "Mish": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
+    "Mul": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
     "Pad": (
         lambda node, _: _stated(node, "mode") == "edge",
         _ATTRIBUTE,

@@ -15,7 +15,10 @@ from nnadapter.drivers.openvino.overlaps import exclude_thresholds
 from nnadapter.drivers.openvino.permutations import keep_permutations
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.reals import keep_real
+from nnadapter.drivers.openvino.reductions import reduce_in_four_dimensions
 from nnadapter.drivers.openvino.sharing import shareable
+from nnadapter.drivers.openvino.signed_steps import with_unsigned_steps
+from nnadapter.drivers.openvino.wide_steps import keep_bounds
 from nnadapter.onnx.building import with_inputs_for
 from nnadapter.onnx.references import array_of, bytes_of, inlined
 
@@ -25,6 +28,8 @@ _SHARED_TYPES = frozenset(
     getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64")
 )
 """Data types that the engine's Python interface shares."""
+_REDUCING = ("Reduce", "Global")
+"""What the names of ops begin with of which the engine makes reductions."""
 
 
 def read(model: onnx.ModelProto) -> Any:
@@ -36,7 +41,8 @@ def read(model: onnx.ModelProto) -> Any:
         Exception: what the package raises for a model that it does not understand.
     """
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
-    engine_model = core().read_model(inlined(with_inputs_for(model, large)).SerializeToString())
+    light = with_unsigned_steps(with_inputs_for(model, large))
+    engine_model = core().read_model(inlined(light).SerializeToString())
     if large:
         _fill(engine_model, large)
     return _mended(engine_model, model)
@@ -53,6 +59,7 @@ def _is_shared(tensor: onnx.TensorProto) -> bool:
 
 def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
     if any(node.op_type in QUANTIZING for node in model.graph.node):
+        keep_bounds(engine_model)
         keep_real(engine_model)
     if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
         exclude_thresholds(engine_model)
@@ -60,6 +67,8 @@ def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
         keep_permutations(engine_model)
     if any(node.op_type == "Cast" for node in model.graph.node):
         compare_booleans(engine_model)
+    if any(node.op_type.startswith(_REDUCING) for node in model.graph.node):
+        reduce_in_four_dimensions(engine_model)
     return _kept_apart(engine_model)
 
 

@@ -104,11 +104,16 @@ RESTRICTIONS = (
     ),
     Restriction(
         "Resize",
+        lambda form: form.attribute("coordinate_transformation_mode", b"") == b"tf_crop_and_resize" and not form.has(3),
+        "with a crop and with scales samples at other places than ONNX says",
+    ),
+    Restriction(
+        "Resize",
         lambda form: (
-            form.attribute("coordinate_transformation_mode", b"") in (b"align_corners", b"tf_crop_and_resize")
-            and not form.has(3)
+            form.attribute("coordinate_transformation_mode", b"") == b"align_corners"
+            and any(scale % 1 for scale in form.scales)
         ),
-        "with aligned corners or a crop, and with scales, samples at other places than ONNX says",
+        "with aligned corners and scales that are no whole numbers samples at other places than ONNX says",
     ),
     Restriction(
         "Resize",

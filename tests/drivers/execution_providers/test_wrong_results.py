@@ -51,6 +51,33 @@ def test_forms_that_go_wrong_are_kept_from_a_provider(name):
     assert bool(found) == refused and all(provider in verdict.detail for verdict in found.values())
 
 
+REPEATED = {
+    "a table of places": ("float[2, 16, 32]", "float[1, 16, 32]", "Add", "LayerNormalization(a, w)", True),
+    "the same without its batch": ("float[2, 16, 32]", "float[16, 32]", "Add", "Sigmoid(a)", True),
+    "the other way round": ("float[16, 32]", "float[2, 16, 32]", "Mul", "Exp(a)", True),
+    "heads": ("float[2, 3, 16, 32]", "float[2, 1, 16, 32]", "Mul", "Sigmoid(a)", True),
+    "several pictures": ("float[2, 3, 16, 32]", "float[1, 3, 16, 32]", "Add", "Sigmoid(a)", False),
+    "a row": ("float[2, 16, 32]", "float[32]", "Add", "LayerNormalization(a, w)", False),
+    "channels": ("float[2, 3, 16, 32]", "float[2, 3, 1, 1]", "Mul", "Sigmoid(a)", False),
+    "alike": ("float[2, 16, 32]", "float[2, 16, 32]", "Add", "LayerNormalization(a, w)", False),
+    "a mask": ("float[2, 3, 16, 32]", "float[2, 1, 16, 32]", "Add", "Softmax(a)", False),
+    "another op": ("float[2, 16, 32]", "float[1, 16, 32]", "Sub", "LayerNormalization(a, w)", False),
+}
+
+
+@for_every(name=REPEATED)
+def test_a_matrix_that_is_repeated_is_kept_from_qnn_where_others_read_the_result(name):
+    given, other, op_type, behind, refused = REPEATED[name]
+    weights = ", ".join(["1"] * 32)
+    text = f"""{HEAD} g ({given} x, {other} p) => (float y) <float[32] w = {{{weights}}}> {{
+        a = {op_type} (x, p)
+        y = {behind}
+    }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert list(computed_otherwise(model, QNN)) == [0] * refused and not computed_otherwise(model, WEB_GPU)
+
+
 def test_half_is_kept_from_a_provider_that_may_not_have_it():
     model = onnx.parser.parse_model(
         f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Cast<to = 10>(x) b = Relu(a) c = Cast<to = 1>(b) y = Relu(c) }}"

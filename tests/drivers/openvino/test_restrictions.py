@@ -24,6 +24,12 @@ PAIRS = {
     ),
     "batch": ("13", PICTURE, "y = Resize (x, , s)", "float[4] s = {§1|2§, 1, 2, 2}"),
     "size": ("13", PICTURE, 'y = Resize <mode = "linear"> (x, , s)', "float[4] s = {1, 1, §1.2|1.3§, 2}"),
+    "corners": (
+        "13",
+        PICTURE,
+        'y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners"> (x, , s)',
+        "float[4] s = {1, 1, §2|1.2§, 2}",
+    ),
     "upsampled": ("9", PICTURE, "y = Upsample (x, s)", "float[4] s = {1, 1, §2|1.2§, 2}"),
     "stride": (
         "13",

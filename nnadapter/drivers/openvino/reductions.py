@@ -1,0 +1,81 @@
+"""Reductions in the engine's model over the last of three dimensions, with a constant per channel behind them.
+
+The engine computes a reduction and what is elementwise behind it in one go. There it takes the constants of the first
+batch for those of all batches: it reads on behind their end. Of four dimensions it is right. Seen with OpenVINO 2026.4.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.openvino.engine import module
+
+_MAKERS = {
+    "ReduceL1": "reduce_l1",
+    "ReduceL2": "reduce_l2",
+    "ReduceMax": "reduce_max",
+    "ReduceMean": "reduce_mean",
+    "ReduceMin": "reduce_min",
+    "ReduceProd": "reduce_prod",
+    "ReduceSum": "reduce_sum",
+}
+"""The engine's reductions of numbers, and what makes them."""
+_RANK = 3
+_LAST = _RANK - 1
+
+
+def reduce_in_four_dimensions(model: Any) -> None:
+    """Give what such a reduction reduces a fourth dimension of one, which goes with the last one.
+
+    Others stay: the engine knows norms, for one, by how they are written.
+    """
+    for operator in model.get_ordered_ops():
+        if operator.get_type_name() in _MAKERS and _reduces_last(operator) and _meets_constants(operator):
+            _give_dimension(operator)
+
+
+def _give_dimension(reduction: Any) -> None:
+    operators = module().opset13
+    make, last = getattr(operators, _MAKERS[reduction.get_type_name()]), operators.constant(np.array([_LAST]))
+    widened = operators.unsqueeze(reduction.input_value(0), operators.constant(np.array([_RANK])))
+    # With the last one kept the engine does without the fourth dimension, where all sizes are known.
+    reduced = make(widened, operators.constant(np.array([_LAST, _RANK])), False)
+    reduced.set_friendly_name(reduction.get_friendly_name())
+    made = operators.unsqueeze(reduced, last) if reduction.get_keep_dims() else reduced
+    for reader in reduction.output(0).get_target_inputs():
+        reader.replace_source_output(made.output(0))
+
+
+def _reduces_last(reduction: Any) -> bool:
+    rank, source = reduction.get_input_partial_shape(0).rank, reduction.input_value(1).get_node()
+    if rank.is_dynamic or rank.get_length() != _RANK:
+        return False
+    if source.get_type_name() == "Range":  # of global pooling: from here on
+        first = source.input_value(0).get_node()
+        return first.get_type_name() == "Constant" and int(first.data.item()) == _LAST
+    axes = source.data.reshape(-1) if source.get_type_name() == "Constant" else np.array([])
+    return axes.size > 0 and bool((axes % _RANK == _LAST).all())
+
+
+def _meets_constants(operator: Any) -> bool:
+    """Whether what one operator after another does to a result alone has a constant of several elements."""
+    readers = operator.output(0).get_target_inputs()
+    while len(readers) == 1:
+        reader = next(iter(readers))
+        node, position = reader.get_node(), reader.get_index()
+        others = [source for index, source in enumerate(node.input_values()) if index != position]
+        if node.get_output_size() != 1 or not all(_is_constant(source.get_node()) for source in others):
+            return False
+        if any(math.prod(source.get_shape()) > 1 for source in others if source.get_partial_shape().is_static):
+            return True
+        readers = node.output(0).get_target_inputs()
+    return False
+
+
+def _is_constant(node: Any) -> bool:
+    sources = node.input_values()
+    is_made = bool(sources) and all(_is_constant(source.get_node()) for source in sources)
+    return node.get_type_name() == "Constant" or is_made

@@ -1,0 +1,70 @@
+"""Reductions over the last of three dimensions, with constants per channel, which the engine reads beyond their end."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+
+from nnadapter import InferenceSession
+from nnadapter.drivers.openvino.loading import read
+from tests.every import for_every
+
+CONSTANTS = """float[1, 3] flat = {-4.5, 2, 3}, float[1, 3, 1] deep = {-4.5, 2, 3}, float[3] each = {1, 2, 3},
+float[3] spread = {4, 5, 6}, int64[1] last = {-1}, float half = {0.5}"""
+REDUCED = {
+    "flat": "m = {}<keepdims = 0>(x, last)",
+    "deep": "m = {}(x, last)",
+}
+OPS = ("ReduceSum", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+POOLS = ("GlobalAveragePool", "GlobalMaxPool")
+BEHIND = (
+    "y = Add(m, {0})",
+    "y = Sub({0}, m)",
+    "y = Div(m, {0})",
+    "a = Relu(m)  b = Mul(a, half)  y = Mul(b, {0})",
+)
+NORMALIZED = "y = BatchNormalization(m, each, each, each, spread)"
+NORM = "m = ReduceMean(x, last)  d = Sub(x, m)  s = Mul(d, d)  v = ReduceMean(s, last)  r = Sqrt(v)  y = Div(d, r)"
+
+
+def model(nodes, batch="N"):
+    graph = f"g (float[{batch}, 3, 4] x) => (float y) <{CONSTANTS}> {{ {nodes} }}"
+    made = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {graph}')
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def check(nodes, batch="N"):
+    made = model(nodes, batch)
+    known = onnxruntime.InferenceSession(made.SerializeToString())
+    with InferenceSession(made, devices="openvino") as session:
+        for count in (batch,) if batch != "N" else (1, 3, 2):
+            feed = {"x": np.random.default_rng(count).uniform(0.5, 2, (count, 3, 4)).astype(np.float32)}
+            np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], rtol=1e-4, atol=1e-4)
+        assert {node.device for node in session.report().nodes} == {"openvino"}
+
+
+@for_every(op=OPS, behind=BEHIND, constant=REDUCED)
+def test_constants_per_channel_behind_a_reduction_are_those_of_every_batch(op, behind, constant):
+    check(f"{REDUCED[constant].format(op)}  {behind.format(constant)}")
+
+
+@for_every(behind=BEHIND, constant=REDUCED)
+def test_constants_per_channel_behind_a_reduction_of_known_sizes_are_those_of_every_batch(behind, constant):
+    check(f"{REDUCED[constant].format(OPS[0])}  {behind.format(constant)}", batch=2)
+
+
+@for_every(pool=POOLS, behind=(BEHIND[0].format("deep"), NORMALIZED))
+def test_constants_per_channel_behind_a_global_pool_are_those_of_every_batch(pool, behind):
+    check(f"m = {pool}(x)  {behind}")
+
+
+def test_other_reductions_stay_as_they_are():
+    def ranks(nodes):
+        reductions = [each for each in read(model(nodes)).get_ops() if each.get_type_name().startswith("Reduce")]
+        return [each.get_input_partial_shape(0).rank.get_length() for each in reductions]
+
+    assert ranks(NORM) == [3, 3]
+    assert ranks("m = ReduceMean(x, last)  y = Mul(m, half)") == [3]
+    assert ranks("m = ReduceMean(x, last)  y = Mul(m, deep)") == [4]
