@@ -62,6 +62,19 @@ def test_an_exported_program_is_a_model_with_open_sizes():
             torch.testing.assert_close(torch.from_numpy(found), model(x).detach())
 
 
+def test_inputs_keep_their_names_where_they_are_results():
+    class Passing(torch.nn.Module):
+        def forward(self, x, y):
+            return y, x + y, y
+
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    with nna.InferenceSession(Passing(), (x, y), devices=["fake_npu"]) as session:
+        found = session.run(None, {"x": x.numpy(), "y": y.numpy()})
+        assert len({value.name for value in (*session.get_inputs(), *session.get_outputs())}) == 5
+    for each, expected in zip(found, Passing()(x, y), strict=True):
+        torch.testing.assert_close(torch.from_numpy(each), expected)
+
+
 def test_a_module_without_inputs_is_told_what_to_give():
     with pytest.raises(InvalidOptionError, match=r"give inputs: InferenceSession\(linear, \(x,\)\)"):
         nna.InferenceSession(torch.nn.Linear(3, 2))
@@ -186,6 +199,18 @@ def test_whatever_command_takes_a_model_takes_what_the_command_line_names(folder
 def test_what_is_wrong_there_is_one_line(folder, named, said):
     done = asked(folder / named)
     assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
+
+
+def test_a_file_that_is_no_program_is_one_line_beside_what_pytorch_logs(folder):
+    logged, log = [], logging.getLogger("torch.export")
+    handler = logging.Handler()
+    handler.emit = logged.append
+    log.addHandler(handler)
+    try:
+        asked(folder / "broken.pt2")
+    finally:
+        log.removeHandler(handler)
+    assert not logged
 
 
 def test_what_a_script_prints_is_no_part_of_the_report(folder):
