@@ -36,6 +36,11 @@ _OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh
 """How constants come into graphs: AOTAutograd deals with these itself, and fails where they are written otherwise."""
 _BY_STRIDES = frozenset((torch.ops.aten.as_strided_scatter.default,))
 """Writes into memory by strides; PyTorch's own way to write it in others changes a tensor in place."""
+_OF_SIGNS = frozenset((torch.ops.aten.copysign.Tensor, torch.ops.aten.copysign.Scalar))
+"""PyTorch's own way to write it in others reads the bit of a sign, and says that this is no truth but a number."""
+_BAGS = frozenset(
+    (torch.ops.aten.embedding_bag, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
+)
 
 
 @cache
@@ -58,7 +63,7 @@ def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
 
 def _is_written(operator: Any) -> bool:
     """Whether it may be written in others: random numbers made in another way would be others for the same seed."""
-    if operator in _OF_AUTOGRAD or operator in _BY_STRIDES:
+    if operator in _OF_AUTOGRAD or operator in _BY_STRIDES or operator in _OF_SIGNS:
         return False
     return torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ())
 
@@ -230,6 +235,23 @@ def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
     return None
 
 
+def _refuse_bags(node: torch.fx.Node) -> Unsupported | None:
+    """Results of embedding bags beside the first, which the exporter fills with zeros."""
+    if getattr(node.target, "overloadpacket", None) not in _BAGS or not _reads_further(node):
+        return None
+    return Unsupported(
+        Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter does not write where bags lie, which their gradient reads"
+    )
+
+
+def _refuse_signs(node: torch.fx.Node) -> Unsupported | None:
+    if node.target is not torch.ops.aten.signbit.default:
+        return None
+    if not _tensors(node.all_input_nodes[0].meta["val"])[0].is_floating_point():
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter writes the sign of -0.0 as that of 0.0")
+
+
 def _is_kept(scale: float | None, size: Any, length: Any) -> bool:
     """Whether a length times a scale is a size, and not rounded to it."""
     if scale is None or is_whole(scale):
@@ -245,9 +267,14 @@ def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
     """Mean and deviation of a layer norm, which only gradients read: ONNX has them in float32."""
     if node.target is not torch.ops.aten.native_layer_norm.default or node.meta["val"][1].dtype is torch.float32:
         return None
-    if not any(user.target is operator.getitem and user.args[1] != 0 for user in node.users):
+    if not _reads_further(node):
         return None
     return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has mean and deviation of a layer norm in float32 alone")
+
+
+def _reads_further(node: torch.fx.Node) -> bool:
+    """Whether somebody reads a result beside the first."""
+    return any(user.target is operator.getitem and user.args[1] != 0 for user in node.users)
 
 
 def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
@@ -261,6 +288,7 @@ def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
 
 _OTHERWISE = (
     _refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing, _refuse_kept_lengths, _refuse_others,
+    _refuse_bags, _refuse_signs,
 )  # fmt: skip
 _CHECKS = (
     _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, written_otherwise,

@@ -15,6 +15,8 @@ from nnadapter.torch_models.decompositions.convolution import convolution_backwa
 from nnadapter.torch_models.decompositions.copying import copy
 from nnadapter.torch_models.decompositions.double import OF_DOUBLES
 from nnadapter.torch_models.decompositions.encoding import encoder_layer, multi_head_attention
+from nnadapter.torch_models.decompositions.extremes import OF_EXTREMES
+from nnadapter.torch_models.decompositions.indexing import OF_INDICES, diagonal_scatter
 from nnadapter.torch_models.decompositions.normalization import (
     batch_norm_functional,
     batch_norm_without_statistics,
@@ -46,6 +48,9 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     **_OF_PYTORCH,
     **OF_DOUBLES,
     **NEAREST,
+    **OF_INDICES,
+    **OF_EXTREMES,
+    aten.diagonal_scatter.default: diagonal_scatter,
     aten.convolution_backward.default: convolution_backward,
     aten.max_pool2d_with_indices_backward.default: max_pool_with_indices_backward,
     aten.max_pool3d_with_indices_backward.default: max_pool_with_indices_backward,
