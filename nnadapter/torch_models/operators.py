@@ -6,8 +6,9 @@ This file, `exporter.py` and `torch/exporting.py` are the ones that know the exp
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from nnadapter.torch_models.quiet import quiet
 from nnadapter.torch_models.views import is_view
 from partition.verdict import Reason, Unsupported
 
+_IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})
+"""Arguments of operators that may draw random numbers -> the value with which they do not."""
 TAKEN_DTYPES = frozenset(
     (
         torch.float32, torch.float64, torch.float16, torch.bfloat16,
@@ -57,15 +60,18 @@ def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
 def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     """What is written in other operators before regions are made: what the exporter would write so, and ours first."""
     known = set(_decomp.get_onnx_implemented_overloads(registry()))
-    table = {**_decomp.create_onnx_friendly_decomposition_table(known), **OWN}
-    return {operator: written for operator, written in table.items() if operator in OWN or _is_written(operator)}
+    table = _decomp.create_onnx_friendly_decomposition_table(known)
+    kept = _OF_AUTOGRAD | _BY_STRIDES | _OF_SIGNS
+    return {**{each: _where_steady(each, written) for each, written in table.items() if each not in kept}, **OWN}
 
 
-def _is_written(operator: Any) -> bool:
-    """Whether it may be written in others: random numbers made in another way would be others for the same seed."""
-    if operator in _OF_AUTOGRAD or operator in _BY_STRIDES or operator in _OF_SIGNS:
-        return False
-    return torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ())
+def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., Any]:
+    """What writes an operator in others, but where it draws: numbers made in another way are others for a seed."""
+    if not _is_seeded(operator):
+        return written
+    return lambda *arguments, **named: (
+        NotImplemented if _draws(operator, arguments, named) else written(*arguments, **named)
+    )
 
 
 def refusal(node: torch.fx.Node) -> Unsupported | None:
@@ -111,7 +117,22 @@ def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
 
 def is_random(node: torch.fx.Node) -> bool:
     """Whether the node takes numbers from PyTorch's generator."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return _is_seeded(node.target) and _draws(node.target, node.args, node.kwargs)
+
+
+def _is_seeded(operator: Any) -> bool:
+    """Whether it may take numbers from PyTorch's generator."""
+    return torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+
+
+def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether it does with these arguments: recurrent layers, attention and dropout draw in training alone."""
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.name in _IDLE:
+            given = arguments[place] if place < len(arguments) else named.get(argument.name, argument.default_value)
+            if given == _IDLE[argument.name]:
+                return False
+    return True
 
 
 def _refuse_random(node: torch.fx.Node) -> Unsupported | None:

@@ -93,6 +93,7 @@ def test_what_the_exporter_cannot_write_is_one_sentence():
 TRAINED = {
     "statistics": (torch.nn.BatchNorm1d(3), torch.randn(8, 3), r"changes '.*' when it is called, .*; call eval\(\)"),
     "dropout": (torch.nn.Dropout(0.5), torch.randn(8, 3), r"draws random numbers; call eval\(\)"),
+    "layers": (torch.nn.LSTM(3, 2, 2, dropout=0.5), torch.randn(8, 3), r"draws random numbers; call eval\(\)"),
 }
 
 
@@ -103,8 +104,54 @@ def test_training_mode_is_refused_where_it_matters(name):
         nna.InferenceSession(layer.train(), (x,))
     assert "\n" not in str(caught.value)
     with nna.InferenceSession(layer.eval(), (x,)) as session:
-        (found,) = session.run(None, {"input": x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), layer(x).detach())
+        found = session.run(None, {"input": x.numpy()})
+    with torch.no_grad():
+        expected = torch.utils._pytree.tree_leaves(layer(x))
+    torch.testing.assert_close([torch.from_numpy(each) for each in found], expected)
+
+
+class Masking(torch.nn.Module):
+    def forward(self, x):
+        """Attention of four heads, in which the last element is masked whole, and of one, with a mask of numbers."""
+        mask = torch.ones(5, 5, dtype=torch.bool).tril()
+        mask[4] = False
+        attention = torch.nn.functional.scaled_dot_product_attention
+        heads = attention(
+            x.unflatten(2, (4, 4)).transpose(1, 2),
+            x.view(2, 2, 5, 8)[..., :4],
+            x.view(2, 2, 5, 8)[..., 4:],
+            attn_mask=mask,
+            enable_gqa=True,
+        )
+        return heads, attention(x, x, x, attn_mask=mask.float(), scale=0.3), attention(x, x, x, is_causal=True)
+
+
+SEEDED = {
+    "encoder": torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True),
+    "masks": Masking(),
+    "lstm": torch.nn.LSTM(16, 8, 2, dropout=0.5, bidirectional=True),
+    "lstm with projections": torch.nn.LSTM(16, 8, proj_size=4),
+    "gru": torch.nn.GRU(16, 8, batch_first=True),
+    "rnn": torch.nn.RNN(16, 8, 2, dropout=0.5),
+    "dropout": torch.nn.FeatureAlphaDropout(),
+}
+"""What may draw random numbers, and does not at inference."""
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The tensor attributes? .* assigned during export:UserWarning"
+)  # of PyTorch, about itself
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
+@pytest.mark.parametrize("name", SEEDED)
+def test_what_draws_in_training_alone_is_taken_at_inference(name):
+    module, x = SEEDED[name].eval(), torch.randn(2, 5, 16)
+    for given in ((module, (x,)), (torch.export.export(module, (x,)),)):
+        with nna.InferenceSession(*given, devices=["fake_npu"]) as session:
+            found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        with torch.no_grad():
+            expected = torch.utils._pytree.tree_leaves(module(x))
+        for each, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(each), wanted, rtol=1e-4, atol=1e-5)
 
 
 def of(function):

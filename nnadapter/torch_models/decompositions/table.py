@@ -10,7 +10,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._inductor import inductor_prims
 from torch.ops import aten
 
-from nnadapter.torch_models.decompositions.attention import attention, attention_backward
+from nnadapter.torch_models.decompositions.attention import attention, attention_backward, attention_of_any_mask
 from nnadapter.torch_models.decompositions.convolution import convolution_backward
 from nnadapter.torch_models.decompositions.copying import copy
 from nnadapter.torch_models.decompositions.double import OF_DOUBLES
@@ -30,6 +30,7 @@ from nnadapter.torch_models.decompositions.pooling import (
     average_pool_backward,
     max_pool_with_indices_backward,
 )
+from nnadapter.torch_models.decompositions.projections import lstm
 from nnadapter.torch_models.decompositions.randomness import native_dropout
 from nnadapter.torch_models.decompositions.resizing import NEAREST
 from nnadapter.torch_models.decompositions.rounding import divided, floor_divided, multiplied_and_added, sign
@@ -65,12 +66,14 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten._native_batch_norm_legit.no_stats: batch_norm_without_statistics,
     aten._weight_norm_interface_backward.default: weight_norm_backward,
     aten.copy.default: copy,
+    aten.lstm.input: lstm,
     aten.native_dropout.default: native_dropout,
     aten.sign.default: sign,
     aten.div.Tensor_mode: divided,
     aten.div.Scalar_mode: divided,
     aten.floor_divide.default: floor_divided,
     inductor_prims.fma: multiplied_and_added,  # what steps of optimizers come to, whoever compiles them
+    aten.scaled_dot_product_attention.default: attention_of_any_mask,
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten._native_multi_head_attention.default: multi_head_attention,
