@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.errors import InvalidOptionError, ModelFileError, NNAdapterError, describe
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.torch_models.modules import model_of
+from nnadapter.torch_models.quiet import quiet
 from nnadapter.torch_models.requirements import require_torch
 
 if TYPE_CHECKING:
@@ -53,7 +54,8 @@ def _of_program(named: str, path: Path) -> onnx.ModelProto:
     import torch
 
     try:
-        program = torch.export.load(path)
+        with quiet():
+            program = torch.export.load(path)
     except Exception as error:  # what PyTorch says of files that it cannot read is of any type
         raise ModelFileError(
             f"model file {named!r} is no exported program: {describe(error)}; write it by torch.export.save"

@@ -107,10 +107,10 @@ def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Call
     def written(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
         are_known = all(isinstance(each, (int, float)) for each in numbers)
         with unset_fake_temporarily():
-            made = target(*numbers, dtype=_DTYPES[dtype]) if are_known and dtype in _DTYPES else None
-        if made is None or made.numel() > _LONGEST:
+            made = target(*numbers, dtype=_DTYPES[dtype]).numpy() if are_known and dtype in _DTYPES else None
+        if made is None or made.size > _LONGEST:
             return theirs(*numbers, dtype=dtype, **options)
-        return op.Constant(value=onnx_ir.tensor(made.numpy()))
+        return op.Constant(value=onnx_ir.tensor(made))
 
     return written
 

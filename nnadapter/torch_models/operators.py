@@ -6,8 +6,9 @@ This file, `exporter.py` and `torch/exporting.py` are the ones that know the exp
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from nnadapter.torch_models.quiet import quiet
 from nnadapter.torch_models.views import is_view
 from partition.verdict import Reason, Unsupported
 
+_IDLE: Mapping[str, object] = MappingProxyType({"train": False, "training": False, "dropout": 0, "dropout_p": 0})
+"""Arguments of operators that may draw random numbers -> the value with which they do not."""
 TAKEN_DTYPES = frozenset(
     (
         torch.float32, torch.float64, torch.float16, torch.bfloat16,
@@ -36,6 +39,11 @@ _OF_AUTOGRAD = frozenset((torch.ops.aten.lift.default, torch.ops.aten.lift_fresh
 """How constants come into graphs: AOTAutograd deals with these itself, and fails where they are written otherwise."""
 _BY_STRIDES = frozenset((torch.ops.aten.as_strided_scatter.default,))
 """Writes into memory by strides; PyTorch's own way to write it in others changes a tensor in place."""
+_OF_SIGNS = frozenset((torch.ops.aten.copysign.Tensor, torch.ops.aten.copysign.Scalar))
+"""PyTorch's own way to write it in others reads the bit of a sign, and says that this is no truth but a number."""
+_BAGS = frozenset(
+    (torch.ops.aten.embedding_bag, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
+)
 
 
 @cache
@@ -52,15 +60,18 @@ def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
 def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     """What is written in other operators before regions are made: what the exporter would write so, and ours first."""
     known = set(_decomp.get_onnx_implemented_overloads(registry()))
-    table = {**_decomp.create_onnx_friendly_decomposition_table(known), **OWN}
-    return {operator: written for operator, written in table.items() if operator in OWN or _is_written(operator)}
+    table = _decomp.create_onnx_friendly_decomposition_table(known)
+    kept = _OF_AUTOGRAD | _BY_STRIDES | _OF_SIGNS
+    return {**{each: _where_steady(each, written) for each, written in table.items() if each not in kept}, **OWN}
 
 
-def _is_written(operator: Any) -> bool:
-    """Whether it may be written in others: random numbers made in another way would be others for the same seed."""
-    if operator in _OF_AUTOGRAD or operator in _BY_STRIDES:
-        return False
-    return torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ())
+def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., Any]:
+    """What writes an operator in others, but where it draws: numbers made in another way are others for a seed."""
+    if not _is_seeded(operator):
+        return written
+    return lambda *arguments, **named: (
+        NotImplemented if _draws(operator, arguments, named) else written(*arguments, **named)
+    )
 
 
 def refusal(node: torch.fx.Node) -> Unsupported | None:
@@ -106,7 +117,22 @@ def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
 
 def is_random(node: torch.fx.Node) -> bool:
     """Whether the node takes numbers from PyTorch's generator."""
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    return _is_seeded(node.target) and _draws(node.target, node.args, node.kwargs)
+
+
+def _is_seeded(operator: Any) -> bool:
+    """Whether it may take numbers from PyTorch's generator."""
+    return torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+
+
+def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether it does with these arguments: recurrent layers, attention and dropout draw in training alone."""
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.name in _IDLE:
+            given = arguments[place] if place < len(arguments) else named.get(argument.name, argument.default_value)
+            if given == _IDLE[argument.name]:
+                return False
+    return True
 
 
 def _refuse_random(node: torch.fx.Node) -> Unsupported | None:
@@ -230,6 +256,23 @@ def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
     return None
 
 
+def _refuse_bags(node: torch.fx.Node) -> Unsupported | None:
+    """Results of embedding bags beside the first, which the exporter fills with zeros."""
+    if getattr(node.target, "overloadpacket", None) not in _BAGS or not _reads_further(node):
+        return None
+    return Unsupported(
+        Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter does not write where bags lie, which their gradient reads"
+    )
+
+
+def _refuse_signs(node: torch.fx.Node) -> Unsupported | None:
+    if node.target is not torch.ops.aten.signbit.default:
+        return None
+    if not _tensors(node.all_input_nodes[0].meta["val"])[0].is_floating_point():
+        return None
+    return Unsupported(Reason.UNSUPPORTED_OPERATION, "PyTorch's exporter writes the sign of -0.0 as that of 0.0")
+
+
 def _is_kept(scale: float | None, size: Any, length: Any) -> bool:
     """Whether a length times a scale is a size, and not rounded to it."""
     if scale is None or is_whole(scale):
@@ -245,9 +288,14 @@ def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
     """Mean and deviation of a layer norm, which only gradients read: ONNX has them in float32."""
     if node.target is not torch.ops.aten.native_layer_norm.default or node.meta["val"][1].dtype is torch.float32:
         return None
-    if not any(user.target is operator.getitem and user.args[1] != 0 for user in node.users):
+    if not _reads_further(node):
         return None
     return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has mean and deviation of a layer norm in float32 alone")
+
+
+def _reads_further(node: torch.fx.Node) -> bool:
+    """Whether somebody reads a result beside the first."""
+    return any(user.target is operator.getitem and user.args[1] != 0 for user in node.users)
 
 
 def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
@@ -261,6 +309,7 @@ def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
 
 _OTHERWISE = (
     _refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing, _refuse_kept_lengths, _refuse_others,
+    _refuse_bags, _refuse_signs,
 )  # fmt: skip
 _CHECKS = (
     _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, written_otherwise,

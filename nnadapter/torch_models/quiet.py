@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 _LOGS = {
     **dict.fromkeys(map(logging.getLogger, ("torch.onnx", "onnxscript", "onnx_ir")), logging.ERROR),
-    logging.getLogger("torch._subclasses.fake_tensor"): logging.CRITICAL,
+    **dict.fromkeys(map(logging.getLogger, ("torch._subclasses.fake_tensor", "torch.export")), logging.CRITICAL),
 }
 """From which level on they are heard: the exporter, the packages that it writes ONNX with, and what logs a traceback
-for inputs that a module does not take, which is raised as well."""
+for inputs that a module does not take, or for a file that is no program, where an error is raised as well."""
 
 
 @contextmanager

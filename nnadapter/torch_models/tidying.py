@@ -37,8 +37,27 @@ def tidy(model: onnx_ir.Model) -> None:
         fold_constants_ir(model, onnx_shape_inference=True)
         _REWRITING(model)
         RemoveUnusedNodesPass()(model)
+    _give_apart(model.graph)
     for tidying in _TIDYING:
         tidying()(model)
+
+
+def _give_apart(graph: onnx_ir.Graph) -> None:
+    """A result that nothing computes, by a node of its own: a model of nothing but constants has one to run.
+
+    The pass that does so below for inputs takes the input's name for the result.
+    """
+    for place, value in enumerate(graph.outputs):
+        if value.producer() is None:
+            node = onnx_ir.node("Identity", inputs=[value])
+            (given,) = node.outputs
+            graph.append(node)
+            graph.outputs[place] = given
+            if value.is_graph_input():
+                given.name = f"{value.name}_given"
+            else:
+                given.name, value.name = value.name, f"{value.name}_constant"
+            given.shape, given.type = value.shape, value.type
 
 
 def _multiplied(op: Any, x: Any, number: Any) -> Any:

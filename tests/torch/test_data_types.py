@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import nnadapter as nna  # noqa: E402
+from partition.verdict import Reason  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -154,3 +155,58 @@ def test_random_numbers_that_are_made_again_for_the_gradient():
         torch.manual_seed(7)
         run(x).sum().backward()
     torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_gradients_of_bags(mode):
+    indices, offsets = torch.tensor([1, 2, 3, 4, 5]), torch.tensor([0, 2])
+    found, expected = (torch.linspace(-1, 1, 40).view(10, 4).requires_grad_() for _ in range(2))
+    results = (
+        compiled(lambda weight: F.embedding_bag(indices, weight, offsets, mode=mode).sin())(found),
+        F.embedding_bag(indices, expected, offsets, mode=mode).sin(),
+    )
+    torch.testing.assert_close(*results)
+    for result in results:
+        result.sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad, rtol=1e-4, atol=1e-4)
+
+
+WITHOUT_FAILURES = {
+    "signs": (lambda x: (torch.signbit(x), torch.copysign(x + 1, x)), torch.tensor([0.0, -0.0, -2.0, 3.0])),
+    "truths": (lambda x: ((x > 0).max(0), (x > 0).amax(), (x > 0).sort(0), x.amin()), torch.tensor([0.5, -0.5, 2.0])),
+    "diagonal": (lambda x: x.clone().diagonal().mul_(2), torch.tensor([[2.0, 1.0], [1.0, 3.0]])),
+    "written diagonal": (lambda x: x.diagonal_scatter(x[0]), torch.tensor([[2.0, 1.0], [1.0, 3.0]])),
+    "indices": (lambda x: x[x.int() % 2], torch.tensor([3.0, 2.0])),
+    "constants": (lambda x: (torch.fft.rfft(x).real, torch.full((3,), 2.0)), torch.tensor([3.0, 2.0])),
+}
+"""What a session failed at, or had nothing to run for, or what lost the whole graph."""
+
+
+@pytest.mark.parametrize("name", WITHOUT_FAILURES)
+def test_nothing_is_tried_in_vain(name):
+    function, x = WITHOUT_FAILURES[name]
+    on_device = compiled(function)
+    torch.testing.assert_close(on_device(x), function(x))
+    reasons = {facts.reason for graph in nna.torch.report(on_device).graphs for facts in graph.stayed}
+    assert reasons <= {Reason.UNSUPPORTED_OPERATION, Reason.UNSUPPORTED_DTYPE}
+
+
+LAID_OUT = {
+    "averages of stretches": (nn.AdaptiveAvgPool2d((3, 2)), (1, 4, 7, 6)),
+    "filters": (nn.Conv2d(4, 2, 3), (1, 4, 7, 6)),
+    "filters of lines": (nn.Conv1d(4, 2, 3, groups=2), (1, 4, 7)),
+}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", LAID_OUT)
+def test_results_and_gradients_lie_as_in_pytorch(name, channels_last):
+    layer, shape = LAID_OUT[name]
+    lying = torch.channels_last if channels_last and len(shape) == 4 else torch.contiguous_format
+    layer, found = layer.to(memory_format=lying), []
+    for function in (compiled(layer), layer):
+        x = torch.randn(shape).contiguous(memory_format=lying).requires_grad_()
+        y = function(x)
+        gradients = torch.autograd.grad(y, [x, *layer.parameters()], torch.ones_like(y))
+        found.append([each.stride() for each in (y, *gradients)])
+    assert found[0] == found[1]

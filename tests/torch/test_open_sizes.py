@@ -40,6 +40,18 @@ def test_sizes_may_be_open_from_the_start():
 
 
 @torch.no_grad()
+def test_sequences_of_known_and_of_open_length_stand_beside_each_other():
+    def function(x):
+        return x + torch.arange(4), torch.arange(x.shape[0])[:, None] + torch.arange(1)
+
+    run = torch.compile(function, backend=nna.torch.nnadapter, options=ON_NPU, dynamic=True)
+    for rows in (3, 5):
+        close(run(x := torch.randn(rows, 4)), function(x))
+    (graph,) = nna.torch.report(run).graphs
+    assert graph.delegated == graph.operators
+
+
+@torch.no_grad()
 def test_pictures_made_larger_are_one_graph_and_one_plan():
     class Larger(nn.Module):
         def __init__(self):

@@ -62,6 +62,19 @@ def test_an_exported_program_is_a_model_with_open_sizes():
             torch.testing.assert_close(torch.from_numpy(found), model(x).detach())
 
 
+def test_inputs_keep_their_names_where_they_are_results():
+    class Passing(torch.nn.Module):
+        def forward(self, x, y):
+            return y, x + y, y
+
+    x, y = torch.randn(4, 3), torch.randn(4, 3)
+    with nna.InferenceSession(Passing(), (x, y), devices=["fake_npu"]) as session:
+        found = session.run(None, {"x": x.numpy(), "y": y.numpy()})
+        assert len({value.name for value in (*session.get_inputs(), *session.get_outputs())}) == 5
+    for each, expected in zip(found, Passing()(x, y), strict=True):
+        torch.testing.assert_close(torch.from_numpy(each), expected)
+
+
 def test_a_module_without_inputs_is_told_what_to_give():
     with pytest.raises(InvalidOptionError, match=r"give inputs: InferenceSession\(linear, \(x,\)\)"):
         nna.InferenceSession(torch.nn.Linear(3, 2))
@@ -80,6 +93,7 @@ def test_what_the_exporter_cannot_write_is_one_sentence():
 TRAINED = {
     "statistics": (torch.nn.BatchNorm1d(3), torch.randn(8, 3), r"changes '.*' when it is called, .*; call eval\(\)"),
     "dropout": (torch.nn.Dropout(0.5), torch.randn(8, 3), r"draws random numbers; call eval\(\)"),
+    "layers": (torch.nn.LSTM(3, 2, 2, dropout=0.5), torch.randn(8, 3), r"draws random numbers; call eval\(\)"),
 }
 
 
@@ -90,8 +104,54 @@ def test_training_mode_is_refused_where_it_matters(name):
         nna.InferenceSession(layer.train(), (x,))
     assert "\n" not in str(caught.value)
     with nna.InferenceSession(layer.eval(), (x,)) as session:
-        (found,) = session.run(None, {"input": x.numpy()})
-    torch.testing.assert_close(torch.from_numpy(found), layer(x).detach())
+        found = session.run(None, {"input": x.numpy()})
+    with torch.no_grad():
+        expected = torch.utils._pytree.tree_leaves(layer(x))
+    torch.testing.assert_close([torch.from_numpy(each) for each in found], expected)
+
+
+class Masking(torch.nn.Module):
+    def forward(self, x):
+        """Attention of four heads, in which the last element is masked whole, and of one, with a mask of numbers."""
+        mask = torch.ones(5, 5, dtype=torch.bool).tril()
+        mask[4] = False
+        attention = torch.nn.functional.scaled_dot_product_attention
+        heads = attention(
+            x.unflatten(2, (4, 4)).transpose(1, 2),
+            x.view(2, 2, 5, 8)[..., :4],
+            x.view(2, 2, 5, 8)[..., 4:],
+            attn_mask=mask,
+            enable_gqa=True,
+        )
+        return heads, attention(x, x, x, attn_mask=mask.float(), scale=0.3), attention(x, x, x, is_causal=True)
+
+
+SEEDED = {
+    "encoder": torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True),
+    "masks": Masking(),
+    "lstm": torch.nn.LSTM(16, 8, 2, dropout=0.5, bidirectional=True),
+    "lstm with projections": torch.nn.LSTM(16, 8, proj_size=4),
+    "gru": torch.nn.GRU(16, 8, batch_first=True),
+    "rnn": torch.nn.RNN(16, 8, 2, dropout=0.5),
+    "dropout": torch.nn.FeatureAlphaDropout(),
+}
+"""What may draw random numbers, and does not at inference."""
+
+
+@pytest.mark.filterwarnings(
+    "ignore:The tensor attributes? .* assigned during export:UserWarning"
+)  # of PyTorch, about itself
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning")
+@pytest.mark.parametrize("name", SEEDED)
+def test_what_draws_in_training_alone_is_taken_at_inference(name):
+    module, x = SEEDED[name].eval(), torch.randn(2, 5, 16)
+    for given in ((module, (x,)), (torch.export.export(module, (x,)),)):
+        with nna.InferenceSession(*given, devices=["fake_npu"]) as session:
+            found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        with torch.no_grad():
+            expected = torch.utils._pytree.tree_leaves(module(x))
+        for each, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(torch.from_numpy(each), wanted, rtol=1e-4, atol=1e-5)
 
 
 def of(function):
@@ -186,6 +246,18 @@ def test_whatever_command_takes_a_model_takes_what_the_command_line_names(folder
 def test_what_is_wrong_there_is_one_line(folder, named, said):
     done = asked(folder / named)
     assert done.exit_code == 2 and said in done.output and "Traceback" not in done.output
+
+
+def test_a_file_that_is_no_program_is_one_line_beside_what_pytorch_logs(folder):
+    logged, log = [], logging.getLogger("torch.export")
+    handler = logging.Handler()
+    handler.emit = logged.append
+    log.addHandler(handler)
+    try:
+        asked(folder / "broken.pt2")
+    finally:
+        log.removeHandler(handler)
+    assert not logged
 
 
 def test_what_a_script_prints_is_no_part_of_the_report(folder):

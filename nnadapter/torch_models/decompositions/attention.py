@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +35,32 @@ def attention(
     # The kernel writes heads next to each other, and what comes behind it may view its result so.
     laid_out = result.transpose(1, 2).contiguous().transpose(1, 2)
     return laid_out, sums
+
+
+def attention_of_any_mask(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """Result [..., L, E], as exported programs have it: of any rank, and masked by truths, too.
+
+    PyTorch's exporter takes four axes, and gives NaN for rows that are masked whole.
+    Source: aten::scaled_dot_product_attention.
+    """
+    if dropout_p:
+        return NotImplemented
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.where(attn_mask, 0.0, float("-inf")).to(query.dtype)
+    if query.dim() != 4:
+        math = torch.ops.aten._scaled_dot_product_attention_math.default
+        return math(query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+    return attention(query, key, value, 0.0, is_causal, attn_mask=attn_mask, scale=scale)[0]
 
 
 def attention_backward(

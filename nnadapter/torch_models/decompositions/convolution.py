@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch.ops import aten
 
 
@@ -72,7 +73,8 @@ def _weight_gradient(image: Tensor, result: Tensor, weight: Tensor, moves: Moves
     stride, padding, dilation = moves
     filters = _batch_and_channels_exchanged(result, 1)
     sums = _convolution(_batch_and_channels_exchanged(image, groups), filters, (dilation, padding, stride), groups)
-    return aten.transpose.int(_cropped(sums, weight.shape[2:]), 0, 1)
+    gradient: Tensor = aten.transpose.int(_cropped(sums, weight.shape[2:]), 0, 1)
+    return gradient.contiguous(memory_format=suggest_memory_format(weight))
 
 
 def _batch_and_channels_exchanged(image: Tensor, groups: int) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 
 from nnadapter.torch_models.decompositions.separable import gathered, means, spread
 
@@ -60,7 +61,7 @@ def average_pool_backward(
         _windows(result, size, move, (count_include_pad, divisor_override is not None), grad_output)
         for result, size, move in zip(grad_output.shape[-rank:], image.shape[-rank:], moves, strict=True)
     ]
-    gradient = spread(grad_output, matrices)
+    gradient = _lying_as(image, spread(grad_output, matrices))
     return gradient if divisor_override is None else gradient / divisor_override
 
 
@@ -84,17 +85,22 @@ def _windows(result: int, size: int, move: Sequence[int], counting: tuple[bool, 
 
 def adaptive_average_pool(image: Tensor, output_size: Sequence[int]) -> Tensor:
     """Means of `output_size` stretches of each of the last axes. Source: aten::_adaptive_avg_pool2d."""
-    return gathered(image, _stretches(output_size, image.shape[-len(output_size) :], image))
+    return _lying_as(image, gathered(image, _stretches(output_size, image.shape[-len(output_size) :], image)))
 
 
 def adaptive_average_pool_backward(grad_output: Tensor, image: Tensor, rank: int = 2) -> Tensor:
     """Gradient of the image. Source: aten::_adaptive_avg_pool2d_backward."""
-    return spread(grad_output, _stretches(grad_output.shape[-rank:], image.shape[-rank:], image))
+    return _lying_as(image, spread(grad_output, _stretches(grad_output.shape[-rank:], image.shape[-rank:], image)))
 
 
 def adaptive_average_volume_pool_backward(grad_output: Tensor, image: Tensor) -> Tensor:
     """Gradient of the image. Source: aten::_adaptive_avg_pool3d_backward."""
     return adaptive_average_pool_backward(grad_output, image, 3)
+
+
+def _lying_as(image: Tensor, values: Tensor) -> Tensor:
+    """Products along axes lie as they were computed; PyTorch's own results lie as the image does."""
+    return values.contiguous(memory_format=suggest_memory_format(image))
 
 
 def _stretches(results: Sequence[int], sizes: Sequence[int], like: Tensor) -> list[Tensor]:

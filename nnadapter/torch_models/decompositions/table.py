@@ -10,11 +10,13 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._inductor import inductor_prims
 from torch.ops import aten
 
-from nnadapter.torch_models.decompositions.attention import attention, attention_backward
+from nnadapter.torch_models.decompositions.attention import attention, attention_backward, attention_of_any_mask
 from nnadapter.torch_models.decompositions.convolution import convolution_backward
 from nnadapter.torch_models.decompositions.copying import copy
 from nnadapter.torch_models.decompositions.double import OF_DOUBLES
 from nnadapter.torch_models.decompositions.encoding import encoder_layer, multi_head_attention
+from nnadapter.torch_models.decompositions.extremes import OF_EXTREMES
+from nnadapter.torch_models.decompositions.indexing import OF_INDICES, diagonal_scatter
 from nnadapter.torch_models.decompositions.normalization import (
     batch_norm_functional,
     batch_norm_without_statistics,
@@ -28,6 +30,7 @@ from nnadapter.torch_models.decompositions.pooling import (
     average_pool_backward,
     max_pool_with_indices_backward,
 )
+from nnadapter.torch_models.decompositions.projections import lstm
 from nnadapter.torch_models.decompositions.randomness import native_dropout
 from nnadapter.torch_models.decompositions.resizing import NEAREST
 from nnadapter.torch_models.decompositions.rounding import divided, floor_divided, multiplied_and_added, sign
@@ -46,6 +49,9 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     **_OF_PYTORCH,
     **OF_DOUBLES,
     **NEAREST,
+    **OF_INDICES,
+    **OF_EXTREMES,
+    aten.diagonal_scatter.default: diagonal_scatter,
     aten.convolution_backward.default: convolution_backward,
     aten.max_pool2d_with_indices_backward.default: max_pool_with_indices_backward,
     aten.max_pool3d_with_indices_backward.default: max_pool_with_indices_backward,
@@ -60,12 +66,14 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten._native_batch_norm_legit.no_stats: batch_norm_without_statistics,
     aten._weight_norm_interface_backward.default: weight_norm_backward,
     aten.copy.default: copy,
+    aten.lstm.input: lstm,
     aten.native_dropout.default: native_dropout,
     aten.sign.default: sign,
     aten.div.Tensor_mode: divided,
     aten.div.Scalar_mode: divided,
     aten.floor_divide.default: floor_divided,
     inductor_prims.fma: multiplied_and_added,  # what steps of optimizers come to, whoever compiles them
+    aten.scaled_dot_product_attention.default: attention_of_any_mask,
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten._native_multi_head_attention.default: multi_head_attention,

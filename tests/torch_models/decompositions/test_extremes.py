@@ -1,0 +1,39 @@
+"""Largest, smallest and order, of truths too, against PyTorch's own kernels."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the package torch")
+
+from torch.utils import _pytree as pytree  # noqa: E402
+
+from nnadapter.torch_models.decompositions.extremes import OF_EXTREMES  # noqa: E402
+
+ARGUMENTS = {
+    "max.dim": (1,),
+    "min.dim": (0, True),
+    "amin.default": ([0],),
+    "amax.default": ([1],),
+    "sort.default": (1, True),
+}
+NAMED = {"sort.stable": {"stable": True, "dim": 0}}
+
+
+@pytest.mark.parametrize("operator", OF_EXTREMES, ids=str)
+def test_truths(operator):
+    values = torch.tensor([[True, False, True], [False, False, True]])
+    name = str(operator).removeprefix("aten.")
+    arguments, named = ARGUMENTS.get(name, ()), NAMED.get(name, {})
+    found = OF_EXTREMES[operator](values, *arguments, **named)
+    expected = operator(values, *arguments, **named)
+    assert all(map(torch.equal, pytree.tree_leaves(found), pytree.tree_leaves(expected)))
+    assert OF_EXTREMES[operator](values.int(), *arguments, **named) is NotImplemented
+
+
+@pytest.mark.parametrize("name", ["amax", "amin"])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_all_axes_where_none_are_named(name, keepdim):
+    operator = getattr(torch.ops.aten, name).default
+    for values in (torch.randn(3, 4), torch.randn(3, 4) > 0):
+        assert torch.equal(OF_EXTREMES[operator](values, [], keepdim), operator(values, [], keepdim))
