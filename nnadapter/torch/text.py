@@ -29,7 +29,8 @@ def _summary(report: CompiledFacts) -> Iterator[str]:
         yield "           nothing was compiled yet: PyTorch compiles when it is called"
         return
     yield f"operators  {total}: {delegated} in sessions, {total - delegated} in PyTorch"
-    flops = f"{report.flops_coverage:.1%} of their FLOPs off the CPU"
+    known = "known " if any(session.uncounted for each in report.graphs for session in each.sessions) else ""
+    flops = f"{report.flops_coverage:.1%} of their {known}FLOPs off the CPU"
     yield f"coverage   {report.coverage:.1%} of operators in sessions; {flops}"
     for graph in report.breaks:
         yield f"break      {graph.ended} ({graph.line})"

@@ -1,0 +1,27 @@
+"""The report of a compiled module as text."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+import nnadapter as nna
+from nnadapter.torch.facts import CompiledFacts, GraphFacts
+from nnadapter.torch.text import to_text
+from tests.models import HEAD, parse
+
+WHOLE = f"{HEAD} g (float[2, 3] x) => (float[2, 3] y) {{ y = Relu(x) }}"
+DECIDED = (
+    f"{HEAD} g (float[2, 3] x) => (float[N] y) {{ a = Relu(x)  b = NonZero(a)  c = Cast <to = 1> (b)  y = Relu(c) }}"
+)
+
+
+@pytest.mark.parametrize(("text", "words"), [(WHOLE, "of their FLOPs"), (DECIDED, "of their known FLOPs")])
+def test_shares_of_flops_are_of_those_that_are_known(text, words):
+    graph = GraphFacts(
+        kind="inference", operators=1, delegated=1, sessions=(nna.partition_report(parse(text), devices="fake_npu"),),
+        waiting=0, stayed=(), refused=(), ended="", line="", varying=0, taken_bytes=0, given_bytes=0,
+        to_device_bytes=0, to_host_bytes=0, copying=(), crowded=False,
+    )  # fmt: skip
+    assert f"100.0% {words} off the CPU" in to_text(CompiledFacts(name="net", graphs=(graph,)))
