@@ -1,7 +1,8 @@
 """What PyTorch's exporter wrote, tidied: by rules of its optimizer, but not all of them.
 
 Some of those take numbers for 0 or 1 that are close to these: of `x / (y + 1e-9)` they leave `x / y`, of `x * 0.999995`
-nothing. Here such a number is exactly 1. Some give several numbers one name, of which all but one are lost.
+nothing. Here such a number is exactly 1. Some give several numbers one name, of which all but one are lost. One, which
+makes a Split of two Slices, looks at the whole graph for each node: in large networks it took most of the time.
 """
 
 from __future__ import annotations
@@ -88,7 +89,6 @@ RULES = (
     "cast_constant_of_shape_without_value_rule",
     "collapse_slice_rule",
     "collapse_slice2_rule",
-    "slice_split_rule",
     "materialize_reshape_shape_rule",
     "flatten_to_reshape_rule",
     "reshape_reshape_rule",
