@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from nnadapter.drivers.selection import REFERENCE
 from nnadapter.errors import (
     CompilationError,
     ExecutionError,
@@ -176,17 +177,43 @@ class Program:
         if self._run_apart is not None:
             return self._run_apart(*inputs)
         bound = self._sets.get(self._key(inputs), self._plain)
+        is_new = bound is None
         try:
             if bound is None or not bound.weights.hold(inputs):
                 bound = self._bind(inputs)
             if bound.staying is not None:
-                return bound.staying.run(inputs, self._results)
-            feeds = {name: convert(inputs[place]) for name, place, convert in bound.fed}
-            return self._results(bound.session.run(self._outputs, feeds), inputs)
+                results = bound.staying.run(inputs, self._results)
+            else:
+                feeds = {name: convert(inputs[place]) for name, place, convert in bound.fed}
+                results = self._results(bound.session.run(self._outputs, feeds), inputs)
+            if is_new and self._rests_on_last_resort(bound.session):
+                self._leave_whole()
+            return results
         except _NOT_MADE as error:
             return self._cut(error, inputs)
         except (ExecutionError, InvalidInputError) as error:
             return self._again(error, inputs)
+
+    def _rests_on_last_resort(self, session: InferenceSession) -> bool:
+        """Whether most of the session's last run was on onnx's reference evaluator, for which nobody asked.
+
+        PyTorch computes what the CPU's engine has no kernels for (bfloat16) many times as fast.
+        """
+        steps = session.provenance.steps if session.provenance is not None else ()
+        spare = sum(step.seconds for step in steps if step.device == REFERENCE)
+        named = {request if isinstance(request, str) else request[0] for request in self._settings.devices}
+        return REFERENCE not in named and 2 * spare > sum(step.seconds for step in steps)
+
+    def _leave_whole(self) -> None:
+        """Have PyTorch run the region from the next call on."""
+        error = InvalidModelError("neither its devices nor ONNX Runtime's CPU take most of it")
+        with self._lock:
+            first, self._run_apart = (
+                self._run_apart is None,
+                self._left(Unsupported(Reason.UNSUPPORTED_OPERATION, describe(error))),
+            )
+        if first:
+            self._warn("compile", "which is faster there", error)
 
     def _cut(self, error: CompilationError | InvalidModelError, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run what no session can be made of: in parts if it has several operators, by PyTorch if not."""

@@ -44,6 +44,10 @@ _OF_SIGNS = frozenset((torch.ops.aten.copysign.Tensor, torch.ops.aten.copysign.S
 _BAGS = frozenset(
     (torch.ops.aten.embedding_bag, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
 )
+_SCALING = frozenset(
+    getattr(torch.ops.aten, name) for name in ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm")
+)
+"""Normalizations with a scale, which PyTorch takes in float32 beside what is coarser."""
 
 
 @cache
@@ -256,6 +260,16 @@ def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
     return None
 
 
+def _refuse_mixed(node: torch.fx.Node) -> Unsupported | None:
+    """Normalizations whose scale has another type than what is normalized, as under autocast."""
+    if getattr(node.target, "overloadpacket", None) not in _SCALING:
+        return None
+    read = [tensor for each in node.all_input_nodes for tensor in _tensors(each.meta.get("val"))]
+    if len({tensor.dtype for tensor in read}) < 2:
+        return None
+    return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no normalization whose scale is of another type")
+
+
 def _refuse_bags(node: torch.fx.Node) -> Unsupported | None:
     """Results of embedding bags beside the first, which the exporter fills with zeros."""
     if getattr(node.target, "overloadpacket", None) not in _BAGS or not _reads_further(node):
@@ -309,7 +323,7 @@ def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
 
 _OTHERWISE = (
     _refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing, _refuse_kept_lengths, _refuse_others,
-    _refuse_bags, _refuse_signs,
+    _refuse_mixed, _refuse_bags, _refuse_signs,
 )  # fmt: skip
 _CHECKS = (
     _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, written_otherwise,

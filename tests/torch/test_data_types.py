@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 
@@ -13,6 +14,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import nnadapter as nna  # noqa: E402
+from nnadapter.errors import FallbackWarning  # noqa: E402
 from partition.verdict import Reason  # noqa: E402
 
 
@@ -210,3 +212,34 @@ def test_results_and_gradients_lie_as_in_pytorch(name, channels_last):
         gradients = torch.autograd.grad(y, [x, *layer.parameters()], torch.ones_like(y))
         found.append([each.stride() for each in (y, *gradients)])
     assert found[0] == found[1]
+
+
+def test_what_the_reference_evaluator_would_compute_is_left_to_pytorch():
+    """ONNX Runtime's CPU has few kernels for bfloat16."""
+    layers = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)).eval().bfloat16()
+    x = torch.randn(8, 64, dtype=torch.bfloat16)
+    with torch.no_grad(), pytest.warns(FallbackWarning) as told:
+        run = torch.compile(layers, backend=nna.torch.nnadapter, options={"devices": ["cpu"]})
+        torch.testing.assert_close(run(x), layers(x), rtol=2e-2, atol=2e-2)
+        assert torch.equal(run(x), layers(x))
+    assert any("PyTorch runs 3 operators, which is faster there" in str(warning.message) for warning in told)
+
+
+def test_a_reference_evaluator_that_is_asked_for_computes():
+    layers = nn.Linear(4, 4).eval().bfloat16()
+    x = torch.randn(2, 4, dtype=torch.bfloat16)
+    run = torch.compile(layers, backend=nna.torch.nnadapter, options={"devices": ["reference"]})
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        for _ in range(2):
+            torch.testing.assert_close(run(x), layers(x), rtol=2e-2, atol=2e-2)
+    assert nna.torch.report(run).graphs[0].stayed == ()
+
+
+def test_a_normalization_with_a_scale_of_another_type_stays_in_pytorch():
+    norm, x = nn.LayerNorm(8).eval(), torch.randn(2, 8, dtype=torch.bfloat16)
+    run = compiled(lambda x: norm(x).float() * 2)
+    with torch.no_grad():
+        assert torch.equal(run(x), norm(x).float() * 2)
+    (graph,) = nna.torch.report(run).graphs
+    assert [row.detail for row in graph.stayed] == ["ONNX has no normalization whose scale is of another type"]
