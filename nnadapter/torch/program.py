@@ -206,14 +206,12 @@ class Program:
 
     def _leave_whole(self) -> None:
         """Have PyTorch run the region from the next call on."""
-        error = InvalidModelError("neither its devices nor ONNX Runtime's CPU take most of it")
+        detail = "neither its devices nor ONNX Runtime's CPU take most of it"
         with self._lock:
-            first, self._run_apart = (
-                self._run_apart is None,
-                self._left(Unsupported(Reason.UNSUPPORTED_OPERATION, describe(error))),
-            )
+            first = self._run_apart is None
+            self._run_apart = self._left(Unsupported(Reason.UNSUPPORTED_OPERATION, detail))
         if first:
-            self._warn("compile", "which is faster there", error)
+            self._warn("compile", "which is faster there", InvalidModelError(detail))
 
     def _cut(self, error: CompilationError | InvalidModelError, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """Run what no session can be made of: in parts if it has several operators, by PyTorch if not."""
