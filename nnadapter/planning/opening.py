@@ -193,7 +193,6 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
             continue
         if capability.open_sizes is OpenSizes.BOUNDS and not device.takes_ir:
             yield _refused(f"{device.name} gives bounds of sizes, which are kept in adapter IR alone, and takes ONNX")
-            continue
 
 
 def _taken_elsewhere(partitioning: Partitioning, conversion: OpenConversion | None) -> Iterator[Unsupported]:
@@ -225,7 +224,10 @@ def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: OpenC
     read = dict.fromkeys(each for operation in operations for each in whole.model.operations[operation].inputs)
     made = [each for operation in operations for each in whole.model.operations[operation].outputs]
     part = whole.part(operations, [each for each in read if each not in made and not _is_known(whole, each)], made)
-    return not beyond_bounds(part, device.capability) and not all(ask_supported(device.context, part, len(operations)))
+    asked = named_call(device.name, "supported")
+    return not beyond_bounds(part, device.capability) and not all(
+        asked(ask_supported, device.context, part, len(operations))
+    )
 
 
 def _is_known(conversion: Conversion, operand: int) -> bool:

@@ -25,6 +25,14 @@ _LOOK_MS = 2
 """How often somebody who may stop a computation is asked; the engine tells at once when it is done."""
 
 
+class Failing:
+    """What executions of one program know of each other."""
+
+    why = ""
+    """Why a run at open sizes failed. The engine reads memory of before from then on: what it makes is wrong, or it
+    ends the process. Seen with OpenVINO 2026.4."""
+
+
 class OpenvinoExecution(Execution):
     """One request, which computes one thing at a time.
 
@@ -32,15 +40,18 @@ class OpenvinoExecution(Execution):
     Where sizes are open, arrays are nearly always others, and go in with the run.
     """
 
-    def __init__(self, request: Any, signature: Ports, read_from: object = None) -> None:
+    def __init__(
+        self, request: Any, signature: Ports, read_from: object = None, failing: Failing | None = None
+    ) -> None:
         """Hold a request.
 
         Args:
             request: the engine's.
             signature: its ports.
             read_from: memory that the engine may look into as long as the request lives: it holds none itself.
+            failing: what it shares with others of its program.
         """
-        self._request = request
+        self._request, self._failing = request, failing or Failing()
         self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)
         self._tensor, self._set_input = module().Tensor, request.set_input_tensor
         self._inputs = signature.inputs
@@ -96,7 +107,9 @@ class OpenvinoExecution(Execution):
             while not self._request.wait_for(_LOOK_MS):
                 if cancelled():
                     self._request.cancel()
-                    break
+                    with suppress(Exception):  # it says that it was cancelled
+                        self._request.wait()
+                    raise ExecutionError("OpenVINO was stopped")
             self._request.wait()
         except BaseException:  # an interrupt: the engine still works, on arrays that go with the frames above
             with suppress(Exception):  # it says that it was cancelled
@@ -112,6 +125,7 @@ class OpenvinoExecution(Execution):
         self, inputs: Sequence[Array], results: Sequence[Array | None], infer: Callable[[Mapping[int, Any]], Any]
     ) -> Sequence[Array]:
         fed = {}
+        self._refuse_failed()
         try:
             for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
                 if port in self._open:
@@ -123,12 +137,25 @@ class OpenvinoExecution(Execution):
                     self._stays[port] = self._is_plain = False
                     self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
             own = np.array if infer is self._infer else np.asarray  # of views, or of copies
-            return [
-                own(made, dtype) if result is None else result
-                for made, result, (_, dtype) in zip(infer(fed), results, self._outputs, strict=True)
+            made = [
+                own(each, dtype) if result is None else result
+                for each, result, (_, dtype) in zip(infer(fed), results, self._outputs, strict=True)
             ]
+        except ExecutionError:  # it was stopped
+            raise
         except Exception as error:
+            if self._open:
+                self._failing.why = self._failing.why or brief(error)
             raise _failed(error) from error
+        self._refuse_failed()  # while this one was under way
+        return made
+
+    def _refuse_failed(self) -> None:
+        if self._failing.why:
+            raise ExecutionError(
+                f"OpenVINO failed at other sizes before ({self._failing.why}), and is not to be trusted after that; "
+                "make the session again for runs on the device"
+            )
 
     def close(self) -> None:
         """See `Execution.close`."""

@@ -11,7 +11,7 @@ import numpy as np
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import Compatibility, Execution, Program
 from nnadapter.drivers.openvino.engine import core, module, refuse_forked, translated
-from nnadapter.drivers.openvino.execution import OpenvinoExecution
+from nnadapter.drivers.openvino.execution import Failing, OpenvinoExecution
 from nnadapter.drivers.openvino.footprint import Footprint, footprint_of
 from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
 from nnadapter.drivers.openvino.sharing import shareable
@@ -56,6 +56,7 @@ class OpenvinoProgram(Program):
         self._footprint: Footprint | None = None
         self._is_open = any(None in output.shape for output in signature.outputs)
         self._may_have_run = False
+        self._failing = Failing()
 
     @property
     def memory_bytes(self) -> int:
@@ -73,7 +74,8 @@ class OpenvinoProgram(Program):
         """See `Program.create_execution`."""
         self._may_have_run = True
         with translated("OpenVINO made no request for a run", "close other programs", ExecutionError):
-            return OpenvinoExecution(self._compiled.create_infer_request(), self._signature, self._read_from)
+            request = self._compiled.create_infer_request()
+            return OpenvinoExecution(request, self._signature, self._read_from, self._failing)
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`."""

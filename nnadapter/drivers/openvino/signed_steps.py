@@ -1,7 +1,8 @@
 """Values quantized to int8 in models that join values, quantized to uint8 for the engine.
 
 It computes products of such values in uint8 anyway, and where Concat joined them it keeps the new zero points in int8:
-128 becomes -128. With uint8 from the beginning, steps and numbers are the same. Seen with OpenVINO 2026.4.
+128 becomes -128. With uint8 from the beginning, steps and numbers are the same. What is quantized again as it is, or
+scaled and shifted, stays int8: of uint8, joined values end the process there. Seen with OpenVINO 2026.4.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from nnadapter.onnx.references import array_of
 
 _POINT = 2
 """The input of a zero point."""
+_SCALING = frozenset(("Add", "Mul", "Sub", "Div"))
 _BELOW_ZERO = 128
 """How many steps int8 has there."""
 
@@ -55,7 +57,24 @@ def _signed(graph: onnx.GraphProto, points: Collection[str]) -> frozenset[str]:
             readers[name].append(node)
     made = (node for node in graph.node if node.op_type == "QuantizeLinear" and _has_point(node, points))
     names = (node.output[0] for node in made if not any(each.name == "output_dtype" for each in node.attribute))
-    return frozenset(name for name in names if name not in outputs and _is_dequantized(readers[name], points))
+    return frozenset(
+        name
+        for name in names
+        if name not in outputs
+        and _is_dequantized(readers[name], points)
+        and not any(_is_quantized_again(reader.output[0], readers) for reader in readers[name])
+    )
+
+
+def _is_quantized_again(name: str, readers: Mapping[str, Sequence[onnx.NodeProto]]) -> bool:
+    """Whether a value is quantized as it is, or scaled and shifted: of uint8 the engine ends the process there."""
+    waiting = [name]
+    for each in waiting:
+        for reader in readers[each]:
+            if reader.op_type == "QuantizeLinear":
+                return True
+            waiting += reader.output if reader.op_type in _SCALING else ()
+    return False
 
 
 def _is_dequantized(readers: Sequence[onnx.NodeProto], points: Collection[str]) -> bool:

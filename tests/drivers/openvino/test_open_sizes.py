@@ -11,6 +11,7 @@ from onnx import numpy_helper
 import nnadapter as nna
 from nnadapter import limits
 from nnadapter.drivers.openvino.verdicts import Whole, judge_open
+from nnadapter.errors import ExecutionError
 from partition.verdict import Reason
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, parse, run_whole
@@ -139,6 +140,30 @@ def test_a_last_part_that_is_smaller_at_some_sizes():
             feed = {"x": numbers(rows, 4, seed=rows)}
             for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
                 np.testing.assert_array_equal(got, expected)
+
+
+POOLED = """<ir_version: 10, opset_import: ["" : 20]> g (float[n, 5, h, w] x) => (float[n, 5, p, q] y)
+    { y = AveragePool <kernel_shape = [3, 3], strides = [2, 2], count_include_pad = 1> (x) }"""
+
+
+def test_a_program_that_failed_at_some_sizes_is_not_trusted_at_others():
+    """The engine computes with memory that it had before: numbers were wrong, by 1e27, or the process ended."""
+    execution = context().compile(parse(POOLED)).create_execution()
+    sizes, random = [(4, 5, 6, 6), (1, 5, 4, 3), (2, 5, 8, 4)], np.random.default_rng(0)
+    with pytest.raises(ExecutionError, match="failed while it ran"):
+        execution.compute([fixed(numbers(3, 5, 2, 2))])
+    for _ in range(20):
+        with pytest.raises(ExecutionError, match="failed at other sizes before"):
+            execution.compute([fixed(numbers(*sizes[random.integers(3)]))])
+
+
+def test_sizes_that_the_engine_fails_at_spoil_no_others():
+    model, random = parse(POOLED), np.random.default_rng(0)
+    sizes = [(4, 5, 6, 6), (1, 5, 4, 3), (2, 5, 8, 4), (1, 5, 2, 5)]
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        for size in (sizes[random.integers(4)] for _ in range(80)):
+            feed = {"x": numbers(*size)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_results_are_the_callers_own():
