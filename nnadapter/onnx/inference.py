@@ -220,9 +220,11 @@ class Inference:
             # What one of them makes may be read by the next, which is looked at again then.
             doubted = self._doubted.intersection(known.nodes) if self._doubted else ()
             wrong = {index: self._corrections(index, types, known.constants) for index in doubted}
-            if not any(wrong.values()):
+            # What is corrected may be no shape, and wrong for ever: a window larger than what it moves over.
+            fresh = {index: infos for index, infos in wrong.items() if infos and infos != corrected.get(index)}
+            if not fresh:
                 return skeleton, types
-            corrected.update((index, infos) for index, infos in wrong.items() if infos)
+            corrected.update(fresh)
 
     def _corrections(self, index: int, types: Types, constants: Mapping[str, Array]) -> Types:
         """The results of a node of which inference is wrong or knows nothing, with their true types."""

@@ -99,3 +99,14 @@ def test_gather_nd_of_one_element_is_a_scalar_on_a_device():
     with nna.InferenceSession(model, devices="fake_npu", options={"fallback": "forbid"}) as session:
         (got,) = session.run(None, {"x": np.arange(6, dtype=np.float32).reshape(2, 3)})
     assert got.shape == () and got == -5
+
+
+def test_a_window_larger_than_what_it_moves_over_is_an_error_and_no_endless_loop():
+    text = f"""{HEAD} (float[n, 8, h, w] x) => (float[a, b, c, d] y) <float[4] scales = {{1, 1, 0.5, 0.5}}> {{
+        t = AveragePool <kernel_shape = [3, 3], ceil_mode = 1> (x)
+        y = Resize (t, , scales)
+    }}"""
+    with nna.InferenceSession(parse(text), devices="fake_npu", options={"fallback": "allow"}) as session:
+        with pytest.raises(nna.errors.InvalidModelError):
+            session.run(None, {"x": np.ones((3, 8, 1, 11), np.float32)})
+        assert session.run(None, {"x": np.ones((3, 8, 6, 11), np.float32)})[0].shape[:2] == (3, 8)
