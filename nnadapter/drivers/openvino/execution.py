@@ -151,6 +151,7 @@ class OpenvinoExecution(Execution):
         return made
 
     def _refuse_failed(self) -> None:
+        """Raise ExecutionError where a run at open sizes failed, in this execution or in another of its program."""
         if self._failing.why:
             raise ExecutionError(
                 f"OpenVINO failed at other sizes before ({self._failing.why}), and is not to be trusted after that; "

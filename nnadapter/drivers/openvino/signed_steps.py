@@ -19,9 +19,10 @@ from nnadapter.onnx.references import array_of
 
 _POINT = 2
 """The input of a zero point."""
-_SCALING = frozenset(("Add", "Mul", "Sub", "Div"))
 _BELOW_ZERO = 128
 """How many steps int8 has there."""
+_SCALING = frozenset(("Add", "Mul", "Sub", "Div"))
+"""Ops that scale and shift."""
 
 
 def with_unsigned_steps(model: onnx.ModelProto) -> onnx.ModelProto:
