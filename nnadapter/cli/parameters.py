@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,8 +19,13 @@ from nnadapter.policies import POLICIES
 Shapes = Mapping[str, tuple[int, ...]]
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
+if TYPE_CHECKING:  # click has it as a generic class from 8.2 on
+    _Choice = click.Choice[str]
+else:
+    _Choice = click.Choice
 
-class OneOf(click.Choice[str]):
+
+class OneOf(_Choice):
     """One of some words; a word that is none of them is answered with the near ones."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:

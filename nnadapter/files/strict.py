@@ -105,9 +105,10 @@ class FileKind(Generic[Contents]):
             document = {key: value for key, value in document.items() if key not in self.header}
         try:
             return msgspec.convert(document, self.contents)
-        except msgspec.ValidationError as error:
+        except (msgspec.ValidationError, SystemError) as error:  # that: too large a number, before msgspec 0.22
             place, problem = explained(document, self.contents)
-            if error.__cause__ is None and not problem.endswith("?"):
+            is_own = isinstance(error, msgspec.ValidationError) and error.__cause__ is not None
+            if not is_own and not problem.endswith("?"):
                 inner = any(isinstance(step, str) for step in place[1:])
                 problem += f"; {self.advice if inner or not place else self.hints.get(str(place[0]), self.advice)}"
             self.refuse(problem, file, place, error)

@@ -53,8 +53,12 @@ def types_of(op_type: str, opset: int) -> Types:
     """What the schema of one of ONNX's own ops in an opset says of data types."""
     schema = onnx.defs.get_schema(op_type, opset)
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    sides = (schema.inputs, schema.outputs)
-    inputs, outputs = (tuple((each.type_str, frozenset(each.types)) for each in side) for side in sides)
+    parameters = {each.type_param_str: frozenset(each.allowed_type_strs) for each in schema.type_constraints}
+    sides = (schema.inputs, schema.outputs)  # `types` of what is in them is a TypeError before onnx 1.21
+    inputs, outputs = (
+        tuple((each.type_str, parameters.get(each.type_str) or frozenset([each.type_str])) for each in side)
+        for side in sides
+    )
     return Types(inputs, outputs, bool(schema.inputs) and schema.inputs[-1].option == variadic)
 
 

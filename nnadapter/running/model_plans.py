@@ -18,7 +18,6 @@ from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import feed_for
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes
-from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.judgment import Judgment
 from nnadapter.planning.open_support import at_open_sizes, is_worth_it
 from nnadapter.planning.opening import RefusedHere, opened
@@ -143,11 +142,6 @@ class ModelPlans:
         if _nodes_of(at_last) != _nodes_of(compiled.partitioning):  # not so perhaps where something is empty
             return compiled
         return replace(compiled, partitioning=at_last)
-
-    @property
-    def kept_open(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
-        """See `OpenPlans.kept`."""
-        return self.open.kept
 
     def close(self) -> None:
         """Drop the classes of shapes, and what other shapes would share; plans are dropped with the session's."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from partition.by_cost.maximum_flow import flow_module
+from partition.by_cost.maximum_flow import flow_module, square
 from partition.by_cost.minimum_cut import Network, Plans, minimum_cut
 from partition.by_cost.pricing import Prices
 from partition.topology import Flags, Indices, Seconds, Topology
@@ -143,8 +143,6 @@ def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8]
 
     An edge without bound says: if the tail is on the source's side, then so is the head.
     """
-    from scipy import sparse
-
     csgraph = flow_module()
     banned = np.isinf(unary) & active
     if banned.all(axis=0).any():
@@ -154,7 +152,7 @@ def _forced(network: Network, unary: Seconds, active: Flags) -> NDArray[np.int8]
     head = np.concatenate([network.head[bound], np.flatnonzero(banned[0]) + 2])
     tail = np.concatenate([tail, np.flatnonzero(banned[1]) + 2])
     head = np.concatenate([head, np.zeros(int(banned[1].sum()), np.int64)])
-    implied = sparse.csr_array((np.ones(len(tail), np.int8), (tail, head)), (network.vertices,) * 2)
+    implied = square(np.ones(len(tail), np.int8), tail, head, network.vertices)
     side = np.full(network.vertices, -1, np.int8)
     side[csgraph.breadth_first_order(implied, 1, return_predecessors=False)] = 1
     if side[0] == 1:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from partition.by_cost.pairwise import PairwiseCosts
 from partition.graph import GraphError
-from partition.topology import Flags, Seconds
+from partition.topology import Flags, Indices, Seconds
 
 _INFINITE = 1 << 30
 """Stands for a capacity without bound. Flows are at most half of it, so a residual capacity stays within 31 bits."""
@@ -35,6 +36,16 @@ def flow_module() -> ModuleType:
     return module
 
 
+def square(values: NDArray[Any], rows: Indices, columns: Indices, count: int) -> Any:
+    """Return scipy's sparse matrix of `count` rows and columns; values of the same place are added up.
+
+    Places are of 32 bits: before 1.15 its graph algorithms take no others, and some only print that they failed.
+    """
+    from scipy import sparse
+
+    return sparse.csr_array((values, (rows.astype(np.int32), columns.astype(np.int32))), (count, count))
+
+
 def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     """Return which vertices have the value 1 where `costs` are least, and a lower bound of them, in seconds.
 
@@ -49,8 +60,6 @@ def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
         costs: none is negative; edges may be given several times.
         above: what costs as much or more is not paid in a minimum cut.
     """
-    from scipy import sparse
-
     count = costs.vertex.shape[1]
     if not count:
         return np.zeros(0, np.bool_), 0.0
@@ -66,7 +75,7 @@ def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     summed = np.bincount(inverse, capacity[kept], len(key)).astype(np.float64)
     summed[summed >= above] = np.inf
     whole, scale = _whole(summed, min(float(more[0].sum()), float(more[1].sum())))
-    network = sparse.csr_array((whole, np.divmod(key, count + 2)), (count + 2, count + 2))
+    network = square(whole, *np.divmod(key, count + 2), count + 2)
     value = 0.0
     if np.isfinite(scale):
         result = csgraph.maximum_flow(network, 1, 0, method="dinic")

@@ -9,7 +9,7 @@ from itertools import accumulate
 import numpy as np
 
 from partition.by_cost.batches import Rows, price_many
-from partition.by_cost.maximum_flow import flow_module
+from partition.by_cost.maximum_flow import flow_module, square
 from partition.by_cost.pricing import Prices
 from partition.graph import Graph
 from partition.segments import cut
@@ -122,8 +122,6 @@ def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
 
 def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
     """Segments of at least two atoms, and connected parts of those that have several."""
-    from scipy import sparse
-
     names = ("0", "1")
     segments = cut(graph, [names[row] for row in rows.tolist()], host="0").segments
     home = np.zeros(len(rows), np.int64)
@@ -134,7 +132,7 @@ def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
     before, after = topology.producer[topology.read_value], topology.reader
     inside = (before >= 0) & (home[before] == home[after])
     ones = np.ones(int(inside.sum()), np.int8)
-    joined = sparse.csr_array((ones, (before[inside], after[inside])), (len(rows), len(rows)))
+    joined = square(ones, before[inside], after[inside], len(rows))
     number, part = flow_module().connected_components(joined, directed=False)
     order = np.argsort(part, kind="stable")
     pieces = np.split(order, np.cumsum(np.bincount(part, minlength=number))[:-1])

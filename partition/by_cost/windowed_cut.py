@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from partition.by_cost.maximum_flow import flow_cut, flow_module
+from partition.by_cost.maximum_flow import flow_cut, flow_module, square
 from partition.by_cost.pairwise import PairwiseCosts, eliminate, plan_elimination, values
 from partition.topology import Flags, Indices, Seconds
 
@@ -54,11 +54,9 @@ def cut_of(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
 
 def _windows(costs: PairwiseCosts) -> Indices:
     """Return the window of every vertex: neighbors are near each other."""
-    from scipy import sparse
-
     count = costs.vertex.shape[1]
     ends = np.concatenate([costs.first, costs.second]), np.concatenate([costs.second, costs.first])
-    joined = sparse.csr_array((np.ones(len(ends[0]), np.int8), ends), (count, count))
+    joined = square(np.ones(len(ends[0]), np.int8), *ends, count)
     window = np.empty(count, np.int64)
     window[flow_module().reverse_cuthill_mckee(joined, symmetric_mode=True)] = np.arange(count) // _WINDOW
     return window
@@ -87,12 +85,10 @@ def _settled(costs: PairwiseCosts, window: Indices, chosen: Flags, above: float)
 
 def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, above: float) -> Flags:
     """Return the values of all vertices, those with one value in a window that are joined and left open being equal."""
-    from scipy import sparse
-
     count, still = len(window), low != high
     inner = (window[costs.first] == window[costs.second]) & still[costs.first] & still[costs.second]
     ends = costs.first[inner], costs.second[inner]
-    joined = sparse.csr_array((np.ones(len(ends[0]), np.int8), ends), (count, count))
+    joined = square(np.ones(len(ends[0]), np.int8), *ends, count)
     _, part = flow_module().connected_components(joined, directed=False)
     parts, name = np.unique(part[still], return_inverse=True)
     number = np.full(count, -1, np.int64)
