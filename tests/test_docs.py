@@ -198,6 +198,13 @@ def test_the_packages_are_those_of_pyproject():
     assert packages <= {first or second for first, second in known}
 
 
+def test_the_oldest_versions_are_those_of_pyproject():
+    allowed = dict(re.findall(r'^ {4}"([a-z-]+)>=([\d.]+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
+    pinned = dict(re.findall(r"^([a-z-]+)==([\d.]+)$", (ROOT / "tests" / "oldest.txt").read_text(), re.MULTILINE))
+    core = ("numpy", "onnx", "onnxruntime", "ml-dtypes", "protobuf", "click", "rich", "msgspec", "platformdirs")
+    assert {name for name in core if not pinned[name].startswith(allowed[name])} == set()
+
+
 def test_passes_that_a_driver_lists_exist_and_the_table_is_on_one_page():
     text = page("write-a-driver.md").split("## Passes")[1]
     (listed,) = re.findall(r"run_passes\(model, \[(.+)\]\)", text)
