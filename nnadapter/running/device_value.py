@@ -232,10 +232,10 @@ class DeviceValue:
         if copy is not False and tensor is not None:
             return tensor.memory.dlpack(tensor.dtype, tensor.shape, stream=stream, dl_device=dl_device)
         if copy is not False:
-            return self.numpy().__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+            return exported(self.numpy(), stream, max_version, dl_device)
         if not told or (isinstance(self.contents, Copies) and self.contents.devices):
             raise BufferError(f"the value on {self._device!r} is not shared as it is; allow a copy")
-        return np.asarray(self).__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+        return exported(np.asarray(self), stream, max_version, dl_device)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """The host's memory, (kDLCPU, 0), or the device's that gives its own."""
@@ -268,6 +268,20 @@ class DeviceValue:
     def _array(self) -> Array:
         held = self.contents
         return held.host() if isinstance(held, Copies) else held
+
+
+def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_device: tuple[int, int] | None) -> Any:
+    """An array by DLPack. Before 2.1 numpy knows no versions, and says of nothing that it is read-only.
+
+    Raises:
+        BufferError: memory of another device is asked for, or numpy cannot say that the array is read-only.
+    """
+    try:
+        return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+    except TypeError:
+        if dl_device not in (None, _HOST):
+            raise BufferError(f"an array is in the host's memory, not on device {dl_device}") from None
+        return array.__dlpack__(stream=stream)
 
 
 def device_named(device_type: str, device_id: int) -> str:

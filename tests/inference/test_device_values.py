@@ -14,6 +14,7 @@ import nnadapter as nna
 from nnadapter.drivers.copies import Copies
 from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
+from nnadapter.running.device_value import exported
 from tests.c_compiler import needs_compiler
 from tests.running.test_residence import acme  # noqa: F401  a fixture
 
@@ -350,6 +351,19 @@ def test_dlpack_to_and_from_numpy(device):
     gc.collect()
     np.testing.assert_array_equal(shared, held)
     np.testing.assert_array_equal(copied, held)
+
+
+class ArrayWithoutVersions(np.ndarray):
+    def __dlpack__(self, *, stream=None):
+        return super().__dlpack__(stream=stream)
+
+
+def test_dlpack_of_an_array_that_knows_no_versions():
+    array = np.arange(6, dtype=np.float32).view(ArrayWithoutVersions)
+    given = exported(array, None, (1, 0), (1, 0))
+    assert "dltensor" in repr(given) and "versioned" not in repr(given)
+    with pytest.raises(BufferError, match="in the host's memory"):
+        exported(array, None, (1, 0), (2, 0))
 
 
 def test_dlpack_to_and_from_torch():
