@@ -98,9 +98,15 @@ def warn_of_idle(partitioning: Partitioning, said: set[Cause]) -> None:
             continue  # it was weighed, and something else is cheaper
         left = _left_by(plan, device.name, {later.name for later in setting.devices[position + 1 :]})
         if left and not _is_known_wrong(plan, device.name, left[0]):
+            count, refusal = len(plan.graph.nodes), _refusal(plan, device.name, left[0])
+            took = (
+                f"none of the {count} nodes; the first was refused"
+                if count > 1
+                else "no node; the only one was refused"
+            )
+            others = "; see the report for the others" if count > 1 else ""
             _warn(
-                f"device {device.name!r} took none of the {len(plan.graph.nodes)} nodes; the first was refused because "
-                f"of {_refusal(plan, device.name, left[0])}; see the report for the others",
+                f"device {device.name!r} took {took} because of {refusal}{others}",
                 (device.name, _reason(plan, device.name, left[0])),
                 said,
             )

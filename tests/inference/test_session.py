@@ -270,6 +270,13 @@ def test_a_device_that_takes_nothing_is_a_warning_with_the_reason():
     session.close()
 
 
+def test_a_device_that_does_not_take_the_only_node_is_told_of_one():
+    text = f"{HEAD} g (float[2] x) => (float[2] y) {{ y = Relu(x) }}"
+    with pytest.warns(FallbackWarning, match=r"'trial' took no node; the only one was refused because of .*[^s]$"):
+        session = nna.InferenceSession(parse(text), devices=("trial", {"only": ["TANH"]}))
+    session.close()
+
+
 def test_forbidden_fallback_names_what_is_left():
     with pytest.raises(NotDelegatedError, match="2 of 5 nodes") as caught:
         nna.InferenceSession(parse(SANDWICH.replace("[N", "[2")), devices=TURNS, options=nna.Options(fallback="forbid"))
