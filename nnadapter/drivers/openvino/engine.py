@@ -20,6 +20,8 @@ from nnadapter.process.extras import has_extra, missing_extra
 from nnadapter.process.forking import Threads
 
 EXTRA = "openvino"
+OLDEST = (2026, 0)
+"""The first version in which the sweep of `tests/drivers/openvino/sweep` finds all right that is taken."""
 _NOISE = re.compile(r"Exception from \S+?:\d+:|Check '.*?' failed at \S+?:\d+:|\(None\)")
 
 
@@ -34,7 +36,7 @@ def module() -> Any:
 
     Raises:
         MissingDeviceExtraError: it is not installed.
-        DeviceUnavailableError: it does not load.
+        DeviceUnavailableError: it does not load, or is older than `OLDEST`.
     """
     if not has_extra(EXTRA):
         raise missing("openvino")
@@ -43,7 +45,21 @@ def module() -> Any:
             import openvino
     except ImportError as error:
         raise DeviceUnavailableError(f"the package openvino does not load ({error}); install it again") from error
+    refuse_older(openvino.__version__)
     return openvino
+
+
+def refuse_older(version: str) -> None:
+    """Say that a version computes wrongly what newer ones do not, and what is taken here.
+
+    Raises:
+        DeviceUnavailableError: it is older than `OLDEST`.
+    """
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < OLDEST:
+        raise DeviceUnavailableError(
+            f"openvino {OLDEST[0]}.{OLDEST[1]} or later is needed, since older ones compute some ops wrongly or end "
+            f"the process, and {version.split('-')[0]} is here; run: pip install -U openvino"
+        )
 
 
 @remembered(1)

@@ -293,6 +293,12 @@ def test_integers_that_onnxruntime_made_go_in():
     np.testing.assert_array_equal(y[0], np.arange(12, dtype=np.float32).reshape(3, 4))
 
 
+def test_an_engine_that_computes_wrongly_is_too_old():
+    with pytest.raises(DeviceUnavailableError, match=r"2026.0 or later.*2025.4.1 is here; run: pip install"):
+        engine.refuse_older("2025.4.1-20426-82bbf0292c5-releases/2025/4")
+    engine.refuse_older("2026.0.0")
+
+
 def test_the_engines_words_lose_their_places():
     error = RuntimeError("Exception from src/a/b.cpp:12:\nCheck 'x == y' failed at src/c.cpp:3:\nshapes differ\n")
     assert engine.brief(error) == "shapes differ"
