@@ -27,7 +27,8 @@ class Once:
 
         def exec_module(module):
             execute(module)
-            setattr(module, function, once(getattr(module, function)))
+            if hasattr(module, function):  # onnx 1.20 has no such function
+                setattr(module, function, once(getattr(module, function)))
 
         spec.loader.exec_module = exec_module
         return spec
