@@ -23,6 +23,7 @@ from nnadapter.ir.size_class import OpenDimensions
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced, current, settled
 from nnadapter.offering.atoms import groups_of, with_atoms
+from nnadapter.offering.left_sizes import sizes_left
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
@@ -165,12 +166,13 @@ class ConversionTracing:
         self._known: Mapping[str, Array] = {}
         self._tables: set[str] = set()
         self._fixed = _fixed_values(prepared) if is_open else frozenset[str]()
+        self._typed = {*self._shapes, *self._fixed}
         self._values = {**specialized.graph.values, **{name: self._input(name) for name in self._shapes}}
         self._context = ConversionContext(
             self._values,
             ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
             self._sizes,
-            typed_names=self._shapes.keys() | self._fixed if is_open else self._shapes.keys(),
+            typed_names=self._typed,
             takes_sizes=is_open,
         )
 
@@ -228,6 +230,7 @@ class ConversionTracing:
             for index in sorted(kept.keys() | behind | run):
                 for node in kept.get(index, ()):
                     growing.add(node)
+                    self._size_what_is_left(nodes[node])
                 if index in behind:
                     self._follow(self._prepared.nodes[index], growing)
                 elif index in run:  # nothing reads what it makes, and its sizes are known by then
@@ -330,6 +333,20 @@ class ConversionTracing:
                 continue
             if all(isinstance(size, int) or size in named for size in value.shape):
                 yield replace(value, shape=tuple(named.get(size, size) for size in value.shape))
+
+    def _size_what_is_left(self, node: OnnxNode) -> None:
+        """Trace the sizes of what a node makes that was not converted, where a rule says them."""
+        if self._is_open and not all(name in self._context.operand_of for name in node.outputs if name):
+            for name, sizes in sizes_left(node, self._sizes_of, self._values).items():
+                self._values[name] = replace(self._values[name], shape=sizes)
+                self._typed.add(name)
+
+    def _sizes_of(self, name: str) -> tuple[Any, ...] | None:
+        """Dimensions that hold at all shapes; None where those at hand are all that is known."""
+        if name in self._context.operand_of:
+            return self._context.dimensions(name)
+        is_known = name in self._values and (name in self._typed or self._context.is_constant(name))
+        return self._values[name].shape if is_known else None
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
         """Take over what a node made of sizes, traced where there is a rule for it."""
