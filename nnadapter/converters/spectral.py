@@ -41,21 +41,26 @@ def _add_transform(context: ConversionContext, node: OnnxNode, axis: int) -> Non
 
 @converter("STFT", 17)
 def convert_stft(context: ConversionContext, node: OnnxNode) -> None:
-    """STFT. Refused: a frame step or length that is not constant. Source: ONNX STFT-17."""
-    window = node.input(2)
+    """STFT. Refused: a frame step or length that is not constant.
+
+    A signal without its last axis is real, as ONNX Runtime has it and onnxscript writes it. Source: ONNX STFT-17.
+    """
+    signal, dimensions, window = context.operand(node.input(0)), context.dimensions(node.input(0)), node.input(2)
+    if len(dimensions) == 2:
+        (signal,) = context.add("RESHAPE", (signal,), {"shape": (*dimensions, 1)})
     lengths = constant_integers(context, node, 3)
     if lengths is not None:
         length = _single(node, 3, lengths)
     elif window:
         length = (0, *context.dimensions(window))[-1]
     else:
-        length = (0, *context.dimensions(node.input(0))[:2])[-1]
+        length = (0, *dimensions[:2])[-1]
     attributes: dict[str, AttributeValue] = {
         "frame_step": _single(node, 1, required_integers(context, node, 1)),
         "frame_length": length,
         "onesided": node.integer("onesided", 1) != 0,
     }
-    inputs = (context.operand(node.input(0)), *((context.operand(window),) if window else ()))
+    inputs = (signal, *((context.operand(window),) if window else ()))
     context.add("STFT", inputs, attributes, node.outputs)
 
 

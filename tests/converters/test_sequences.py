@@ -126,6 +126,7 @@ def test_stft():
     inputs = [floats(2, 16, 1), np.array(3), floats(5)]
     check("STFT", 17, inputs, {"onesided": 1}, constant=[1], tolerance=1e-4)
     check("STFT", 17, [*inputs[:2], None, np.array(4)], {"onesided": 0}, constant=[1, 3], tolerance=1e-4)
+    check("STFT", 17, [floats(2, 16), *inputs[1:]], {"onesided": 1}, constant=[1], tolerance=1e-4)
 
 
 def test_one_sided_transforms_of_complex_numbers_are_refused():
