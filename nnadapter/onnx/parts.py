@@ -27,8 +27,8 @@ _LARGEST_REALS = 1 << 16
 """Bytes of reals beyond which they are given as inputs in any case."""
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 _Shape = tuple[int | str | None, ...] | None
-_LARGE_SIZE = 5
-"""Smaller sizes say what dimensions are: none, spread, coordinates, corners."""
+_LARGE_SIZE = 2
+"""Of smaller sizes there is nothing, or what is spread."""
 _FEW_ELEMENTS = 8
 """Reals up to this number may be limits or scales; beyond them, they are one for each of something."""
 

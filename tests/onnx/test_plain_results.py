@@ -53,6 +53,24 @@ CASES = [
         for to in (1, 6, 7, 9, 11)
         for array in (ints(0, 1, -1, 2**24 + 1, 2**31 + 3, -(2**40) - 1),)
     ),
+    *(
+        (op_type, [left.astype(dtype), right.astype(dtype)], {}, 17)
+        for op_type in ("Add", "Sub", "Mul", "Div", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+        for dtype in ("int32", "int64", "uint8")
+        for left, right in (
+            (A, np.array(3)),
+            (A[0], A[1]),
+            (ints(2**31 - 1, 7), ints(2**31 - 1, 2)),
+            (ints(-7), ints(2)),
+        )
+    ),
+    *(("Expand", [ROW, ints(*sizes)], {}, 17) for sizes in ((4,), (3, 4), (2, 1, 1), (2, 3, 1, 4), (5, 5))),
+    *(("Tile", [ROW, ints(*repeats)], {}, 17) for repeats in ((1, 1), (2, 3), (0, 1), (2,))),
+    *(
+        ("Range", [np.array(each) for each in bounds], {}, 17)
+        for bounds in ((0, 5, 1), (3, 9, 4), (5, 0, -2), (0, 5, -1), (0, 0, 1))
+    ),
+    *(("Where", [mask, A, other], {}, 17) for mask in (A > 7, np.array(True)) for other in (np.array(-1), A[::-1])),
     ("Constant", [], {"value_ints": [1, 2]}, 17),
     ("Constant", [], {"value_int": 3}, 17),
     ("Constant", [], {"value_float": 0.1}, 17),
@@ -105,7 +123,17 @@ def test_most_cases_have_a_result():
 
 
 def test_what_others_must_say_has_no_result():
-    for case in [("Concat", [A, A.astype(np.int32)], {"axis": 0}, 17), ("Cast", [np.float32([1e20])], {"to": 6}, 17)]:
+    unlike = A.astype(np.int32)
+    for case in [
+        ("Concat", [A, unlike], {"axis": 0}, 17),
+        ("Cast", [np.float32([1e20])], {"to": 6}, 17),
+        ("Add", [A, unlike], {}, 17),
+        ("Add", [np.float32([1]), np.float32([2])], {}, 17),
+        ("Add", [A, A], {}, 6),
+        ("Div", [A, ints(0)], {}, 17),
+        ("Where", [A > 7, A, unlike], {}, 17),
+        ("Range", [np.float32(each) for each in (0, 1, 0.1)], {}, 17),
+    ]:
         model, feed = alone(*case)
         (node,) = read_model(model, OPERATORS, ["node"], ()).nodes
         assert plain_result(node, feed) is None

@@ -1,4 +1,4 @@
-"""Results that are there already, or that move elements of what is: numpy gives them exactly.
+"""Results that are there already, that move elements of what is, or compute with integers: numpy gives them exactly.
 
 ONNX Runtime would be imported, and run a model, for what most exporters write beside the weights: constants as nodes,
 and shapes put together. What is said here of a node holds for every version of its op; where it might not, or where
@@ -51,7 +51,8 @@ def _reshape(node: OnnxNode, arrays: Sequence[Array]) -> Array:
 
 
 def _squeeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
-    return np.squeeze(arrays[0], _axes(node, arrays))
+    has_axes = len(arrays) > 1 or node.attributes
+    return np.squeeze(arrays[0], _axes(node, arrays) if has_axes else None)
 
 
 def _unsqueeze(node: OnnxNode, arrays: Sequence[Array]) -> Array:
@@ -102,17 +103,79 @@ def _cast(node: OnnxNode, arrays: Sequence[Array]) -> Array:
     return array.astype(to)
 
 
+def _expand(_: OnnxNode, arrays: Sequence[Array]) -> Array:
+    array, sizes = arrays
+    return np.broadcast_to(array, np.broadcast_shapes(array.shape, tuple(sizes.tolist())))
+
+
+def _tile(_: OnnxNode, arrays: Sequence[Array]) -> Array:
+    array, repeats = arrays
+    if repeats.shape != (array.ndim,):
+        raise ValueError("numpy would add dimensions")
+    return np.tile(array, repeats.tolist())
+
+
+def _range(_: OnnxNode, arrays: Sequence[Array]) -> Array:
+    _check_integers(arrays)
+    return np.arange(*(array.item() for array in arrays), dtype=arrays[0].dtype)
+
+
+def _where(_: OnnxNode, arrays: Sequence[Array]) -> Array:
+    chosen, *others = arrays
+    if others[0].dtype != others[1].dtype:
+        raise ValueError("numpy would find one type for both")
+    return np.where(chosen, *others)
+
+
+def _of_integers(compute: Callable[..., Any]) -> _Made:
+    def make(node: OnnxNode, arrays: Sequence[Array]) -> Any:
+        _check_integers(arrays)
+        if node.since_version < _BROADCASTING:
+            raise ValueError("attributes say which dimensions belong together")
+        with np.errstate(over="ignore"):  # what does not fit begins anew, in both
+            return compute(*arrays)
+
+    return make
+
+
+def _quotient(dividend: Array, divisor: Array) -> Any:
+    if min(dividend.min(initial=0), divisor.min(initial=1) - 1) < 0:
+        raise ValueError("numpy rounds down, not to zero, and divides by zero")
+    return dividend // divisor
+
+
+def _check_integers(arrays: Sequence[Array]) -> None:
+    """Raise ValueError where there are others, or of several types."""
+    if len({array.dtype for array in arrays}) > 1 or arrays[0].dtype.kind not in "iu":
+        raise ValueError("they are not integers of one type")
+
+
+_BROADCASTING = 7
+"""The version since which arithmetic and comparisons align dimensions from the last one."""
 _STATED = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64, "value_ints": np.int64}
 _OF_INTEGERS = frozenset(map(np.dtype, ("bool", "int32", "int64", "float32", "float64")))
 _MAKES: Mapping[str, _Made] = {
+    "Add": _of_integers(np.add),
     "Cast": _cast,
     "Concat": _concat,
     "Constant": _constant,
+    "Div": _of_integers(_quotient),
+    "Equal": _of_integers(np.equal),
+    "Expand": _expand,
     "Gather": _gather,
+    "Greater": _of_integers(np.greater),
+    "GreaterOrEqual": _of_integers(np.greater_equal),
     "Identity": lambda _, arrays: arrays[0],
+    "Less": _of_integers(np.less),
+    "LessOrEqual": _of_integers(np.less_equal),
+    "Mul": _of_integers(np.multiply),
+    "Range": _range,
     "Reshape": _reshape,
     "Slice": _slice,
     "Squeeze": _squeeze,
+    "Sub": _of_integers(np.subtract),
+    "Tile": _tile,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,
+    "Where": _where,
 }
