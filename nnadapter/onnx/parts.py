@@ -27,8 +27,6 @@ _LARGEST_REALS = 1 << 16
 """Bytes of reals beyond which they are given as inputs in any case."""
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 _Shape = tuple[int | str | None, ...] | None
-_LARGE_SIZE = 2
-"""Of smaller sizes there is nothing, or what is spread."""
 _FEW_ELEMENTS = 8
 """Reals up to this number may be limits or scales; beyond them, they are one for each of something."""
 
@@ -47,10 +45,11 @@ class SizedCase(NamedTuple):
 
     @property
     def rough(self) -> object:
-        """The same for nodes that differ in such reals and in how large large sizes are, not in which are the same."""
+        """The same for nodes that differ in such reals, and in sizes above 1 but not in which of them are the same."""
         numbers: dict[int | str | None, str] = {}
         shapes = (
-            shape and tuple(numbers.setdefault(size, f"#{len(numbers)}") if _is_large(size) else size for size in shape)
+            shape
+            and tuple(numbers.setdefault(size, f"#{len(numbers)}") if _is_several(size) else size for size in shape)
             for shape in self.shapes
         )
         return self.case, tuple(shapes), self.few
@@ -206,8 +205,8 @@ def _reads(node: onnx.NodeProto) -> tuple[str, ...]:
     return tuple(name for name in (*node.input, *captured_names(node)) if name)
 
 
-def _is_large(size: int | str | None) -> bool:
-    return isinstance(size, int) and size >= _LARGE_SIZE
+def _is_several(size: int | str | None) -> bool:
+    return isinstance(size, int) and size > 1
 
 
 def _is_weight(tensor: onnx.TensorProto) -> bool:

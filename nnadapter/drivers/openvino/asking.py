@@ -30,7 +30,7 @@ _CONSTANT_BYTES = 1 << 20
 _MOST_KNOWN = 1 << 14
 """Answers of the engine that are kept."""
 _BY_RANKS = frozenset(("CPU",))
-"""Devices that choose what they run by ranks and types, and never by how large large sizes are."""
+"""Devices that choose what they run by types and ranks, and by which sizes are 1 or the same."""
 
 
 class _Case(NamedTuple):
@@ -132,8 +132,8 @@ class Asker:
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
         """Whether the engine takes cases, by position, as far as it says so where not all of them are queried.
 
-        All are read, for what the engine makes of a node follows from all sizes. Of those that are alike but for
-        weights and how large large sizes are, one is queried, since most of the time goes by in that.
+        All are read, for what the engine makes of a node follows from all sizes. Of those that are roughly alike, one
+        is queried, since most of the time goes by in that.
         """
         if self._device not in _BY_RANKS or not cases:
             return not cases

@@ -36,7 +36,7 @@ def queried(monkeypatch):
     return counts, refuses
 
 
-def test_of_nodes_that_differ_in_large_sizes_one_is_queried(queried):
+def test_of_nodes_that_differ_in_sizes_alone_one_is_queried(queried):
     opened, (counts, _) = context(), queried
     assert all(opened.supported(model_of(ALIKE)))
     assert counts == [1]
