@@ -115,7 +115,7 @@ FIXED_SIZES = frozenset(("GroupNormalization", "LRN"))
 
 EMPTY_SIZES = frozenset((
     "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil",
-    "Celu", "Clip", "Cos", "Cosh", "CumSum", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor", "Gather",
+    "Celu", "Clip", "Conv", "Cos", "Cosh", "CumSum", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor", "Gather",
     "GatherND", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
     "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Mean", "Min", "Mish",
     "Mul", "Neg", "NonMaxSuppression", "NonZero", "Not", "Or", "Pow", "Reciprocal", "ReduceL2", "ReduceLogSumExp",

@@ -27,6 +27,7 @@ from nnadapter.drivers.openvino.forms import (
     overhanging,
     padded_pixels,
     padding_to_shape,
+    pads_whole_windows,
     single_column,
     swaps_alike,
     wide_strides,
@@ -332,6 +333,12 @@ DATA_RESTRICTIONS = (
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Where Xor",
         is_crosswise,
         "of each with each makes another shape where there is none",
+        Reason.DATA_DEPENDENT_SHAPE,
+    ),
+    Restriction(
+        "Conv",
+        pads_whole_windows,
+        "with windows of padding alone makes numbers of nothing where there is none",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
 )
