@@ -140,6 +140,23 @@ def test_a_convolution_that_makes_numbers_of_nothing_is_refused(attributes, filt
     assert "Conv with windows of padding alone" in refused[0].detail
 
 
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_elements_are_put_where_something_is_found_and_nowhere_else(reduction):
+    model = onnx.shape_inference.infer_shapes(
+        model_of(
+            "(float[9] x, float[9] y) => (float[9] z) {"
+            "  large = Relu (x) found = NonZero (large) at = Transpose (found) some = GatherND (x, at)"
+            f' grown = Exp (some) z = ScatterND <reduction = "{reduction}"> (y, at, grown) }}'
+        )
+    )
+    opened, y = context(), np.random.default_rng(3).random(9, np.float32)
+    assert all(opened.supported(model))
+    for count in (9, 4, 0, 1):
+        x = np.roll(np.array([1.5] * count + [-1] * (9 - count), np.float32), count)
+        (made,), (expected,) = computed(opened, model, [x, y]), run_whole(model, {"x": x, "y": y})
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_devices_of_fixed_sizes_refuse_as_before():
     with nna.InferenceSession(SELECTION, devices="fake_npu", options=nna.Options(fallback="allow")) as session:
         on_host = [node for node in session.report().nodes if node.device == "cpu"]
