@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from hashlib import sha256
 from math import prod
+from typing import NamedTuple
 
 import onnx
 from onnx import TensorProto, checker
@@ -26,6 +27,32 @@ _LARGEST_REALS = 1 << 16
 """Bytes of reals beyond which they are given as inputs in any case."""
 _REALS = frozenset((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE))
 _Shape = tuple[int | str | None, ...] | None
+_FEW_ELEMENTS = 8
+"""Reals up to this number may be limits or scales; beyond them, they are one for each of something."""
+
+
+class SizedCase(NamedTuple):
+    """What decides whether a node is refused, by dimensions and the contents of constants as well."""
+
+    case: object
+    """Op, attributes and types."""
+    shapes: tuple[_Shape, ...]
+    """Of what it reads and makes."""
+    digests: tuple[bytes | None, ...]
+    """Of what it reads of constants that are no weights."""
+    few: tuple[bytes | None, ...]
+    """The same without constants that have a real for each of something."""
+
+    @property
+    def rough(self) -> object:
+        """The same for nodes that differ in such reals, and in sizes above 1 but not in which of them are the same."""
+        numbers: dict[int | str | None, str] = {}
+        shapes = (
+            shape
+            and tuple(numbers.setdefault(size, f"#{len(numbers)}") if _is_several(size) else size for size in shape)
+            for shape in self.shapes
+        )
+        return self.case, tuple(shapes), self.few
 
 
 class Parts:
@@ -101,12 +128,12 @@ class Parts:
                 positions_by_case.setdefault(self._case(node), []).append(position)
         return positions_by_case
 
-    def sized_cases(self, positions: Sequence[int]) -> dict[object, list[int]]:
+    def sized_cases(self, positions: Sequence[int]) -> dict[SizedCase, list[int]]:
         """The same of some nodes, by dimensions and the contents of constants as well, but for those of weights.
 
         Of sizes that are left open, it matters which of a node's are the same, and not what they are called.
         """
-        positions_by_case: dict[object, list[int]] = {}
+        positions_by_case: dict[SizedCase, list[int]] = {}
         for position in positions:
             positions_by_case.setdefault(self._sized_case(self._model.graph.node[position]), []).append(position)
         return positions_by_case
@@ -121,12 +148,16 @@ class Parts:
             tuple(self._dtype(name) for name in node.output),
         )
 
-    def _sized_case(self, node: onnx.NodeProto) -> object:
+    def _sized_case(self, node: onnx.NodeProto) -> SizedCase:
         reads = (*node.input, *captured_names(node))
-        contents = (self.constants.get(name) for name in reads)
+        contents = [self.constants.get(name) for name in reads]
         digests = tuple(None if each is None or _is_weight(each) else _digest(each) for each in contents)
+        few = tuple(
+            None if each is None or _has_reals_beyond(each, _FEW_ELEMENTS) else digest
+            for each, digest in zip(contents, digests, strict=True)
+        )
         shapes = [self._shape(name) for name in (*reads, *node.output)]
-        return self._case(node), tuple(shapes) if holds_graph(node) else _nameless(shapes), digests
+        return SizedCase(self._case(node), tuple(shapes) if holds_graph(node) else _nameless(shapes), digests, few)
 
     def part(self, positions: Sequence[int]) -> onnx.ModelProto:
         """The nodes at `positions`, ascending, as a model."""
@@ -161,7 +192,7 @@ class Parts:
         return None if value is None else value.shape
 
 
-def _nameless(shapes: Sequence[_Shape]) -> tuple[object, ...]:
+def _nameless(shapes: Sequence[_Shape]) -> tuple[_Shape, ...]:
     """Shapes whose open sizes are numbered in the order in which they come first, from -1 down."""
     numbers: dict[str, int] = {}
     return tuple(
@@ -174,8 +205,16 @@ def _reads(node: onnx.NodeProto) -> tuple[str, ...]:
     return tuple(name for name in (*node.input, *captured_names(node)) if name)
 
 
+def _is_several(size: int | str | None) -> bool:
+    return isinstance(size, int) and size > 1
+
+
 def _is_weight(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_type in _REALS and prod(tensor.dims) > _DECIDING_ELEMENTS
+    return _has_reals_beyond(tensor, _DECIDING_ELEMENTS)
+
+
+def _has_reals_beyond(tensor: onnx.TensorProto, elements: int) -> bool:
+    return tensor.data_type in _REALS and prod(tensor.dims) > elements
 
 
 def _digest(tensor: onnx.TensorProto) -> bytes:

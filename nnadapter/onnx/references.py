@@ -38,6 +38,7 @@ from onnx import StringStringEntryProto, TensorProto, helper, numpy_helper
 from nnadapter.errors import ModelFileError
 from nnadapter.ir.derived import know_contents
 from nnadapter.ir.operand import Array, dtype_name
+from nnadapter.process.cache import remembered
 
 REFERRED_BYTES = 1 << 16
 """Initializers from this size on are referred to; smaller ones stay in the message."""
@@ -109,10 +110,15 @@ def bytes_of(tensor: TensorProto) -> int:
     """Return how many bytes the contents of a tensor take, by type and dimensions; text as it stands there."""
     if tensor.data_type == TensorProto.STRING:
         return sum(map(len, tensor.string_data))
-    if tensor.data_type not in helper.get_all_tensor_dtypes():
+    return int(-(-prod(tensor.dims) * _bits_of(tensor.data_type) // 8))
+
+
+@remembered(64)
+def _bits_of(data_type: int) -> int:
+    """How many bits an element takes; none where the data type is not known."""
+    if data_type not in helper.get_all_tensor_dtypes():
         return 0
-    bits = _BITS.get(tensor.data_type) or 8 * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize
-    return int(-(-prod(tensor.dims) * bits // 8))
+    return _BITS.get(data_type) or 8 * helper.tensor_dtype_to_np_dtype(data_type).itemsize
 
 
 def fits(tensor: TensorProto, length: int) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, TypeProto, ValueInfoProto
 
-from nnadapter.ir.operand import Array, DataType, OperandType
+from nnadapter.ir.operand import Array, DataType, OperandType, dtype_name
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE, ITEMSIZE_OF_DTYPE
 from partition.graph import Value
 
@@ -46,7 +46,8 @@ def constant_value(name: str, array: Array) -> Value:
     """What is known of a value whose contents are known."""
     if array.dtype == object:
         return Value(name, "string", array.shape)
-    return Value(name, array.dtype.name, array.shape, ITEMSIZE_OF_DTYPE[array.dtype.name])
+    dtype = dtype_name(array.dtype)
+    return Value(name, dtype, array.shape, ITEMSIZE_OF_DTYPE[dtype])
 
 
 def operand_type(value: Value) -> OperandType | None:

@@ -51,3 +51,29 @@ def test_names_of_open_sizes_tell_no_nodes_apart_but_which_are_the_same_does(fir
         g (float[{sizes[0]}] a, float[{sizes[1]}] b) => (float[{sizes[0]}] x, float[{sizes[1]}] y)
         {{ x = Relu(a) y = Relu(b) }}""")
     assert len(Parts(model).sized_cases(range(2))) == cases
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "are_alike"),
+    [
+        ("8,8", "9,9", True),
+        ("8,9", "9,8", True),
+        ("8,8", "8,9", False),
+        ("1,8", "8,8", False),
+        ("3,8", "4,8", True),
+        ("n,8", "n,9", True),
+        ("n,8", "m,n", False),
+    ],
+)
+def test_nodes_are_roughly_alike_whose_large_sizes_are_the_same_in_the_same_places(first, second, are_alike):
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[{first}] a, float[{second}] b) => (float[{first}] x, float[{second}] y)
+        {{ x = Relu(a) y = Relu(b) }}""")
+    rough = {case.rough for case in Parts(model).sized_cases(range(2))}
+    assert (len(rough) == 1) == are_alike
+
+
+@pytest.mark.parametrize(("channels", "rough"), [(96, 1), (16, 1), (4, 2)])
+def test_few_numbers_tell_nodes_roughly_apart(channels, rough):
+    model = convolutions(np.zeros(channels, np.float32), np.ones(channels, np.float32))
+    assert len({case.rough for case in Parts(model, 1 << 16).sized_cases(range(2))}) == rough

@@ -6,7 +6,7 @@ A program that is loaded from a file needs none of this, nor the package onnx.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 
@@ -20,7 +20,7 @@ from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, j
 from nnadapter.drivers.openvino.written import is_read_as_written
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.nodes import opsets_of
-from nnadapter.onnx.parts import Parts
+from nnadapter.onnx.parts import Parts, SizedCase
 from nnadapter.onnx.references import bytes_of
 from nnadapter.onnx.sizes import has_open_inputs
 from partition.verdict import Reason, Unsupported, Verdict, all_of
@@ -29,6 +29,16 @@ _CONSTANT_BYTES = 1 << 20
 """The engine is asked with constants up to this size; larger ones are weights, which decide nothing."""
 _MOST_KNOWN = 1 << 14
 """Answers of the engine that are kept."""
+_BY_RANKS = frozenset(("CPU",))
+"""Devices that choose what they run by types and ranks, and by which sizes are 1 or the same."""
+
+
+class _Case(NamedTuple):
+    """What decides the engine's answer about a node."""
+
+    asked: str
+    opsets: tuple[tuple[str, int], ...]
+    sized: SizedCase
 
 
 class Asker:
@@ -45,7 +55,7 @@ class Asker:
         self._device = device
         self._properties = properties
         self._switched_off = switched_off
-        self._known: dict[object, Unsupported | None] = {}
+        self._known: dict[_Case, Unsupported | None] = {}
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
@@ -57,8 +67,7 @@ class Asker:
             for node in model.graph.node
         ]
         taken = [position for position, verdict in enumerate(verdicts) if verdict]
-        cases = _cases(taken, model, parts, "queried")
-        for position, why in self._refused(cases, parts, self._query).items():
+        for position, why in self._not_taken(taken, model, parts).items():
             verdicts[position] = why
         return verdicts
 
@@ -69,8 +78,7 @@ class Asker:
         whole = Whole.of(model, _CONSTANT_BYTES)
         verdict = all_of(judge_open(node, whole) for node in model.graph.node)
         if verdict:
-            cases = _cases(range(len(model.graph.node)), model, whole.parts, "queried")
-            refused = self._refused(cases, whole.parts, self._query)
+            refused = self._not_taken(range(len(model.graph.node)), model, whole.parts)
             verdict = refused[min(refused)] if refused else verdict
         return Admission(verdict=verdict)
 
@@ -98,35 +106,65 @@ class Asker:
                 refused=self._refused(cases, parts, self._compile_part),
             ) from error
 
+    def _not_taken(self, positions: Sequence[int], model: onnx.ModelProto, parts: Parts) -> dict[int, Unsupported]:
+        """What the engine does not take of the nodes at some positions."""
+        return self._refused(_cases(positions, model, parts, "queried"), parts, self._query, self._takes_at_once)
+
     def _compiled(self, model: onnx.ModelProto) -> Any:
         return core().compile_model(read(model), self._device, dict(self._properties))
 
     def _refused(
         self,
-        cases: dict[object, list[int]],
+        cases: Mapping[_Case, Sequence[int]],
         parts: Parts,
         attempt: Callable[[onnx.ModelProto], Unsupported | None],
+        at_once: Callable[[Mapping[int, _Case], Parts], bool] | None = None,
     ) -> dict[int, Unsupported]:
-        """Ask about the cases that were not asked about before."""
+        """Ask about the cases that were not asked about before, first whether all of them are taken at once."""
         if len(self._known) > _MOST_KNOWN:
             self._known.clear()
         fresh = {positions[0]: case for case, positions in cases.items() if case not in self._known}
-        refused = find_refused(list(fresh), parts, attempt)
+        refused = {} if at_once and at_once(fresh, parts) else find_refused(list(fresh), parts, attempt)
         self._known.update((case, refused.get(position)) for position, case in fresh.items())
         answers = ((self._known.get(case), positions) for case, positions in cases.items())
         return {position: why for why, positions in answers if why is not None for position in positions}
 
+    def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
+        """Whether the engine takes cases, by position, as far as it says so where not all of them are queried.
+
+        All are read, for what the engine makes of a node follows from all sizes. Of those that are roughly alike, one
+        is queried, since most of the time goes by in that.
+        """
+        if self._device not in _BY_RANKS or not cases:
+            return not cases
+        first: dict[object, int] = {}
+        for position, case in cases.items():
+            first.setdefault(case.sized.rough, position)
+        part = parts.part(list(cases))
+        try:
+            model = read(part)
+            if difference(part, model):
+                return False
+            asked = model if len(first) == len(cases) else read(parts.part(list(first.values())))
+            return not self._left(asked)
+        except Exception:  # noqa: BLE001  which of them it is, single questions say
+            return False
+
     def _query(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             model = read(part)
-            taken = core().query_model(model, self._device, dict(self._properties))
+            left = self._left(model)
         except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
             return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO does not read it: {brief(error)}")
-        left = sorted({op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in taken})
         if left:
             return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO's {self._device} does not take {', '.join(left)}")
         wrong = difference(part, model)
         return Unsupported(Reason.DEVICE_REFUSED, wrong) if wrong else None
+
+    def _left(self, model: Any) -> Sequence[str]:
+        """The types of the operations of a model that the device does not take."""
+        taken = core().query_model(model, self._device, dict(self._properties))
+        return sorted({op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in taken})
 
     def _compile_part(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
@@ -149,7 +187,7 @@ def _program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) 
     )  # fmt: skip
 
 
-def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, asked: str) -> dict[object, list[int]]:
+def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, asked: str) -> dict[_Case, list[int]]:
     """Positions of nodes by what decides the engine's answer."""
     opsets = tuple(sorted(opsets_of(model.opset_import).items()))
-    return {(asked, opsets, case): alike for case, alike in parts.sized_cases(positions).items()}
+    return {_Case(asked, opsets, case): alike for case, alike in parts.sized_cases(positions).items()}

@@ -156,6 +156,16 @@ def overhanging(form: Form) -> bool:
     )
 
 
+def pads_whole_windows(form: Form) -> bool:
+    """Whether a convolution may have windows of nothing but padding, or does not say how much of that there is."""
+    sizes = form.shape(1)[2:]
+    pads = form.attribute("pads", [0] * 2 * len(sizes))
+    padding = map(sum, zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
+    windows = map(_extent, sizes, form.per_axis("dilations"))
+    is_said = form.attribute("auto_pad", b"NOTSET") == b"NOTSET"
+    return not is_said or any(pad >= window for pad, window in zip(padding, windows, strict=True))
+
+
 def padding_to_shape(form: Form) -> bool:
     """Whether the output_shape of ConvTranspose is not what it makes without padding, where padding may go wrong.
 

@@ -20,9 +20,9 @@ from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.drivers.openvino.signed_steps import with_unsigned_steps
 from nnadapter.drivers.openvino.wide_steps import keep_bounds
 from nnadapter.onnx.building import with_inputs_for
-from nnadapter.onnx.references import array_of, bytes_of, inlined
+from nnadapter.onnx.references import REFERRED_BYTES, array_of, bytes_of, inlined
 
-_LARGE_BYTES = 1 << 20
+_LARGE_BYTES = REFERRED_BYTES
 """Constants from this size on are handed over by memory; smaller ones are written for the engine's reader."""
 _SHARED_TYPES = frozenset(
     getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64")

@@ -115,13 +115,13 @@ FIXED_SIZES = frozenset(("GroupNormalization", "LRN"))
 
 EMPTY_SIZES = frozenset((
     "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil",
-    "Celu", "Clip", "Cos", "Cosh", "CumSum", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor", "Gather",
-    "GatherND", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf", "IsNaN",
-    "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Mean", "Min", "Mish",
-    "Mul", "Neg", "NonMaxSuppression", "NonZero", "Not", "Or", "Pow", "Reciprocal", "ReduceL2", "ReduceLogSumExp",
-    "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round", "Selu", "Shape",
-    "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax", "Softsign", "Split", "Sqrt", "Squeeze", "Sub",
-    "Sum", "Tan", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
+    "Celu", "Clip", "Conv", "Cos", "Cosh", "CumSum", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor",
+    "Gather", "GatherND", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity", "IsInf",
+    "IsNaN", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log", "LogSoftmax", "Max", "Mean", "Min",
+    "Mish", "Mul", "Neg", "NonMaxSuppression", "NonZero", "Not", "Or", "Pow", "Reciprocal", "ReduceL2",
+    "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape", "Round",
+    "ScatterND", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Sinh", "Size", "Slice", "Softmax", "Softsign", "Split",
+    "Sqrt", "Squeeze", "Sub", "Sum", "Tan", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
 ))  # fmt: skip
 """Ops that are taken where data decide over sizes: right with open sizes, and where there are no elements.
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnadapter.ir.operand import dtype_name
+
 
 class Output(NamedTuple):
     """One output port; its number is its place in the model's outputs."""
@@ -71,9 +73,11 @@ def output_of(port: Any) -> Output:
     if port.partial_shape.rank.is_dynamic:
         raise ValueError("the rank of an output is not known before the run")
     sizes = tuple(size.get_length() if size.is_static else None for size in port.partial_shape)
-    return Output(np.dtype(_array_type(port)).name, sizes)
+    return Output(dtype_of(port), sizes)
 
 
-def _array_type(port: Any) -> Any:
+def dtype_of(port: Any) -> str:
+    """Return the data type of a port, as numpy calls it."""
     # The engine's boolean is a byte for its own Python interface.
-    return bool if port.element_type.get_type_name() == "boolean" else port.element_type.to_dtype()
+    is_boolean = port.element_type.get_type_name() == "boolean"
+    return dtype_name(np.dtype(bool if is_boolean else port.element_type.to_dtype()))

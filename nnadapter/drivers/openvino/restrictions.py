@@ -7,7 +7,7 @@ onnx's operator tests and by a sweep over the attributes of every op (`tests/dri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -27,6 +27,7 @@ from nnadapter.drivers.openvino.forms import (
     overhanging,
     padded_pixels,
     padding_to_shape,
+    pads_whole_windows,
     single_column,
     swaps_alike,
     wide_strides,
@@ -57,18 +58,18 @@ def restriction(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ())
         sizes: values that follow from the shapes of its inputs, which are open.
     """
     form = Form.of(node, parts, sizes)
-    return _first(form, (*RESTRICTIONS, *OPEN_RESTRICTIONS) if form.is_open else RESTRICTIONS)
+    return _first(form, _OPEN if form.is_open else _FIXED)
 
 
 def data_restriction(node: onnx.NodeProto, parts: Parts) -> Verdict:
     """The same for what else is refused where data decide over sizes."""
-    return _first(Form.of(node, parts), DATA_RESTRICTIONS)
+    return _first(Form.of(node, parts), _OF_DATA)
 
 
-def _first(form: Form, table: Sequence[Restriction]) -> Verdict:
+def _first(form: Form, table: Mapping[str, Sequence[Restriction]]) -> Verdict:
     node = form.node
     try:
-        matching_row = next((row for row in table if node.op_type in row.ops.split() and row.holds(form)), None)
+        matching_row = next((row for row in table.get(node.op_type, ()) if row.holds(form)), None)
     except OpenSizeError:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} is taken or not by sizes that are left open")
     return SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.why}")
@@ -334,5 +335,22 @@ DATA_RESTRICTIONS = (
         "of each with each makes another shape where there is none",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
+    Restriction(
+        "Conv",
+        pads_whole_windows,
+        "with windows of padding alone makes numbers of nothing where there is none",
+        Reason.DATA_DEPENDENT_SHAPE,
+    ),
 )
 """The same where data decide over sizes."""
+
+
+def _by_op(*tables: Sequence[Restriction]) -> Mapping[str, Sequence[Restriction]]:
+    rows_by_op: dict[str, list[Restriction]] = {}
+    for row in (row for table in tables for row in table):
+        for op_type in row.ops.split():
+            rows_by_op.setdefault(op_type, []).append(row)
+    return rows_by_op
+
+
+_FIXED, _OPEN, _OF_DATA = _by_op(RESTRICTIONS), _by_op(RESTRICTIONS, OPEN_RESTRICTIONS), _by_op(DATA_RESTRICTIONS)

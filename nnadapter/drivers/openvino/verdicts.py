@@ -196,7 +196,7 @@ def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], whole
     value, parts = whole.parts.value(name), whole.parts
     if value is None or value.dtype is None:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the type of {name!r} of {node.op_type} is not known")
-    if not whole.counts(node, name) and value.dtype not in {dtype.value for dtype in accepted}:
+    if value.dtype not in accepted and not whole.counts(node, name):
         expected = ", ".join(sorted(dtype.value for dtype in accepted)) or "nothing there"
         detail = f"{node.op_type} got {value.dtype} for {name!r}, accepted: {expected}"
         is_tensor = "(" not in value.dtype and value.dtype != "string"

@@ -1,7 +1,8 @@
-"""Evaluating the constant part of a graph: in one ONNX Runtime run, node by node where that fails."""
+"""Evaluating the constant part of a graph: what is plain, and the rest in one ONNX Runtime run, or node by node."""
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from nnadapter.ir.operand import Array, freeze
 from nnadapter.onnx.building import array_info, model_of, untyped
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.onnxruntime_limits import QUIET, onnxruntime_limits
+from nnadapter.onnx.preparation.plain_results import plain_result
 from nnadapter.onnx.values import constant_value
 from nnadapter.onnx.versions import stamp_down
 from partition.verdict import Unsupported
@@ -28,6 +30,25 @@ def evaluate(
         constants: arrays by value name; only those that are read are looked at, and none is copied.
         wanted: names of values that the nodes make.
     """
+    plain: dict[str, Array] = {}
+    known: Mapping[str, Array] = ChainMap(plain, constants)  # type: ignore[arg-type]
+    left = []
+    for position in positions:
+        node = read.nodes[position]
+        result = plain_result(node, known)
+        if result is None:
+            left.append(position)
+        else:
+            plain[node.outputs[0]] = freeze(result)
+    arrays = {name: plain[name] for name in wanted if name in plain}
+    if len(arrays) < len(wanted):
+        arrays.update(_evaluated(read, left, known, [name for name in wanted if name not in plain]))
+    return arrays
+
+
+def _evaluated(
+    read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], wanted: Sequence[str]
+) -> dict[str, Array]:
     nodes = [read.graph.nodes[position] for position in positions]
     made = {name for node in nodes for name in node.outputs}
     feeds = {name: constants[name] for node in nodes for name in node.inputs if name and name not in made}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
 
 import nnadapter as nna
-from tests.drivers.openvino.harness import context, model_of
+from nnadapter.errors import ExecutionError
+from tests.drivers.openvino.harness import computed, context, model_of
 from tests.models import parse, run_whole
 
 DETECTION = parse("""<ir_version: 10, opset_import: ["" : 18]>
@@ -87,6 +90,71 @@ def test_what_is_wrong_without_elements_is_refused(nodes, detail):
     )
     *taken, refused = context().supported(model)
     assert all(taken) and not refused and detail in refused.detail and refused.reason == "data_dependent_shape"
+
+
+def convolution(attributes, filter_size):
+    """A convolution over as many positions as there are numbers above none in the input."""
+    model = model_of(
+        "(float[9] x, float[9, 3] table) => (float[1, 4, m] y) <int64[1] no = {0}> {"
+        "  large = Relu (x) found = NonZero (large) at = Squeeze (found, no) rows = Gather (table, at)"
+        "  turned = Transpose <perm = [1, 0]> (rows) picture = Unsqueeze (turned, no)"
+        f" wide = Conv {attributes} (picture, filter) bent = LeakyRelu (wide) y = Add (wide, bent) }}"
+    )
+    weights = np.random.default_rng(1).standard_normal((4, 3, filter_size)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "filter"))
+    return onnx.shape_inference.infer_shapes(model)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "filter_size"),
+    [
+        ("", 1),
+        ("<pads = [1, 1]>", 3),
+        ("<pads = [2, 2], dilations = [2]>", 3),
+        ("<pads = [1, 1], strides = [2]>", 3),
+        ("<pads = [0, 2]>", 3),
+    ],
+)
+def test_a_convolution_over_what_is_found_is_right_and_empty_over_nothing(attributes, filter_size):
+    model, table = convolution(attributes, filter_size), np.random.default_rng(2).random((9, 3), np.float32)
+    opened = context()
+    assert all(opened.supported(model))
+    for count in (9, 5, 1, 0, 2):
+        x = np.array([1] * count + [-1] * (9 - count), np.float32)
+        if count:
+            (y,), (expected,) = computed(opened, model, [x, table]), run_whole(model, {"x": x, "table": table})
+            np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+        else:  # ONNX Runtime has no convolution over nothing, and strides in one fail here as well
+            with suppress(ExecutionError):
+                (y,) = computed(opened, model, [x, table])
+                assert y.shape == (1, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "filter_size"),
+    [("<pads = [1, 0]>", 1), ("<pads = [2, 1]>", 3), ('<auto_pad = "SAME_UPPER">', 3)],
+)
+def test_a_convolution_that_makes_numbers_of_nothing_is_refused(attributes, filter_size):
+    model = convolution(attributes, filter_size)
+    refused = [verdict for verdict in context().supported(model) if not verdict]
+    assert "Conv with windows of padding alone" in refused[0].detail
+
+
+@pytest.mark.parametrize("reduction", ["none", "add"])
+def test_elements_are_put_where_something_is_found_and_nowhere_else(reduction):
+    model = onnx.shape_inference.infer_shapes(
+        model_of(
+            "(float[9] x, float[9] y) => (float[9] z) {"
+            "  large = Relu (x) found = NonZero (large) at = Transpose (found) some = GatherND (x, at)"
+            f' grown = Exp (some) z = ScatterND <reduction = "{reduction}"> (y, at, grown) }}'
+        )
+    )
+    opened, y = context(), np.random.default_rng(3).random(9, np.float32)
+    assert all(opened.supported(model))
+    for count in (9, 4, 0, 1):
+        x = np.roll(np.array([1.5] * count + [-1] * (9 - count), np.float32), count)
+        (made,), (expected,) = computed(opened, model, [x, y]), run_whole(model, {"x": x, "y": y})
+        np.testing.assert_allclose(made, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_devices_of_fixed_sizes_refuse_as_before():

@@ -1,0 +1,84 @@
+"""What the engine is asked about nodes that are nearly alike, and that it is asked no less where it says no."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import numpy_helper
+
+from nnadapter.drivers.openvino import engine
+from partition.verdict import Reason
+from tests.drivers.openvino.harness import computed, context, model_of
+
+SIZES = (8, 16, 24, 32)
+RELUS = "".join(f"y{size} = Relu(x{size}) " for size in SIZES)
+ALIKE = (
+    f"({', '.join(f'float[1,{size}] x{size}' for size in SIZES)}) => "
+    f"({', '.join(f'float[1,{size}] y{size}' for size in SIZES)}) {{ {RELUS} }}"
+)
+
+
+@pytest.fixture
+def queried(monkeypatch):
+    """How many operations of a type each query is about."""
+    counts: list[int] = []
+
+    class Watched:
+        def __getattr__(self, name):
+            return getattr(real, name)
+
+        def query_model(self, model, *arguments):
+            counts.append(sum(each.get_type_name() == "Relu" for each in model.get_ops()))
+            return {} if refuses and counts[-1] in refuses else real.query_model(model, *arguments)
+
+    real, refuses = engine.core(), set[int]()
+    monkeypatch.setattr("nnadapter.drivers.openvino.asking.core", Watched)
+    return counts, refuses
+
+
+def test_of_nodes_that_differ_in_sizes_alone_one_is_queried(queried):
+    opened, (counts, _) = context(), queried
+    assert all(opened.supported(model_of(ALIKE)))
+    assert counts == [1]
+    assert all(opened.supported(model_of(ALIKE)))
+    assert counts == [1]  # nothing of it is new
+
+
+def test_where_that_one_is_not_taken_all_are_queried(queried):
+    opened, (counts, refuses) = context(), queried
+    refuses.add(1)
+    assert all(opened.supported(model_of(ALIKE)))
+    assert counts == [1, 4]
+
+
+def test_those_that_are_not_taken_are_found_one_by_one(queried):
+    opened, (counts, refuses) = context(), queried
+    refuses.update((1, 2, 4))
+    assert [verdict.reason for verdict in opened.supported(model_of(ALIKE))] == [Reason.DEVICE_REFUSED] * len(SIZES)
+    assert counts == [1, 4, 2, 1, 1, 2, 1, 1]
+
+
+def test_what_the_engine_makes_of_other_sizes_is_looked_at_for_each(monkeypatch):
+    seen = []
+
+    def difference(part, model):
+        seen.append(len(part.graph.output))
+        return ""
+
+    monkeypatch.setattr("nnadapter.drivers.openvino.asking.difference", difference)
+    assert all(context().supported(model_of(ALIKE)))
+    assert seen == [4]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32])
+@pytest.mark.parametrize("elements", [(128, 127), (128, 128), (512, 512)])
+def test_constants_that_are_shared_and_those_that_are_written_give_the_same(dtype, elements):
+    rng = np.random.default_rng(0)
+    name = {np.float32: "float", np.int32: "int32"}[dtype]
+    rows, columns = elements
+    weight = rng.integers(-9, 9, elements).astype(dtype)
+    model = model_of(f"({name}[2,{rows},{columns}] x) => ({name}[2,{rows},{columns}] y) {{ y = Add(x, w) }}")
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    x = rng.integers(-9, 9, (2, *elements)).astype(dtype)
+    (y,) = computed(context(), model, [x])
+    np.testing.assert_array_equal(y, x + weight)
