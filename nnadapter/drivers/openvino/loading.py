@@ -17,7 +17,9 @@ from nnadapter.drivers.openvino.permutations import keep_permutations
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.reals import keep_real
 from nnadapter.drivers.openvino.reductions import reduce_in_four_dimensions
+from nnadapter.drivers.openvino.shared_products import part_products
 from nnadapter.drivers.openvino.sharing import shareable
+from nnadapter.drivers.openvino.signs import keep_signs
 from nnadapter.drivers.openvino.wide_steps import keep_bounds
 from nnadapter.onnx.building import with_inputs_for
 from nnadapter.onnx.references import array_of, bytes_of, inlined
@@ -62,6 +64,8 @@ def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
         join_steps(engine_model)
         keep_bounds(engine_model)
         keep_real(engine_model)
+        part_products(engine_model)
+        keep_signs(engine_model)
     if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
         exclude_thresholds(engine_model)
     if any(node.op_type in ("Gather", "Split") for node in model.graph.node):
