@@ -51,3 +51,14 @@ def test_names_of_open_sizes_tell_no_nodes_apart_but_which_are_the_same_does(fir
         g (float[{sizes[0]}] a, float[{sizes[1]}] b) => (float[{sizes[0]}] x, float[{sizes[1]}] y)
         {{ x = Relu(a) y = Relu(b) }}""")
     assert len(Parts(model).sized_cases(range(2))) == cases
+
+
+@pytest.mark.parametrize(("opset", "scales"), [(18, 2), (21, 4)])
+def test_values_of_which_inference_knows_nothing_have_the_types_of_inputs(opset, scales):
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : {opset}]> g (float[n, 4, h] x) => (y)
+    <float[{scales}] s = {{{", ".join("1" * scales)}}}> {{
+        a = Relu (x)  b = GroupNormalization <num_groups = 2> (a, s, s)  c = MeanVarianceNormalization (b)  y = Exp (c)
+    }}""")
+    parts = Parts(model)
+    assert [(parts.value(name).dtype, parts.value(name).shape) for name in "abcy"] == [("float32", ("n", 4, "h"))] * 4
+    assert [node.op_type for node in parts.part([1]).graph.node] == ["GroupNormalization"]

@@ -157,6 +157,18 @@ def test_a_program_that_failed_at_some_sizes_is_not_trusted_at_others():
             execution.compute([fixed(numbers(*sizes[random.integers(3)]))])
 
 
+def test_groups_of_channels_of_any_size_have_one_plan():
+    model = parse("""<ir_version: 9, opset_import: ["" : 21]> g (float[n, 4, h, w] x) => (float[n, 4, p, q] y)
+    <float[4] s = {0.5, 1, 1.5, 2}, float[4, 1, 1] k = {1, 2, 3, 4}> {
+        a = Relu (x)  b = GroupNormalization <num_groups = 2> (a, s, s)  c = Mul (b, k)  y = Sigmoid (c)
+    }""")
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="forbid")) as session:
+        for size in ((1, 4, 4, 4), (2, 4, 5, 6), (3, 4, 2, 3), (1, 4, 1, 1), (4, 4, 8, 8)):
+            feed = {"x": numbers(*size)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-4)
+        assert session.report().plans.made == 2
+
+
 COUNTED = """<ir_version: 10, opset_import: ["" : 20]> g (float[n, 5, h, w] x) => (float[n, 5, p, q] y)
     { r = Relu (x)  y = MaxPool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (r) }"""
 
