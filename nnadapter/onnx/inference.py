@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
 
 import onnx
 from onnx import helper
@@ -15,6 +14,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, OperandType
 from nnadapter.onnx.building import array_info, copied, initializer_of, model_of
 from nnadapter.onnx.function_ops import body_of
+from nnadapter.onnx.like_inputs import LIKE_INPUT, is_like_input, stand_in
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.nodes import holds_graph, key_of
@@ -27,26 +27,9 @@ from nnadapter.onnx.written_types import Written
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Value
 
-_LIKE_INPUT = frozenset(
-    [
-        "Affine",
-        "GroupNormalization",
-        "ImageScaler",
-        "LayerNormalization",
-        "MeanVarianceNormalization",
-        "ParametricSoftplus",
-        "Scale",
-        "ScaledTanh",
-        "SimplifiedLayerNormalization",
-        "ThresholdedRelu",
-    ]
-)
-"""Ops that inference knows nothing of, at some opsets, and whose first result has the type of their first input."""
-_HAS_INFERENCE = {"LayerNormalization": 17, "ThresholdedRelu": 10}
-"""Those that it knows from some version on: before, only ONNX Runtime has them."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Ops of which inference takes another default than their schema gives, and the schema's."""
-_UNUSUAL = _LIKE_INPUT | _DEFAULTS.keys()
+_UNUSUAL = LIKE_INPUT | _DEFAULTS.keys()
 _FAILURE = "(op_type:"
 """What onnx begins with where it tells of a node."""
 _UNKNOWN = ("No Op registered", "No Schema registered", "expected to have type but instead is null")
@@ -264,8 +247,8 @@ class Inference:
         proto: onnx.NodeProto = self._model.graph.node[index]
         if node.domain:
             return proto
-        if node.op_type in _LIKE_INPUT and node.since_version < _HAS_INFERENCE.get(node.op_type, inf):
-            return onnx.NodeProto(op_type="Identity", input=proto.input[:1], output=proto.output[:1])
+        if is_like_input(node.op_type, node.since_version):
+            return stand_in(proto)
         return _with_default(proto, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else proto
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:

@@ -13,6 +13,7 @@ from onnx import TensorProto, checker
 
 from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
 from nnadapter.onnx.equations import check_equations
+from nnadapter.onnx.like_inputs import with_stand_ins
 from nnadapter.onnx.nodes import captured_names, holds_graph, opsets_of
 from nnadapter.onnx.propagation import FAILURES, infer
 from nnadapter.onnx.references import bytes_of, holding
@@ -228,7 +229,7 @@ def _inferred(model: onnx.ModelProto) -> dict[str, onnx.ValueInfoProto]:
     check_equations(model)  # those that are none hang who infers
     large = {tensor.name for tensor in model.graph.initializer if bytes_of(tensor) > _SMALL_BYTES}
     try:
-        return infer(with_inputs_for(model, large))
+        return infer(with_stand_ins(with_inputs_for(model, large)))
     except FAILURES:
         graph = model.graph
         return {value.name: value for value in (*graph.value_info, *graph.output, *graph.input)}

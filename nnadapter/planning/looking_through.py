@@ -1,15 +1,21 @@
-"""Whether a plan whose sizes are open holds at some shapes: the model is worked out at these (`planning.bounds`)."""
+"""Whether a plan whose sizes are open holds at some shapes: the model is worked out at these (`planning.bounds`).
+
+Programs with open sizes of devices that take ONNX compute tensors that have elements, and windows that fit in what they
+move over: at others OpenVINO's fail, and are not to be trusted from then on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from nnadapter.errors import InvalidModelError
+from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
+from nnadapter.onnx.windows import fits_windows, moves_windows
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
-    """Whether a model at these shapes is run by these of its nodes, and each of them makes elements of such.
+    """Whether a model at these shapes is run by these of its nodes; each makes elements of such, and its windows fit.
 
     Nodes that are folded at these shapes, and could not be at those of the plan, make the same where they are run.
 
@@ -28,7 +34,20 @@ def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
         frozenset(specialized.positions) <= frozenset(nodes)
         and not any(0 in (value.shape or ()) for value in made)
         and all(_has_elements(specialized, index) for index in folded)
+        and not wide_windows(specialized)
     )
+
+
+def wide_windows(specialized: Specialized) -> str:
+    """Return the name of a node whose window is larger than what it moves over; empty where all of them fit."""
+    return next((node.name for node in specialized.nodes if moves_windows(node) and not _fits(specialized, node)), "")
+
+
+def _fits(specialized: Specialized, node: OnnxNode) -> bool:
+    """Whether a window fits, or nobody knows."""
+    shapes = [specialized.graph.value(name).static_shape for name in node.inputs[:2]]
+    known = [shape for shape in shapes if shape is not None]
+    return len(known) < len(shapes) or fits_windows(node, known)
 
 
 def _has_elements(specialized: Specialized, index: int) -> bool:

@@ -31,6 +31,7 @@ from nnadapter.offering.segments import with_weights
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.sizes import MEASURING
+from nnadapter.planning.looking_through import wide_windows
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_bounds import beyond_bounds
@@ -182,6 +183,10 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
     for name in graph.producer:
         if 0 in (graph.value(name).shape or ()):
             yield _refused_here(f"{name!r} has no elements at these shapes")
+    if any(device.accelerates and not device.takes_ir for device in setting.devices):
+        wide = wide_windows(partitioning.model.parts.specialized)
+        if wide:
+            yield _refused_here(f"the window of {wide!r} is larger than what it moves over at these shapes")
     for name in sorted(partitioning.judgment.whole_here):
         yield _refused_here(f"devices may take the ops of {name!r} at other sizes, having refused one of them at these")
     for device in setting.devices:

@@ -77,3 +77,14 @@ def test_nodes_are_roughly_alike_whose_large_sizes_are_the_same_in_the_same_plac
 def test_few_numbers_tell_nodes_roughly_apart(channels, rough):
     model = convolutions(np.zeros(channels, np.float32), np.ones(channels, np.float32))
     assert len({case.rough for case in Parts(model, 1 << 16).sized_cases(range(2))}) == rough
+
+
+@pytest.mark.parametrize(("opset", "scales"), [(18, 2), (21, 4)])
+def test_values_of_which_inference_knows_nothing_have_the_types_of_inputs(opset, scales):
+    model = parser.parse_model(f"""<ir_version: 9, opset_import: ["" : {opset}]> g (float[n, 4, h] x) => (y)
+    <float[{scales}] s = {{{", ".join("1" * scales)}}}> {{
+        a = Relu (x)  b = GroupNormalization <num_groups = 2> (a, s, s)  c = MeanVarianceNormalization (b)  y = Exp (c)
+    }}""")
+    parts = Parts(model)
+    assert [(parts.value(name).dtype, parts.value(name).shape) for name in "abcy"] == [("float32", ("n", 4, "h"))] * 4
+    assert [node.op_type for node in parts.part([1]).graph.node] == ["GroupNormalization"]

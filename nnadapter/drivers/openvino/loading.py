@@ -11,13 +11,15 @@ from onnx import TensorProto
 
 from nnadapter.drivers.openvino.booleans import compare_booleans
 from nnadapter.drivers.openvino.engine import core, module
+from nnadapter.drivers.openvino.joined_steps import join_steps
 from nnadapter.drivers.openvino.overlaps import exclude_thresholds
 from nnadapter.drivers.openvino.permutations import keep_permutations
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.reals import keep_real
 from nnadapter.drivers.openvino.reductions import reduce_in_four_dimensions
+from nnadapter.drivers.openvino.shared_products import part_products
 from nnadapter.drivers.openvino.sharing import shareable
-from nnadapter.drivers.openvino.signed_steps import with_unsigned_steps
+from nnadapter.drivers.openvino.signs import keep_signs
 from nnadapter.drivers.openvino.wide_steps import keep_bounds
 from nnadapter.onnx.building import with_inputs_for
 from nnadapter.onnx.references import REFERRED_BYTES, array_of, bytes_of, inlined
@@ -41,7 +43,7 @@ def read(model: onnx.ModelProto) -> Any:
         Exception: what the package raises for a model that it does not understand.
     """
     large = {tensor.name: tensor for tensor in model.graph.initializer if _is_shared(tensor)}
-    light = with_unsigned_steps(with_inputs_for(model, large))
+    light = with_inputs_for(model, large)
     engine_model = core().read_model(inlined(light).SerializeToString())
     if large:
         _fill(engine_model, large)
@@ -59,8 +61,11 @@ def _is_shared(tensor: onnx.TensorProto) -> bool:
 
 def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
     if any(node.op_type in QUANTIZING for node in model.graph.node):
+        join_steps(engine_model)
         keep_bounds(engine_model)
         keep_real(engine_model)
+        part_products(engine_model)
+        keep_signs(engine_model)
     if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
         exclude_thresholds(engine_model)
     if any(node.op_type in ("Gather", "Split") for node in model.graph.node):

@@ -110,8 +110,8 @@ def _by_name(rows: Iterable[tuple[str, OperatorRow]]) -> Mapping[str, OperatorRo
 OPERATORS = _by_name(_ROWS)
 """By op type of ONNX's own domain."""
 
-FIXED_SIZES = frozenset(("GroupNormalization", "LRN"))
-"""Ops that are taken at known sizes alone: with open ones some were found wrong, some too seldom right."""
+FIXED_SIZES = frozenset(("LRN",))
+"""Ops that are taken at known sizes alone: with open ones they are too seldom right."""
 
 EMPTY_SIZES = frozenset((
     "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil",

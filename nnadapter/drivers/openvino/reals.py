@@ -15,6 +15,8 @@ import numpy as np
 from nnadapter.drivers.openvino.engine import module
 
 _REALS = np.finfo(np.float32)
+_SEQUENCES = 3
+"""Dimensions of several sequences of vectors."""
 
 
 def _pads_with_zeros(operator: Any) -> bool:
@@ -25,6 +27,11 @@ def _pads_with_zeros(operator: Any) -> bool:
 
 def _has_open_channels(operator: Any) -> bool:
     return bool(operator.get_input_partial_shape(0)[1].is_dynamic)
+
+
+def _has_three_dimensions(operator: Any) -> bool:
+    rank = operator.get_input_partial_shape(0).rank
+    return bool(rank.is_static and rank.get_length() == _SEQUENCES)
 
 
 def _always(operator: Any) -> bool:
@@ -39,9 +46,16 @@ _REAL: Mapping[str, Callable[[Any], bool]] = {
     "GroupConvolutionBackpropData": _always,
     "Maximum": _always,
     "Minimum": _always,
+    "ReduceL1": _has_three_dimensions,
+    "ReduceL2": _has_three_dimensions,
+    "ReduceMax": _has_three_dimensions,
+    "ReduceMean": _has_three_dimensions,
+    "ReduceMin": _has_three_dimensions,
+    "ReduceSum": _has_three_dimensions,
 }
-"""Which of the operators: the engine pads quantized values with the integer 0, cuts bounds to whole numbers, and where
-channels are open, takes a normalization's zero for another."""
+"""Which of the operators: the engine pads quantized values with the integer 0, cuts bounds to whole numbers, where
+channels are open takes a normalization's zero for another, and behind a reduction of three dimensions reads the zero
+points of the first batch for all of them, beyond their end."""
 
 
 def keep_real(model: Any) -> None:

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 import nnadapter as nna
 from nnadapter import limits
 from nnadapter.drivers.openvino.verdicts import Whole, judge_open
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import ExecutionError, InvalidModelError
 from partition.verdict import Reason
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
 from tests.models import numbers, parse, run_whole
@@ -157,13 +157,46 @@ def test_a_program_that_failed_at_some_sizes_is_not_trusted_at_others():
             execution.compute([fixed(numbers(*sizes[random.integers(3)]))])
 
 
-def test_sizes_that_the_engine_fails_at_spoil_no_others():
-    model, random = parse(POOLED), np.random.default_rng(0)
+def test_groups_of_channels_of_any_size_have_one_plan():
+    model = parse("""<ir_version: 9, opset_import: ["" : 21]> g (float[n, 4, h, w] x) => (float[n, 4, p, q] y)
+    <float[4] s = {0.5, 1, 1.5, 2}, float[4, 1, 1] k = {1, 2, 3, 4}> {
+        a = Relu (x)  b = GroupNormalization <num_groups = 2> (a, s, s)  c = Mul (b, k)  y = Sigmoid (c)
+    }""")
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="forbid")) as session:
+        for size in ((1, 4, 4, 4), (2, 4, 5, 6), (3, 4, 2, 3), (1, 4, 1, 1), (4, 4, 8, 8)):
+            feed = {"x": numbers(*size)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-4)
+        assert session.report().plans.made == 2
+
+
+COUNTED = """<ir_version: 10, opset_import: ["" : 20]> g (float[n, 5, h, w] x) => (float[n, 5, p, q] y)
+    { r = Relu (x)  y = MaxPool <kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1> (r) }"""
+
+
+@pytest.mark.parametrize("text", [POOLED, COUNTED], ids=["windows that are none", "windows that count"])
+@pytest.mark.parametrize("first", [0, 3])
+def test_sizes_that_the_engine_fails_at_spoil_no_others(text, first):
+    model, random = parse(text), np.random.default_rng(0)
     sizes = [(4, 5, 6, 6), (1, 5, 4, 3), (2, 5, 8, 4), (1, 5, 2, 5)]
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
-        for size in (sizes[random.integers(4)] for _ in range(80)):
+        for size in (sizes[first], *(sizes[random.integers(4)] for _ in range(80))):
             feed = {"x": numbers(*size)}
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-5)
+        assert session.report().incidents == ()
+        assert session.report().plans.sizes.startswith("one plan for all input shapes")
+
+
+def test_sizes_that_the_model_is_not_for_spoil_no_others():
+    model = parse(POOLED.replace("[3, 3], strides = [2, 2]", "[5, 5]"))
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        for size in ((1, 5, 8, 8), (2, 5, 9, 7), (1, 5, 2, 2), (1, 5, 10, 10)):
+            feed = {"x": numbers(*size)}
+            if 2 in size[2:]:
+                with pytest.raises(InvalidModelError, match="failed on the CPU"):
+                    session.run(None, feed)
+                continue
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-5)
+            assert {node.device for node in session.report().nodes} == {"openvino"}
 
 
 def test_results_are_the_callers_own():

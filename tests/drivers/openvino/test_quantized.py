@@ -8,7 +8,7 @@ import pytest
 import nnadapter as nna
 from tests.drivers.openvino.harness import computed, context, model_of
 from tests.drivers.openvino.sweep.running import run_plain
-from tests.models import numbers, parse, run_whole
+from tests.models import numbers, parse
 
 NETWORK = """<ir_version: 10, opset_import: ["": 21]> g (float[n,3,h,h] x) => (float[n,2,1,1] y)
 <float s = {0.02}, uint8 z = {117}, float t = {0.03}, int8 o = {-128}, float i = {0.0004},
@@ -114,22 +114,3 @@ def test_what_is_quantized_behind_it_is_computed_in_reals(sizes, given, made, no
     assert opened.admit(model).verdict
     (expected,), (got,) = run_plain(model, {"x": x}), computed(opened, model, [x])
     np.testing.assert_allclose(got, expected, atol=1.01 * made)
-
-
-@pytest.mark.parametrize("middle", ["", "e = Mul (d, k)", "e = Add (d, k)"])
-def test_joined_values_that_are_quantized_twice_do_not_end_the_process(middle):
-    """As in DenseNet: batch normalization folded into Mul and Add behind a Concat."""
-    text = f"""<ir_version: 10, opset_import: ["" : 19]> g (float[N, 2, 4, 4] x) => (float[N, 4, 4, 4] y)
-    <float s = {{0.05}}, int8 z = {{0}}, float t = {{0.04}}, float[4, 1, 1] k = {{1, 2, 1, 2}}> {{
-        c = Concat <axis = 1> (x, x)
-        q = QuantizeLinear (c, s, z)
-        d = DequantizeLinear (q, s, z)
-        {middle}
-        r = QuantizeLinear ({"e" if middle else "d"}, t, z)
-        y = DequantizeLinear (r, t, z)
-    }}"""
-    model, feed = parse(text), {"x": numbers(2, 2, 4, 4)}
-    with nna.InferenceSession(model, devices="openvino", options=nna.Options(isolate=True)) as session:
-        (found,) = session.run(None, feed)
-        assert not session.report().incidents
-    np.testing.assert_allclose(found, run_whole(model, feed)[0], atol=0.05)

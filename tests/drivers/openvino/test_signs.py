@@ -1,0 +1,39 @@
+"""Values that are multiplied by negative numbers and quantized: wrong at open sizes, with a number for each channel."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+
+from nnadapter import InferenceSession
+from tests.every import for_every
+
+NEGATED = {
+    "Mul": "m = Mul(x, k)",
+    "Div": "m = Div(x, k)",
+    "Mul and Add": "a = Mul(x, k)  m = Add(a, k)",
+    "Sub and Mul": "a = Sub(one, x)  m = Mul(a, p)",
+    "Neg and Mul": "a = Neg(x)  m = Mul(a, p)",
+    "Identity between": "a = Mul(x, k)  m = Identity(a)",
+    "BatchNormalization": "m = BatchNormalization(x, v, v, v, r)",
+    "quantized before": "b = QuantizeLinear(x, s, z)  d = DequantizeLinear(b, s, z)  m = Mul(d, k)",
+}
+STEP = 0.03
+
+
+@for_every(negated=NEGATED, kind=(("int8", 0), ("int8", -128), ("uint8", 128), ("uint8", 0)))
+def test_what_is_quantized_behind_negative_numbers_has_its_signs(negated, kind):
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[N, 2, H, 5] x) => (float[a, b, c, d] y)
+    <float s = {{{STEP}}}, {kind[0]} z = {{{kind[1]}}}, float[2, 1, 1] k = {{0.9, -2.1}},
+    float[2, 1, 1] p = {{0.9, 2.1}}, float one = {{1}}, float[2] v = {{0.9, -2.1}}, float[2] r = {{1, 2}}> {{
+        {NEGATED[negated]}
+        q = QuantizeLinear(m, s, z)
+        y = DequantizeLinear(q, s, z)
+    }}"""
+    checked = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
+    known, numbers = onnxruntime.InferenceSession(checked.SerializeToString()), np.random.default_rng(1)
+    with InferenceSession(checked, devices="openvino") as session:
+        for rows, height in ((1, 4), (2, 5), (3, 3)):
+            feed = {"x": numbers.standard_normal((rows, 2, height, 5)).astype(np.float32)}
+            np.testing.assert_allclose(session.run(None, feed)[0], known.run(None, feed)[0], atol=1.01 * STEP)

@@ -1,0 +1,53 @@
+"""Windows that are larger than what they move over: ONNX Runtime is the oracle, where a window too many is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+
+from nnadapter.onnx.node import read_node
+from nnadapter.onnx.windows import fits_windows, moves_windows
+from tests.every import for_every
+
+OPS = {
+    "MaxPool": "",
+    "AveragePool": "",
+    "LpPool": "",
+    "Conv": ", w",
+}
+
+
+@for_every(op_type=OPS, kernel=(1, 2, 3, 5), dilation=(1, 2), pads=((0, 0), (0, 1), (1, 1)), size=(1, 2, 3, 4, 6))
+def test_a_window_fits_where_there_is_one(op_type, kernel, dilation, pads, size):
+    if op_type != "Conv" and max(pads) >= kernel:
+        return  # ONNX Runtime takes no such pooling
+    attributes = f"kernel_shape = [{kernel}, 1], pads = [{pads[0]}, 0, {pads[1]}, 0], dilations = [{dilation}, 1]"
+    model = onnx.parser.parse_model(f"""<ir_version: 9, opset_import: ["": 19]> g (float[1, 1, {size}, 6] x) => (y)
+    <float[1, 1, {kernel}, 1] w = {{{", ".join("1" * kernel)}}}> {{
+        y = {op_type}<{attributes}>(x{OPS[op_type]})
+    }}""")
+    node = read_node(model.graph.node[0], "y", 19)
+    assert moves_windows(node)
+    fits = fits_windows(node, [(1, 1, size, 6), (1, 1, kernel, 1)])
+    try:
+        (made,) = onnxruntime.InferenceSession(model.SerializeToString()).run(
+            None, {"x": np.ones((1, 1, size, 6), np.float32)}
+        )
+    except Exception:  # noqa: BLE001  whatever ONNX Runtime raises, there is no window
+        assert not fits
+    else:
+        assert fits == (made.size > 0)
+
+
+def test_windows_that_are_padded_for_fit():
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 19]> g (float[1, 1, 2] x) => (y) {
+        y = MaxPool<kernel_shape = [5], auto_pad = "SAME_UPPER">(x)
+    }""")
+    node = read_node(model.graph.node[0], "y", 19)
+    assert fits_windows(node, [(1, 1, 2)])
+
+
+def test_other_ops_move_none():
+    model = onnx.parser.parse_model("""<ir_version: 9, opset_import: ["": 19]> g (float[2] x) => (y) { y = Relu(x) }""")
+    assert not moves_windows(read_node(model.graph.node[0], "y", 14))
