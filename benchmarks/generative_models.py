@@ -14,9 +14,13 @@ _OPSET = 17
 _TURNS = 10_000.0
 """The longest wave of positions."""
 _DOMAIN = {"domain": "com.microsoft"}
+_BLOCK = 32
+"""Weights of few bits that share a scale."""
 
 
-def group_query_model(sizes: Sizes, seed: int = 0, *, packed: bool = False, window: int = -1) -> onnx.ModelProto:
+def group_query_model(
+    sizes: Sizes, seed: int = 0, *, packed: bool = False, window: int = -1, bits: int = 0
+) -> onnx.ModelProto:
     """Return the model: `ids`, `mask` and a cache -> `logits` and the cache, longer by the length of `ids`.
 
     Args:
@@ -24,8 +28,15 @@ def group_query_model(sizes: Sizes, seed: int = 0, *, packed: bool = False, wind
         seed: of its weights.
         packed: one product makes queries, keys and values.
         window: how many keys a query sees; -1 for all.
+        bits: of the weights of products, in blocks of 32; 0 for reals.
     """
     writer = Writer(seed)
+
+    def product(x: str, depth: int, units: int) -> str:
+        if bits:
+            return _few_bits(writer, x, depth, units, bits)
+        return writer.node("MatMul", x, writer.weight(depth, units))
+
     counted = writer.node("ReduceSum", "mask", writer.constant([1]), keepdims=0)
     lengths = writer.node("Sub", counted, writer.constant(np.int64(1)))
     lengths = writer.node("Cast", lengths, to=TensorProto.INT32)
@@ -40,10 +51,10 @@ def group_query_model(sizes: Sizes, seed: int = 0, *, packed: bool = False, wind
     shared = sizes.kept_heads * sizes.depth
     for layer in range(sizes.layers):
         if packed:
-            parts = [writer.node("MatMul", normal, writer.weight(sizes.width, sizes.width + 2 * shared)), "", ""]
+            parts = [product(normal, sizes.width, sizes.width + 2 * shared), "", ""]
         else:
             widths = (sizes.width, shared, shared)
-            parts = [writer.node("MatMul", normal, writer.weight(sizes.width, width)) for width in widths]
+            parts = [product(normal, sizes.width, width) for width in widths]
         cache = [f"past.{layer}.key", f"past.{layer}.value"]
         seen = f"seen_{layer}"
         writer.nodes.append(
@@ -59,12 +70,30 @@ def group_query_model(sizes: Sizes, seed: int = 0, *, packed: bool = False, wind
                 **_DOMAIN,
             )
         )
-        x, normal = _added(writer, sizes, x, writer.node("MatMul", seen, writer.weight(sizes.width, sizes.width)))
-        gate, up = (writer.node("MatMul", normal, writer.weight(sizes.width, 2 * sizes.width)) for _ in range(2))
+        x, normal = _added(writer, sizes, x, product(seen, sizes.width, sizes.width))
+        gate, up = (product(normal, sizes.width, 2 * sizes.width) for _ in range(2))
         gated = writer.node("Mul", writer.node("Mul", gate, writer.node("Sigmoid", gate)), up)
-        x, normal = _added(writer, sizes, x, writer.node("MatMul", gated, writer.weight(2 * sizes.width, sizes.width)))
+        x, normal = _added(writer, sizes, x, product(gated, 2 * sizes.width, sizes.width))
     writer.node("MatMul", normal, writer.weight(sizes.width, sizes.words), output="logits")
     return _model(writer, sizes)
+
+
+def _few_bits(writer: Writer, x: str, depth: int, units: int, bits: int) -> str:
+    """A product with weights of few bits; zero points are half of what these say."""
+    count, each = depth // _BLOCK * units, _BLOCK * bits // 8
+    packed = np.abs(writer.numbers(count * each, 1) * 100).astype(np.uint8).reshape(units, depth // _BLOCK, each)
+    scale = np.full((units, depth // _BLOCK), depth**-0.5 / (1 << bits), np.float32)
+    return writer.node(
+        "MatMulNBits",
+        x,
+        writer.constant(packed),
+        writer.constant(scale),
+        K=depth,
+        N=units,
+        bits=bits,
+        block_size=_BLOCK,
+        **_DOMAIN,
+    )
 
 
 def _added(writer: Writer, sizes: Sizes, x: str, more: str) -> tuple[str, str]:

@@ -45,12 +45,14 @@ def with_attributes(model, **attributes):
     return model
 
 
-@pytest.mark.parametrize("attributes", [{}, {"local_window_size": 4}, {"smooth_softmax": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("attributes", "bits"), [({}, 0), ({"local_window_size": 4}, 0), ({"smooth_softmax": 1}, 0), ({}, 4)], ids=str
+)
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_a_cache_that_grows_needs_few_plans(device, attributes):
+def test_a_cache_that_grows_needs_few_plans(device, attributes, bits):
     if device == "openvino":
         pytest.importorskip("openvino")
-    model = with_attributes(group_query_model(SIZES), **attributes)
+    model = with_attributes(group_query_model(SIZES, bits=bits), **attributes)
     right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with nna.InferenceSession(model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:
         for length, past in ((5, 0), (1, 5), (1, 6), (1, 7), (1, 20)):
@@ -59,5 +61,6 @@ def test_a_cache_that_grows_needs_few_plans(device, attributes):
                 np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
         report = session.report()
     assert sum(segment.device == device for segment in report.segments) == 1
-    assert {node.device for node in report.nodes if node.op_type in ("GroupQueryAttention", "MatMul")} == {device}
+    heavy = ("GroupQueryAttention", "MatMul", "MatMulNBits")
+    assert {node.device for node in report.nodes if node.op_type in heavy} == {device}
     assert report.plans.made <= 3, "one for the prompt, one for all steps, one before it was known"
