@@ -15,6 +15,7 @@ from benchmarks.generative_models import group_query_model, step_feed
 from benchmarks.language_model import Sizes
 from benchmarks.optimized_models import row_of
 from benchmarks.optimizer_models import optimized
+from nnadapter.compiled_models.reading import CompiledFile
 
 SIZES = Sizes(layers=2, width=64, heads=4, kept=2, words=100, positions=64)
 
@@ -64,3 +65,21 @@ def test_a_cache_that_grows_needs_few_plans(device, attributes, bits):
     heavy = ("GroupQueryAttention", "MatMul", "MatMulNBits")
     assert {node.device for node in report.nodes if node.op_type in heavy} == {device}
     assert report.plans.made <= 3, "one for the prompt, one for all steps, one before it was known"
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_a_file_goes_on_with_a_cache_that_grows(tmp_path, device):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    model = group_query_model(SIZES)
+    right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    nna.compile(model, tmp_path / "model.nna", devices=device, options=nna.Options(fallback="allow"))
+    with nna.InferenceSession(tmp_path / "model.nna") as session:
+        for length, past in ((1, 5), (1, 6), (4, 7), (1, 20)):
+            feed = step_feed(SIZES, length, past)
+            for got, want in zip(session.run(None, feed), right.run(None, feed), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+    message = CompiledFile(str(tmp_path / "model.nna")).message
+    of_device = [step for plan in message.plans for step in plan.steps if step.device == device]
+    assert of_device
+    assert device == "fake_npu" or all(step.HasField("program") for step in of_device)
