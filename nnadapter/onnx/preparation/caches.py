@@ -3,7 +3,7 @@
 What an open dimension is, structure and names say:
 
 1. The first dimension of an input, and every other of its name: the batch, 1.
-2. An input's dimension along which `Concat` joins it to what is new, to give both out; and those of inputs called
+2. An input's dimension along which a node joins it to what is new, to give both out; and those of inputs called
    `past` or `cache`: how much is cached, 127.
 3. Those of inputs called a mask, and dimensions called `total` or `past + ...`: what is cached and what is new.
 4. Every other: what is new, 1.
@@ -15,6 +15,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nnadapter.onnx.joining import joined_along
 from nnadapter.onnx.node import OnnxNode
 from partition.graph import Graph, Value
 
@@ -98,15 +99,14 @@ def sizes_of(roles: Roles, rows: int, cached: int, new: int) -> dict[Dimension, 
 
 
 def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
-    """Inputs and axes along which a `Concat` joins them to something else, and the result is given out."""
+    """Inputs and axes along which a node joins them to something else, and the result is given out."""
     inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
     for node in nodes:
-        if node.op_type == "Concat" and len(node.inputs) > 1 and not outputs.isdisjoint(node.outputs):
+        if len(node.inputs) > 1 and not outputs.isdisjoint(node.outputs):
             for name in inputs.intersection(node.inputs):
-                rank = len(graph.value(name).shape or ())
-                axis = node.attributes.get("axis")
-                if rank and isinstance(axis, int):
-                    yield name, axis % rank
+                axis = joined_along(node, name, len(graph.value(name).shape or ()))
+                if axis is not None:
+                    yield name, axis
 
 
 def _stated(dimensions: Collection[Dimension], stated: Mapping[Dimension, int], usual: int) -> int:
