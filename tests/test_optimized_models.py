@@ -47,23 +47,34 @@ def with_attributes(model, **attributes):
 
 
 @pytest.mark.parametrize(
-    ("attributes", "bits"), [({}, 0), ({"local_window_size": 4}, 0), ({"smooth_softmax": 1}, 0), ({}, 4)], ids=str
+    ("attributes", "form"),
+    [
+        ({}, {}),
+        ({"local_window_size": 4}, {}),
+        ({"smooth_softmax": 1}, {}),
+        ({}, {"bits": 4}),
+        ({}, {"places": "stated"}),
+        ({}, {"places": "turned apart"}),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
-def test_a_cache_that_grows_needs_few_plans(device, attributes, bits):
+def test_a_cache_that_grows_needs_few_plans(device, attributes, form):
     if device == "openvino":
         pytest.importorskip("openvino")
-    model = with_attributes(group_query_model(SIZES, bits=bits), **attributes)
+    model = with_attributes(group_query_model(SIZES, **form), **attributes)
     right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with nna.InferenceSession(model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:
         for length, past in ((5, 0), (1, 5), (1, 6), (1, 7), (1, 20), (7, 0), (8, 0), (1, 8), (9, 0)):
             feed = step_feed(SIZES, length, past)
+            if "places" in form:
+                feed["places"] = np.arange(past, past + length)[None]
             for got, want in zip(session.run(None, feed), right.run(None, feed), strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
         report = session.report()
     assert sum(segment.device == device for segment in report.segments) == 1
-    heavy = ("GroupQueryAttention", "MatMul", "MatMulNBits")
-    assert {node.device for node in report.nodes if node.op_type in heavy} == {device}
+    heavy = ("GroupQueryAttention", "MatMul", "MatMulNBits", "Gather", "GatherBlockQuantized")
+    assert {node.device for node in report.nodes if node.op_type in heavy and node.state == "runs"} == {device}
     assert report.plans.made <= 3, "one for prompts, one for all steps, one before it was known"
 
 

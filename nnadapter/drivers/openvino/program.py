@@ -15,7 +15,7 @@ from nnadapter.drivers.openvino.execution import Failing, OpenvinoExecution
 from nnadapter.drivers.openvino.footprint import Footprint, footprint_of
 from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
 from nnadapter.drivers.openvino.sharing import shareable
-from nnadapter.drivers.openvino.written import turns_by_narrow_tables
+from nnadapter.drivers.openvino.turning import turns_by_narrow_tables
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
 
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=3)

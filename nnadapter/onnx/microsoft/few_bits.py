@@ -95,10 +95,10 @@ def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
     floating-point types, and blocks along another axis than the last. Source: com.microsoft GatherBlockQuantized-1.
     """
     table = _Table.of(body)
-    reals, scale = body.cast(table.integers(0), table.dtype), table.rows(body.input(2))
+    reals, scale = table.reals(0), table.rows(body.input(2))
     if body.input(3):
-        points = sliced(body, table.integers(3), -1, 0, table.blocks)
-        reals = body.add("Sub", reals, table.spread(body.cast(points, table.dtype)))
+        points = sliced(body, table.reals(3), -1, 0, table.blocks)
+        reals = body.add("Sub", reals, table.spread(points))
     elif table.is_bytes:
         reals = body.add("Sub", reals, body.constant(1 << (table.bits - 1), table.dtype))
     return [body.add("Mul", reals, table.spread(scale))]
@@ -151,14 +151,24 @@ class _Table:
         """What is looked up."""
         return self.body.add("Gather", table, self.body.input(1), axis=self.axis)
 
-    def integers(self, position: int) -> str:
-        """What is looked up in the table or in its zero points, one integer to an element."""
+    def reals(self, position: int) -> str:
+        """What is looked up in the table or in its zero points, one number to an element."""
         body, dtype = self.body, self.body.inputs.dtype(position)
         if dtype in _IN_BYTES:  # which Gather takes at any opset
             known = derived(_as_bytes, body.inputs.contents(position), dtype=_IN_BYTES[dtype])
-            return self.rows(body.constant(known, _IN_BYTES[dtype]))
-        packed = self.rows(body.input(position))
-        return packed if self.bits == 8 else self._joined(_integers(body, packed, self.bits))
+            return body.cast(self.rows(body.constant(known, _IN_BYTES[dtype])), self.dtype)
+        packed = body.cast(self.rows(body.input(position)), self.dtype)
+        return packed if self.bits == 8 else self._joined(self._parts(packed))
+
+    def _parts(self, packed: str) -> str:
+        """The numbers in bytes, lowest bits first, in a further axis: by division, since few devices shift bits."""
+        body, parts, rest = self.body, list[str](), packed
+        for _ in range(8 // self.bits - 1):
+            above = body.add("Floor", body.add("Mul", rest, body.constant(0.5**self.bits, self.dtype)))
+            scaled = body.add("Mul", above, body.constant(float(1 << self.bits), self.dtype))
+            parts.append(body.unsqueeze(body.add("Sub", rest, scaled), -1))
+            rest = above
+        return body.add("Concat", *parts, body.unsqueeze(rest, -1), axis=-1)
 
     def spread(self, parameters: str) -> str:
         """Scales or zero points of rows that were looked up, for each element."""

@@ -78,10 +78,10 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
         steps = steps_along(body, body.input(0), axis, body.inputs.size(0, axis))
         positions = body.unsqueeze(body.add("Add", steps, positions), 0)
     tables = body.add("Gather", body.input(2), positions), body.add("Gather", body.input(3), positions)
-    x = separated(body, body.input(0), heads) if packed else body.input(0)
+    x = separated(body, body.input(0), heads, head_size=head_size) if packed else body.input(0)
     interleaved = body.node.integer("interleaved", 0) != 0
     made = turned(body, x, tables, pairs, head_size, interleaved=interleaved)
-    return (joined(body, made) if packed else made,)
+    return (joined(body, made, width) if packed else made,)
 
 
 def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:

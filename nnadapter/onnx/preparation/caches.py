@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from nnadapter.onnx.joining import joined_along
 from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from partition.graph import Graph, Value
 
 Dimension = str | tuple[str, int]
@@ -96,6 +97,19 @@ def sizes_of(roles: Roles, rows: int, cached: int, new: int) -> dict[Dimension, 
     """Return a size for every open dimension."""
     groups = ((roles.batch, rows), (roles.cached, cached), (roles.whole, cached + new), (roles.new, new))
     return {dimension: size for group, size in groups for dimension in group}
+
+
+def grown_by_one(prepared: Prepared, shapes: Shapes) -> Shapes:
+    """Return the shapes of inputs if caches that are empty had grown by one, and what counts them with the new ones."""
+    graph = prepared.graph
+    whole = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).whole
+    return {
+        name: tuple(
+            size + 1 if size == 0 or dimension_at(graph.value(name), axis) in whole else size
+            for axis, size in enumerate(shape)
+        )
+        for name, shape in shapes.items()
+    }
 
 
 def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
