@@ -112,6 +112,30 @@ def grown_by_one(prepared: Prepared, shapes: Shapes) -> Shapes:
     }
 
 
+def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
+    """Return the shapes with as much of all as they have of what is cached and of what is new, where they say both."""
+    graph = prepared.graph
+    inputs = {name: graph.value(name) for name in shapes}
+    roles = cache_roles(graph, prepared.nodes, list(inputs.values()))
+    sizes = {
+        dimension_at(value, axis): size
+        for name, value in inputs.items()
+        for axis, size in enumerate(shapes[name])
+        if len(value.shape or ()) == len(shapes[name])
+    }
+    groups = [{sizes[each] for each in group if each in sizes} for group in (roles.cached, roles.new)]
+    if any(len(group) != 1 for group in groups):
+        return shapes
+    whole = sum(size for group in groups for size in group)
+    return {
+        name: tuple(
+            whole if len(value.shape or ()) == len(shapes[name]) and dimension_at(value, axis) in roles.whole else size
+            for axis, size in enumerate(shapes[name])
+        )
+        for name, value in inputs.items()
+    }
+
+
 def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
     """Inputs and axes along which a node joins them to something else, and the result is given out."""
     inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
