@@ -15,6 +15,7 @@ from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, OperandType
 from nnadapter.onnx.building import array_info, copied, initializer_of, model_of
 from nnadapter.onnx.function_ops import body_of
+from nnadapter.onnx.further_schemas import MICROSOFT
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.nodes import holds_graph, key_of
@@ -42,11 +43,13 @@ _LIKE_INPUT = frozenset(
     ]
 )
 """Ops that inference knows nothing of, at some opsets, and whose first result has the type of their first input."""
+_LIKE_INPUT_OF_MICROSOFT = frozenset(("MoE", "QMoE"))
+"""The same of ONNX Runtime's own domain, of those that nobody describes: what is behind them has types then."""
 _HAS_INFERENCE = {"LayerNormalization": 17, "ThresholdedRelu": 10}
 """Those that it knows from some version on: before, only ONNX Runtime has them."""
 _DEFAULTS = {"STFT": ("onesided", 1)}
 """Ops of which inference takes another default than their schema gives, and the schema's."""
-_UNUSUAL = _LIKE_INPUT | _DEFAULTS.keys()
+_UNUSUAL = _LIKE_INPUT | _LIKE_INPUT_OF_MICROSOFT | _DEFAULTS.keys()
 _FAILURE = "(op_type:"
 """What onnx begins with where it tells of a node."""
 _UNKNOWN = ("No Op registered", "No Schema registered", "expected to have type but instead is null")
@@ -263,9 +266,10 @@ class Inference:
         node = self._read.nodes[index]
         proto: onnx.NodeProto = self._model.graph.node[index]
         if node.domain:
-            return proto
+            is_like = node.domain == MICROSOFT and node.op_type in _LIKE_INPUT_OF_MICROSOFT
+            return _identity(proto) if is_like else proto
         if node.op_type in _LIKE_INPUT and node.since_version < _HAS_INFERENCE.get(node.op_type, inf):
-            return onnx.NodeProto(op_type="Identity", input=proto.input[:1], output=proto.output[:1])
+            return _identity(proto)
         return _with_default(proto, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else proto
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:
@@ -300,6 +304,10 @@ def _add_constants(graph: onnx.GraphProto, names: Iterable[str], constants: Mapp
             graph.initializer.append(initializer_of(name, array))
         else:
             graph.input.append(array_info(name, array))
+
+
+def _identity(node: onnx.NodeProto) -> onnx.NodeProto:
+    return onnx.NodeProto(op_type="Identity", input=node.input[:1], output=node.output[:1])
 
 
 def _with_default(node: onnx.NodeProto, name: str, value: int) -> onnx.NodeProto:
