@@ -13,7 +13,7 @@ from onnx import helper
 
 import nnadapter as nna
 from benchmarks.generative_models import group_query_model, step_feed
-from benchmarks.language_model import Sizes, Writer
+from benchmarks.language_model import Sizes, Writer, cache_names
 from benchmarks.optimized_models import row_of
 from benchmarks.optimizer_models import optimized
 from nnadapter.compiled_models.reading import CompiledFile
@@ -92,6 +92,13 @@ def test_a_file_goes_on_with_a_cache_that_grows(tmp_path, device):
     with nna.InferenceSession(tmp_path / "model.nna") as session:
         for length, past in ((5, 0), (1, 5), (1, 6), (4, 7), (1, 20)):
             feed = step_feed(SIZES, length, past)
+            for got, want in zip(session.run(None, feed), right.run(None, feed), strict=True):
+                np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+        for length, past in ((5, 0), (1, 5), (1, 6), (3, 7)):
+            feed = step_feed(SIZES, length, 32)  # a cache with room, which inputs and outputs may share
+            feed["mask"] = feed["mask"][:, : past + length]
+            for name in cache_names(SIZES):
+                feed[f"past.{name}"][:, :, past:] = 0
             for got, want in zip(session.run(None, feed), right.run(None, feed), strict=True):
                 np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
     message = CompiledFile(str(tmp_path / "model.nna")).message

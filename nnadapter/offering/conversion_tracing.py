@@ -23,6 +23,7 @@ from nnadapter.ir.size_class import OpenDimensions
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced, current, settled
 from nnadapter.offering.atoms import groups_of, with_atoms
+from nnadapter.onnx.inference import is_like_input
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
@@ -166,11 +167,12 @@ class ConversionTracing:
         self._tables: set[str] = set()
         self._fixed = _fixed_values(prepared) if is_open else frozenset[str]()
         self._values = {**specialized.graph.values, **{name: self._input(name) for name in self._shapes}}
+        self._typed = {*self._shapes, *self._fixed}
         self._context = ConversionContext(
             self._values,
             ChainMap(self._settled, prepared.constants),  # type: ignore[arg-type]
             self._sizes,
-            typed_names=self._shapes.keys() | self._fixed if is_open else self._shapes.keys(),
+            typed_names=self._typed,
             takes_sizes=is_open,
         )
 
@@ -228,6 +230,7 @@ class ConversionTracing:
             for index in sorted(kept.keys() | behind | run):
                 for node in kept.get(index, ()):
                     growing.add(node)
+                    self._hand_on_type(nodes[node])
                 if index in behind:
                     self._follow(self._prepared.nodes[index], growing)
                 elif index in run:  # nothing reads what it makes, and its sizes are known by then
@@ -330,6 +333,13 @@ class ConversionTracing:
                 continue
             if all(isinstance(size, int) or size in named for size in value.shape):
                 yield replace(value, shape=tuple(named.get(size, size) for size in value.shape))
+
+    def _hand_on_type(self, node: OnnxNode) -> None:
+        """Know the sizes of what a node makes that nobody converts, where they are those of what it reads."""
+        if self._is_open and is_like_input(node.domain, node.op_type):
+            name = node.outputs[0]
+            self._values[name] = replace(self._values[name], shape=self._context.dimensions(node.inputs[0]))
+            self._typed.add(name)
 
     def _follow(self, node: OnnxNode, growing: GrowingConversion) -> None:
         """Take over what a node made of sizes, traced where there is a rule for it."""

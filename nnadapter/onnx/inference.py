@@ -84,6 +84,11 @@ def _contradictions_told() -> Iterator[None]:
         ) from error
 
 
+def is_like_input(domain: str, op_type: str) -> bool:
+    """Whether nothing is said of an op but that its first result has the type of its first input."""
+    return domain == MICROSOFT and op_type in _LIKE_INPUT_OF_MICROSOFT
+
+
 class Inference:
     """Infers the values of one model again and again, for other input shapes and other known constants."""
 
@@ -266,8 +271,7 @@ class Inference:
         node = self._read.nodes[index]
         proto: onnx.NodeProto = self._model.graph.node[index]
         if node.domain:
-            is_like = node.domain == MICROSOFT and node.op_type in _LIKE_INPUT_OF_MICROSOFT
-            return _identity(proto) if is_like else proto
+            return _identity(proto) if is_like_input(node.domain, node.op_type) else proto
         if node.op_type in _LIKE_INPUT and node.since_version < _HAS_INFERENCE.get(node.op_type, inf):
             return _identity(proto)
         return _with_default(proto, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else proto

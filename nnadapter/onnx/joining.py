@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from nnadapter.onnx.further_schemas import MICROSOFT
@@ -18,6 +18,13 @@ _CACHES: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(
     }
 )
 """Positions of inputs that are caches, and the axes along which they grow, by domain and op."""
+_TAKES_ROOM = frozenset([(MICROSOFT, "GroupQueryAttention")])
+"""Ops that put what is new into a cache that has room for it, where it has, and else behind it."""
+
+
+def takes_room(nodes: Iterable[OnnxNode]) -> bool:
+    """Whether caches of some of these nodes may have room for what is new."""
+    return any((node.domain, node.op_type) in _TAKES_ROOM for node in nodes)
 
 
 def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:

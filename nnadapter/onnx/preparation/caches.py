@@ -5,7 +5,8 @@ What an open dimension is, structure and names say:
 1. The first dimension of an input, and every other of its name: the batch, 1.
 2. An input's dimension along which a node joins it to what is new, to give both out; and those of inputs called
    `past` or `cache`: how much is cached, 127.
-3. Those of inputs called a mask, and dimensions called `total` or `past + ...`: what is cached and what is new.
+3. Those of inputs called a mask, but for dimensions that other inputs have too, and dimensions called `total` or
+   `past + ...`: what is cached and what is new.
 4. Every other: what is new, 1.
 """
 
@@ -76,7 +77,7 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
     ]
     batch = {dimension_at(value, axis) for value, axis in open_axes if axis == 0}
     joined = set(_joined(graph, nodes))
-    cached, whole, new = set[Dimension](), set[Dimension](), set[Dimension]()
+    cached, whole, new, masked = (set[Dimension]() for _ in range(4))
     for value, axis in open_axes:
         dimension = dimension_at(value, axis)
         if dimension in batch:
@@ -86,10 +87,10 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
         elif (value.name, axis) in joined or _CACHE.search(value.name):
             cached.add(dimension)
         elif _MASK.search(value.name):
-            whole.add(dimension)
+            masked.add(dimension)
         else:
             new.add(dimension)
-    whole, new = whole - cached, new - cached - whole
+    whole, new = (whole | (masked - new)) - cached, new - cached - whole
     return Roles(frozenset(batch), frozenset(cached), frozenset(whole), frozenset(new))
 
 
