@@ -201,6 +201,16 @@ def test_a_program_with_open_sizes_is_kept():
         ("(float[n, c, 4] x, float[m] s) => (float[n, c, 4] y) { y = PRelu (x, s) }", "dynamic_shape", "left open"),
         ("(float16[n, 4] x) => (float16[n, 4] y) { y = Relu (x) }", "unsupported_dtype", "end the process"),
         ("(float[n, 4] x, float[4] w) => (float[n] y) { y = MatMul (x, w) }", "unsupported_attribute", "a vector"),
+        (
+            "(float[n, 1] x) => (float[2, n, 1] y) <float[2, 1, 1] w = {1, 2}> { y = MatMul (x, w) }",
+            "unsupported_attribute",
+            "one matrix by each of several",
+        ),
+        (
+            "(float[e, n, 1] x) => (float[2, n, 1] y) <float[2, 1, 1] w = {1, 2}> { y = MatMul (x, w) }",
+            "unsupported_attribute",
+            "one matrix by each of several",
+        ),
         ("(float[n, c, m] x) => (float[n, c, m] y) { y = LRN <size = 3> (x) }", "unsupported_operation", "fixed sizes"),
         ("(int32[n, m] x) => (int32[n, m] y) { y = Trilu (x) }", "unsupported_dtype", "int32"),
         (
@@ -252,6 +262,23 @@ def test_a_scale_for_each_channel_where_others_are_open(axis):
     assert opened.admit(model).verdict
     x = np.float32([[1, 8], [2, 3.5], [0, 300]])
     np.testing.assert_array_equal(computed(opened, model, [x])[0], run_whole(model, {"x": x})[0])
+
+
+@pytest.mark.parametrize(
+    ("shape", "weights"),
+    [("2, n, 1", "2, 1, 1"), ("b, n, 1", "1, 1, 1"), ("b, h, n, 1", "2, 1, 1"), ("n, 1", "1, 1, 1")],
+)
+def test_products_with_several_constants(shape, weights):
+    """One matrix for each of them is taken, and so are the same for all."""
+    table = f"float[{weights}] w = {{{', '.join(map(str, range(2, 2 + int(weights[0]))))}}}"
+    opened, model = (
+        context(),
+        model_of(f"(float[{shape}] x) => (float[a, c, d, e] y) <{table}> {{ y = MatMul (x, w) }}"),
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert opened.admit(model).verdict
+    x = numbers(*(int(size) if size.isdigit() else {"b": 3, "h": 2, "n": 4}[size] for size in shape.split(", ")))
+    np.testing.assert_allclose(computed(opened, model, [x])[0], run_whole(model, {"x": x})[0], rtol=1e-5)
 
 
 def test_known_sizes_are_admitted_at_once():
