@@ -22,6 +22,7 @@ from nnadapter.ir.deferred import deferral_of
 from nnadapter.ir.digests import digest_of
 from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.traced_arrays import trace_of
+from nnadapter.ir.tracing import plain
 
 Result = TypeVar("Result")
 
@@ -32,8 +33,9 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
     Args:
         function: pure; it must not keep or change its arguments.
         arrays: constants, traced ones too (`ir.traced_arrays`); None stands for itself.
-        parameters: what else the result depends on.
+        parameters: what else the result depends on; a size among them that is traced is decided on.
     """
+    parameters = {name: plain(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
     if trace is not None:
         result: Result = trace.apply(partial(derived, function), arrays, parameters, deferral_of(function))

@@ -24,6 +24,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from nnadapter.ir.deferred import Deferral, DeferredArray, contents_of, deferral_of
 from nnadapter.ir.digests import digest_of
 from nnadapter.ir.operand import Array, dtype_name
+from nnadapter.ir.tracing import plain
 
 _Answer = TypeVar("_Answer")
 _Form = Hashable
@@ -213,8 +214,9 @@ def applied(function: Callable[..., Any], *arrays: Any, **parameters: Any) -> An
     Args:
         function: pure; it makes an array, None, or a tuple of these.
         arrays: plain or traced ones; None stands for itself.
-        parameters: what else the result depends on.
+        parameters: what else the result depends on; a size among them that is traced is decided on.
     """
+    parameters = {name: plain(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
     if trace is None:
         return function(*arrays, **parameters)
@@ -227,8 +229,9 @@ def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -
     Args:
         function: pure; what it says can be compared.
         arrays: plain or traced ones; None stands for itself.
-        parameters: what else the answer depends on.
+        parameters: what else the answer depends on; a size among them that is traced is decided on.
     """
+    parameters = {name: plain(value) for name, value in parameters.items()}
     trace = trace_of(arrays)
     return function(*arrays, **parameters) if trace is None else trace.decide(function, arrays, parameters)
 

@@ -1,7 +1,7 @@
 """Sizes of what nodes make that have no form in adapter IR, by those of what they read.
 
 What is not in the table has the sizes that inference says, which hold for the shapes in hand alone.
-Source: ONNX's operators of ai.onnx.ml.
+Source: ONNX's operators of ai.onnx.ml; ONNX Runtime's of com.microsoft.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from nnadapter.ir.tracing import current
+from nnadapter.onnx.further_schemas import MICROSOFT
 from nnadapter.onnx.node import OnnxNode
 from partition.graph import Value
 
@@ -90,6 +91,7 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
         ],
         _as_the_first,
     ),
+    **dict.fromkeys([(MICROSOFT, "MoE"), (MICROSOFT, "QMoE")], _as_the_first),
     **dict.fromkeys(
         [
             (_MACHINE_LEARNING, op_type)

@@ -245,10 +245,10 @@ class Inference:
     def _inferable_one(self, index: int) -> onnx.NodeProto:
         node = self._read.nodes[index]
         proto: onnx.NodeProto = self._model.graph.node[index]
+        if is_like_input(node.domain, node.op_type, node.since_version):
+            return stand_in(proto)
         if node.domain:
             return proto
-        if is_like_input(node.op_type, node.since_version):
-            return stand_in(proto)
         return _with_default(proto, *_DEFAULTS[node.op_type]) if node.op_type in _DEFAULTS else proto
 
     def _empty(self, *, with_functions: bool) -> onnx.ModelProto:

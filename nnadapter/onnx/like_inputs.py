@@ -8,9 +8,10 @@ from math import inf
 import onnx
 
 from nnadapter.onnx.building import copied
+from nnadapter.onnx.further_schemas import MICROSOFT
 from nnadapter.onnx.nodes import opsets_of, plain_domain
 
-LIKE_INPUT = frozenset(
+_OWN = frozenset(
     [
         "Affine",
         "GroupNormalization",
@@ -24,14 +25,20 @@ LIKE_INPUT = frozenset(
         "ThresholdedRelu",
     ]
 )
-"""At some opsets at least, in ONNX's own domain."""
+"""Of ONNX's own domain, at some opsets at least."""
+_OF_MICROSOFT = frozenset(("MoE", "QMoE"))
+"""Of ONNX Runtime's own domain: nobody says more of them."""
+LIKE_INPUT = _OWN | _OF_MICROSOFT
+"""Names of all, of which most models have none."""
 _HAS_INFERENCE: Mapping[str, float] = {"LayerNormalization": 17, "ThresholdedRelu": 10}
 """Those that it knows from some version on: before, only ONNX Runtime has them."""
 
 
-def is_like_input(op_type: str, version: int) -> bool:
-    """Whether inference knows nothing of an op of ONNX's own domain at a version, and its result is like its input."""
-    return op_type in LIKE_INPUT and version < _HAS_INFERENCE.get(op_type, inf)
+def is_like_input(domain: str, op_type: str, version: int) -> bool:
+    """Whether inference knows nothing of an op at a version, and its result is like its input."""
+    if plain_domain(domain):
+        return domain == MICROSOFT and op_type in _OF_MICROSOFT
+    return op_type in _OWN and version < _HAS_INFERENCE.get(op_type, inf)
 
 
 def stand_in(node: onnx.NodeProto) -> onnx.NodeProto:
@@ -47,6 +54,6 @@ def with_stand_ins(model: onnx.ModelProto) -> onnx.ModelProto:
     opset = opsets_of(model.opset_import).get("", 0)
     made = copied(model)
     for node in made.graph.node:
-        if not plain_domain(node.domain) and is_like_input(node.op_type, opset):
+        if is_like_input(node.domain, node.op_type, opset):
             node.CopyFrom(stand_in(node))
     return made

@@ -28,6 +28,7 @@ from nnadapter.offering.open_conversion import open_conversion, open_ir_part
 from nnadapter.offering.open_parts import OpenParts
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import with_weights
+from nnadapter.onnx.joining import joined_along
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.sizes import MEASURING
@@ -133,7 +134,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
 def growing_inputs(prepared: Prepared) -> dict[str, int]:
     """Return the inputs that may have no elements where sizes are open, as a cache at its start, and along which axis.
 
-    Nothing reads what they hold but Concat along that axis, which joins something else to them.
+    Nothing reads what they hold but nodes that join something else to them along that axis.
     """
     graph, axes = prepared.graph, dict[str, int]()
     for name in graph.inputs:
@@ -141,10 +142,10 @@ def growing_inputs(prepared: Prepared) -> dict[str, int]:
         rank = len(shape)
         readers = [prepared.nodes[index] for index in graph.consumers.get(name, ())]
         joins = [node for node in readers if node.domain or node.op_type not in MEASURING]
-        along = {node.integer("axis", 0) % rank for node in joins if rank and _is_concat(node)}
-        if len(along) == 1 and all(map(_is_concat, joins)) and name not in graph.outputs:
-            (axis,) = along
-            axes |= {} if isinstance(shape[axis], int) else {name: axis}
+        along = {joined_along(node, name, rank) for node in joins}
+        axis = along.pop() if len(along) == 1 and name not in graph.outputs else None
+        if axis is not None and not isinstance(shape[axis], int):
+            axes[name] = axis
     alone = {
         name for node in prepared.nodes if _is_concat(node) and axes.keys() >= set(node.inputs) for name in node.inputs
     }

@@ -41,12 +41,18 @@ class NothingGainedError(NNAdapterError):
 
 
 def refuse_without_gain(partitioning: Partitioning) -> None:
-    """Raise `NothingGainedError` if no accelerator has a node of a branch that inputs chose."""
+    """Raise `NothingGainedError` if no accelerator has a node of a branch that inputs chose, though the host has.
+
+    Of branches that hold nothing but constants no node is left: who has one behind them reads these.
+    """
     names = [name for taken in partitioning.model.prepared.choice for name in taken.nodes]
     inside = re.compile(f"(?:{'|'.join(map(re.escape, names))})_*/")
     accelerators, nodes = partitioning.setting.accelerators, partitioning.plan.graph.nodes
-    steps = (step for step in partitioning.plan.steps if step.device in accelerators)
-    if not any(inside.match(nodes[index].name) for step in steps for index in step.nodes):
+    on = {step.device for step in partitioning.plan.steps}
+    with_branches = {
+        step.device for step in partitioning.plan.steps if any(inside.match(nodes[index].name) for index in step.nodes)
+    }
+    if accelerators.isdisjoint(with_branches or on):
         raise NothingGainedError("no accelerator takes a node of the branches that are chosen")
 
 

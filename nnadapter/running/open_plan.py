@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.errors import NNAdapterError
+from nnadapter.onnx.preparation.caches import agreeing
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.looking_through import is_full
@@ -81,17 +82,23 @@ class OpenPlan:
     def _is_within(self, looked: _Looked, shapes: Shapes) -> bool:
         if looked.bounds.hold(shapes):
             return True
-        key = tuple(shapes.values())
-        holds = self._beyond.made(key, lambda: is_full(looked.prepared, looked.nodes, shapes))
+        holds = self._is_full(looked, shapes)
         if holds:
             self._widen(looked, shapes)
         return holds
 
+    def _is_full(self, looked: _Looked, shapes: Shapes) -> bool:
+        return self._beyond.made(tuple(shapes.values()), lambda: is_full(looked.prepared, looked.nodes, shapes))
+
     def _widen(self, looked: _Looked, shapes: Shapes) -> None:
-        """Widen the bounds, if the plan holds at their new least and largest sizes too, with which nobody came."""
+        """Widen the bounds, if the plan holds at their new least and largest sizes too, with which nobody came.
+
+        The least of all, cached and new, is not the least of each: a mask of 1 stands beside a cache of 0.
+        """
         with self._widening:
             wider = looked.bounds.widened(shapes)
             known = (shapes, *looked.bounds.ends)
-            if all(end in known or is_full(looked.prepared, looked.nodes, end) for end in wider.ends):
+            ends = [end for end in wider.ends if end not in known]
+            if all(self._is_full(looked, agreeing(looked.prepared, end)) for end in ends):
                 looked.bounds = wider
                 self.widened += 1

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from nnadapter.onnx.preparation.caches import grown_by_one
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.opening import Opened, growing_inputs, unread_inputs
@@ -325,9 +326,9 @@ class OpenPlans:
 
     def _with_elements(self, shapes: Shapes) -> Shapes:
         """The shapes at which a plan is made: for devices that take ONNX, as if a cache at its start had grown."""
-        if not self._is_made_with_elements:
+        if not self._is_made_with_elements or all(0 not in shape for shape in shapes.values()):
             return shapes
-        return {name: tuple(size or 1 for size in shape) for name, shape in shapes.items()}
+        return grown_by_one(self._prepared(), shapes)
 
 
 def _are_alike(some: Shapes, others: Shapes) -> bool:

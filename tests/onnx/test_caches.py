@@ -79,3 +79,17 @@ def test_the_report_says_what_was_assumed():
         "the model leaves sizes of input 'mask' and 2 more open: usual ones are assumed; --shape gives others",
     )
     assert not nna.partition_report(attention(), "fake_npu", report.input_shapes).notes
+
+
+def test_queries_of_a_mask_are_what_is_new():
+    """A mask of four dimensions has a row for each new token, as the other inputs have."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 11, opset_import: ["" : 23]>
+        g (float[B, S, 8] x, bool[B, 1, S, T] attention_mask, float[B, 2, P, 4] past_key, float[B, 2, P, 4] past_value)
+            => (float[B, S, 8] y, float[B, 2, K, 4] key, float[B, 2, K, 4] value) {
+            y, key, value = Attention <q_num_heads = 2, kv_num_heads = 2>
+                (x, x, x, attention_mask, past_key, past_value)
+        }""")
+    report = nna.partition_report(model, "fake_npu")
+    tokens, mask, *_ = report.input_shapes.values()
+    assert (tokens, mask) == ((1, 1, 8), (1, 1, 1, CACHED + 1))

@@ -6,6 +6,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from hypothesis import given
@@ -280,3 +281,25 @@ def test_the_words_of_a_refusal_decide_nothing_where_the_host_makes_what_was_ref
         for rows in (5, 6, 7, 8):
             agree(opened, model, {"x": numbers(rows, 4)})
         assert opened.report().plans.made == 2, opened.report().plans.sizes
+
+
+EXPERTS = """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+g (float[n, 4] x, float[4, 2] r, float[2, 3, 4] up, float[2, 4, 3] down) => (float[n, 4] y) {
+    a = Neg (x)
+    chosen = MatMul (a, r)
+    b = com.microsoft.MoE <k = 1, activation_type = "relu"> (a, chosen, up, , down)
+    c = Mul (b, a)
+    y = Neg (c)
+}"""
+
+
+def test_what_is_behind_experts_that_nobody_converts_has_open_sizes():
+    """Nothing is known of the op but that its result is like its input."""
+    model = onnx.parser.parse_model(EXPERTS)
+    weights = {"r": numbers(4, 2), "up": numbers(2, 3, 4, seed=1), "down": numbers(2, 4, 3, seed=2)}
+    with session(model) as opened:
+        for rows in (2, 3, 7, 1, 5, 4):
+            agree(opened, model, {"x": numbers(rows, 4, seed=rows), **weights})
+            placed = {node.op_type: node.device for node in opened.report().nodes}
+            assert placed == {"Neg": "fake_npu", "MatMul": "fake_npu", "MoE": "cpu", "Mul": "fake_npu"}
+        assert opened.report().plans.made <= 3

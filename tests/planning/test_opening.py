@@ -158,6 +158,22 @@ def test_what_may_be_empty_where_sizes_are_open(body, growing):
     assert growing_inputs(prepare(model, {})) == growing
 
 
+@pytest.mark.parametrize(
+    ("node", "growing"),
+    [
+        ("com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (q, q, q, x, v, n, t)", {"x": 2, "v": 2}),
+        ("com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 1> (q, q, x, x, v, n, t)", {"v": 2}),
+        ("com.microsoft.MultiHeadAttention <num_heads = 2> (q, q, q, , , , x, v)", {"x": 2, "v": 2}),
+        ("Attention <q_num_heads = 2, kv_num_heads = 2> (q, q, q, , x, v)", {"x": 2, "v": 2}),
+    ],
+)
+def test_caches_of_attention_may_be_empty_where_sizes_are_open(node, growing):
+    head = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]> g '
+    inputs = "float[b, s, 8] q, float[b, 2, p, 4] x, float[b, 2, p, 4] v, int32[b] n, int32 t"
+    model = onnx.parser.parse_model(f"{head} ({inputs}) => (float[b, s, 8] y) {{ y, a, c = {node} }}")
+    assert growing_inputs(prepare(model, {})) == growing
+
+
 def test_a_step_that_fails_at_some_sizes_runs_on_the_cpu_at_these():
     with session(SIZES, fails_above=6) as opened:
         for past in (1, 2, 7, 3, 9):

@@ -202,6 +202,40 @@ def test_a_choice_that_gives_devices_nothing_is_none():
         assert session._engine.left == {(True,): None, (False,): None}  # at any shapes
 
 
+TABLES = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) <int64 zero = {{0}}, int64 most = {{4}}> {{
+    shape = Shape(x)
+    rows = Gather(shape, zero)
+    is_long = Greater(rows, most)
+    table, other = If(is_long) <
+        then_branch = t () => (float[3] p, float[3] o) {{
+            p = Constant<value = float[3] {{1, 2, 3}}>()
+            o = Constant<value = float[3] {{4, 5, 6}}>()
+        }},
+        else_branch = e () => (float[3] q, float[3] r) {{
+            q = Constant<value = float[3] {{7, 8, 9}}>()
+            r = Constant<value = float[3] {{10, 11, 12}}>()
+        }}
+    >
+    y = Mul(x, table)
+    z = Add(y, other)
+}}"""
+"""Tables by how much there is, as those of rotary embeddings for short and for long texts."""
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_branches_of_constants_are_chosen_too(device):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    model = parse(TABLES)
+    with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
+        for rows in (1, 2, 3, 5, 4, 6, 7, 2, 9):
+            x = numbers(rows, 3)
+            for got, expected in zip(session.run(None, {"x": x}), run_whole(model, {"x": x}), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-5)
+            assert [step.device for step in session.provenance.steps] == [device]
+        assert session.report().plans.made <= 4
+
+
 def test_rules_of_an_if_are_those_of_its_branches():
     model = parse(FLAG)
     for rules, device in (("device = 'cpu'", "cpu"), ("device = 'fake_npu'", "fake_npu")):
@@ -351,3 +385,29 @@ def test_models_that_are_drawn(seed):
             }
             got, expected = session.run(None, feed), reference.run(None, feed)
             np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-6)
+
+
+EXPANDED = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y) <int64 zero = {{0}}, int64 most = {{4}}> {{
+    shape = Shape(x)
+    rows = Gather(shape, zero)
+    is_long = Greater(rows, most)
+    table = If(is_long) <
+        then_branch = t () => (float[3] p) {{ p = Constant<value = float[3] {{1, 2, 3}}>() }},
+        else_branch = e () => (float[3] q) {{ q = Constant<value = float[3] {{7, 8, 9}}>() }}
+    >
+    a = Mul(x, table)
+    y = com.microsoft.QuickGelu<alpha = 1.0>(a)
+}}""".replace('["" : 17]', '["" : 17, "com.microsoft" : 1]')
+"""Behind what is chosen, an op that a device takes by its body."""
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_a_file_chooses_where_functions_are_written_down_too(tmp_path, device):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    model = onnx.parser.parse_model(EXPANDED)
+    nna.compile(model, tmp_path / "model.nna", devices=device, options=ALLOW)
+    with nna.InferenceSession(tmp_path / "model.nna") as session:
+        for rows in (2, 5, 3, 7):
+            x = numbers(rows, 3)
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], run_whole(model, {"x": x})[0], rtol=1e-5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import onnx
@@ -235,6 +236,16 @@ def is_read_plainly_too(form: Form) -> bool:
     """Whether the weights that a Gemm transposes are read by another node as well."""
     name = form.node.input[1]
     return bool(form.attribute("transB", 0)) and name in form.parts.weights and len(form.parts.readers[name]) > 1
+
+
+def is_spread_over_weights(form: Form) -> bool:
+    """Whether the first factor of a product is, or may be, one matrix for each of several that are weights."""
+    factor, weights = form.shape(0), form.shape(1)
+    if form.node.input[1] not in form.parts.weights or len(weights) < 3 or len(factor) > 3:
+        return False
+    stack = factor[:-2]
+    is_alike = bool(stack) and isinstance(stack[-1], int) and stack[-1] == weights[-3]
+    return prod(weights[:-2]) > 1 and not is_alike
 
 
 def is_crosswise(form: Form) -> bool:

@@ -113,6 +113,15 @@ OPERATORS = _by_name(_ROWS)
 FIXED_SIZES = frozenset(("LRN",))
 """Ops that are taken at known sizes alone: with open ones they are too seldom right."""
 
+OPEN_HALVES = frozenset((
+    "Abs", "Add", "Cast", "Clip", "Concat", "Cos", "Div", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor",
+    "Gather", "Gelu", "Gemm", "Identity", "LayerNormalization", "Less", "LessOrEqual", "Log", "MatMul", "Max", "Min",
+    "Mul", "Neg", "Pad", "Pow", "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Sin", "Slice",
+    "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh", "Tile", "Transpose", "Unsqueeze", "Where",
+))  # fmt: skip
+"""Ops that are taken with float16 where sizes are open, as those of transformers: with others the engine may end the
+process."""
+
 EMPTY_SIZES = frozenset((
     "Abs", "Acos", "Acosh", "Add", "And", "ArgMax", "ArgMin", "Asin", "Asinh", "Atan", "Atanh", "Cast", "Ceil",
     "Celu", "Clip", "Conv", "Cos", "Cosh", "CumSum", "Div", "Dropout", "Elu", "Equal", "Erf", "Exp", "Floor",

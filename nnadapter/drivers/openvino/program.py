@@ -15,10 +15,11 @@ from nnadapter.drivers.openvino.execution import Failing, OpenvinoExecution
 from nnadapter.drivers.openvino.footprint import Footprint, footprint_of
 from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
 from nnadapter.drivers.openvino.sharing import shareable
+from nnadapter.drivers.openvino.turning import turns_by_narrow_tables
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
 
-_ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=2)
-"""Of the first version were programs that are not read as they were written."""
+_ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=3)
+"""Of the first two versions were programs that are not read as they were written."""
 _ALIGNMENT = 64
 """Of what the engine wrote, behind the header: it may look into it where it lies."""
 
@@ -79,7 +80,7 @@ class OpenvinoProgram(Program):
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`."""
-        if not self._is_kept:
+        if not self._is_kept or turns_by_narrow_tables(self._compiled):
             return None
         with translated("OpenVINO did not export the program", "run it without keeping it", ExecutionError):
             contents = self._compiled.export_model().getvalue()

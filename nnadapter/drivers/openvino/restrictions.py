@@ -21,6 +21,7 @@ from nnadapter.drivers.openvino.forms import (
     is_crosswise,
     is_plain_einsum,
     is_read_plainly_too,
+    is_spread_over_weights,
     lone_labels,
     makes_part_of_pixel,
     other_functions_backwards,
@@ -292,6 +293,11 @@ OPEN_RESTRICTIONS = (
         "MatMul",
         lambda form: min(len(form.shape(0)), len(form.shape(1))) < 2,
         "of a vector is not compiled with open sizes",
+    ),
+    Restriction(
+        "MatMul",
+        is_spread_over_weights,
+        "of one matrix by each of several that are constants fails in the run with open sizes",
     ),
     Restriction(
         "LSTM GRU RNN",

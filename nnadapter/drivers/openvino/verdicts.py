@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx
 
 from nnadapter.drivers.openvino.counting import MOVING, counted_names, measured_names
-from nnadapter.drivers.openvino.operators import EMPTY_SIZES, FIXED_SIZES, OPERATORS, OperatorRow
+from nnadapter.drivers.openvino.operators import EMPTY_SIZES, FIXED_SIZES, OPEN_HALVES, OPERATORS, OperatorRow
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.restrictions import data_restriction, restriction
 from nnadapter.ir.operand import DataType
@@ -95,12 +95,17 @@ def judge(node: onnx.NodeProto, whole: Whole, switched_off: Collection[str] = ()
     return all_of((_types(node, row, whole), decided))
 
 
-def judge_open(node: onnx.NodeProto, whole: Whole) -> Verdict:
+def judge_open(node: onnx.NodeProto, whole: Whole, halves: Collection[str] = OPEN_HALVES) -> Verdict:
     """Return the verdict of the tables on a node of a model whose sizes are open; some were taken at fixed sizes.
 
     Ops that make sizes get and make int64, small numbers as they are.
 
     What has no open size was taken as it is.
+
+    Args:
+        node: the node.
+        whole: the model.
+        halves: ops that are taken with float16.
     """
     of_sizes = _of_sizes(node, whole)
     if of_sizes is not None:
@@ -111,7 +116,7 @@ def judge_open(node: onnx.NodeProto, whole: Whole) -> Verdict:
     if not is_open:
         return SUPPORTED
     values = (name for name in (*node.input, *node.output) if name and not whole.is_size(name))
-    open_types = all_of(_open_type(node, name, whole.parts) for name in values)
+    open_types = all_of(_open_type(node, name, whole.parts, halves) for name in values)
     return all_of((open_types, restriction(node, whole.parts, whole.sizes)))
 
 
@@ -125,7 +130,7 @@ def _of_data(node: onnx.NodeProto, whole: Whole) -> Verdict:
     if node.op_type not in EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops that were found right where data decide over sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
-    return all_of((judge_open(node, whole), data_restriction(node, whole.parts)))
+    return all_of((judge_open(node, whole, ()), data_restriction(node, whole.parts)))
 
 
 def _of_sizes(node: onnx.NodeProto, whole: Whole) -> Verdict | None:
@@ -174,11 +179,11 @@ def _is_open(node: onnx.NodeProto, parts: Parts) -> bool:
     return any(value is None or value.static_shape is None for value in values)
 
 
-def _open_type(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
+def _open_type(node: onnx.NodeProto, name: str, parts: Parts, halves: Collection[str]) -> Verdict:
     value = parts.value(name)
     if value is None or value.dtype is None or value.shape is None:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the rank of {name!r} of {node.op_type} is not known")
-    if value.dtype == "float16":
+    if value.dtype == "float16" and node.op_type not in halves:
         detail = f"{node.op_type} got float16 for {name!r}, with which the engine may end the process at open sizes"
         return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
     return SUPPORTED

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.body import BodyBuilder
@@ -18,6 +20,18 @@ _IN_BYTES = {"int4": "int8", "uint4": "uint8"}
 _BITS = (2, 4, 8)
 _LEAST_BLOCK = 16
 _N_BITS = {"accuracy_level": 0, "bits": 4, "block_size": int, "K": int, "N": int, "weight_prepacked": 0}
+
+_FP4 = (0.0, 5.208333333e-03, 0.66666667, 1.0, 0.33333333, 0.5, 0.16666667, 0.25)
+_BNB4_NUMBERS = (
+    (*_FP4, *(-number for number in _FP4)),
+    (
+        *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453),
+        *(-0.28444138169288635, -0.18477343022823334, -0.09105003625154495, 0.0),
+        *(0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+        *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+    ),
+)
+"""What 4 bits say, of the largest number of their block: FP4 and NF4, as in bitsandbytes."""
 
 
 @function_op("MatMulNBits", "A B scales zero_points? g_idx? bias?", "Y", _N_BITS, required=["K", "N", "block_size"])
@@ -83,6 +97,43 @@ def _zero_points(body: BodyBuilder, shape: tuple[int, int], bits: int) -> str:
 
 
 @function_op(
+    "MatMulBnb4",
+    "A B absmax",
+    "Y",
+    {"K": int, "N": int, "block_size": int, "quant_type": int, "training_mode": 0, "transB": 1},
+    required=["K", "N", "block_size", "quant_type"],
+)
+def mat_mul_bnb4(body: BodyBuilder) -> Sequence[str]:
+    """MatMulBnb4: a product with the weight as reals, of two elements in a byte. Source: com.microsoft MatMulBnb4-1.
+
+    `training_mode` decides on nothing that is computed here. Refused: weights that are known only in the run, and
+    `transB` 0, of which ONNX Runtime computes something else on the CPU than its schema says.
+    """
+    node = body.node
+    units, depth, kind = (node.integer(name, -1) for name in ("N", "K", "quant_type"))
+    if kind not in range(len(_BNB4_NUMBERS)):
+        raise body.unsupported("quant_type", f"is {kind}; expected 0 for FP4 or 1 for NF4")
+    if not node.integer("transB", 1):
+        raise body.unsupported("transB", "is 0; expected 1")
+    block_size = _block_size(body)
+    packed, most = body.inputs.contents(1), body.inputs.contents(2)
+    count = units * depth
+    if min(units, depth) < 1 or packed.size != -(-count // 2) or most.size != -(-count // block_size):
+        raise body.invalid(f"has {packed.size} bytes and {most.size} scales for a weight of {units} by {depth}")
+    weight = derived(_bnb4_weight, packed, most, units=units, depth=depth, block_size=block_size, kind=kind)
+    return [body.add("MatMul", body.input(0), body.constant(weight, body.inputs.dtype()))]
+
+
+def _bnb4_weight(packed: Array, most: Array, *, units: int, depth: int, block_size: int, kind: int) -> Array:
+    """The weight as reals, `[K, N]`; blocks run over all rows of its transpose."""
+    count = units * depth
+    codes = np.stack((packed.reshape(-1) >> 4, packed.reshape(-1) & 15), axis=-1).reshape(-1)[:count]
+    scales = np.repeat(most.reshape(-1).astype(np.float32), block_size)[:count]
+    weight = (np.array(_BNB4_NUMBERS[kind], np.float32)[codes] * scales).reshape(units, depth)
+    return np.ascontiguousarray(weight.T.astype(most.dtype))
+
+
+@function_op(
     "GatherBlockQuantized",
     "data indices scales zero_points?",
     "output",
@@ -95,10 +146,10 @@ def gather_block_quantized(body: BodyBuilder) -> Sequence[str]:
     floating-point types, and blocks along another axis than the last. Source: com.microsoft GatherBlockQuantized-1.
     """
     table = _Table.of(body)
-    reals, scale = body.cast(table.integers(0), table.dtype), table.rows(body.input(2))
+    reals, scale = table.reals(0), table.rows(body.input(2))
     if body.input(3):
-        points = sliced(body, table.integers(3), -1, 0, table.blocks)
-        reals = body.add("Sub", reals, table.spread(body.cast(points, table.dtype)))
+        points = sliced(body, table.reals(3), -1, 0, table.blocks)
+        reals = body.add("Sub", reals, table.spread(points))
     elif table.is_bytes:
         reals = body.add("Sub", reals, body.constant(1 << (table.bits - 1), table.dtype))
     return [body.add("Mul", reals, table.spread(scale))]
@@ -151,14 +202,24 @@ class _Table:
         """What is looked up."""
         return self.body.add("Gather", table, self.body.input(1), axis=self.axis)
 
-    def integers(self, position: int) -> str:
-        """What is looked up in the table or in its zero points, one integer to an element."""
+    def reals(self, position: int) -> str:
+        """What is looked up in the table or in its zero points, one number to an element."""
         body, dtype = self.body, self.body.inputs.dtype(position)
         if dtype in _IN_BYTES:  # which Gather takes at any opset
             known = derived(_as_bytes, body.inputs.contents(position), dtype=_IN_BYTES[dtype])
-            return self.rows(body.constant(known, _IN_BYTES[dtype]))
-        packed = self.rows(body.input(position))
-        return packed if self.bits == 8 else self._joined(_integers(body, packed, self.bits))
+            return body.cast(self.rows(body.constant(known, _IN_BYTES[dtype])), self.dtype)
+        packed = body.cast(self.rows(body.input(position)), self.dtype)
+        return packed if self.bits == 8 else self._joined(self._parts(packed))
+
+    def _parts(self, packed: str) -> str:
+        """The numbers in bytes, lowest bits first, in a further axis: by division, since few devices shift bits."""
+        body, parts, rest = self.body, list[str](), packed
+        for _ in range(8 // self.bits - 1):
+            above = body.add("Floor", body.add("Mul", rest, body.constant(0.5**self.bits, self.dtype)))
+            scaled = body.add("Mul", above, body.constant(float(1 << self.bits), self.dtype))
+            parts.append(body.unsqueeze(body.add("Sub", rest, scaled), -1))
+            rest = above
+        return body.add("Concat", *parts, body.unsqueeze(rest, -1), axis=-1)
 
     def spread(self, parameters: str) -> str:
         """Scales or zero points of rows that were looked up, for each element."""

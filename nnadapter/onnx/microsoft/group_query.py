@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
 from nnadapter.onnx.microsoft.axes import length_of, parts_along, sliced, steps_along
@@ -129,8 +131,10 @@ def _parts(body: BodyBuilder, heads: int, groups: int) -> tuple[str, str, str, i
     names = [body.input(position) for position in range(3)]
     if packed:
         names = list(parts_along(body, names[0], -1, (heads * size, groups * size, groups * size)))
-    parts = (separated(body, name, number) for name, number in zip(names, (heads, groups, groups), strict=True))
-    query, key, value = parts
+    query, key, value = (
+        separated(body, name, number, head_size=size)
+        for name, number in zip(names, (heads, groups, groups), strict=True)
+    )
     return query, key, value, size
 
 
@@ -236,12 +240,22 @@ def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
         return body.cast(body.add("Add", body.unsqueeze(first, 1), steps), "int32")
     if cache.steps is not None and not cache.is_first:
         return stated
-    begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
     if cache.steps is not None:
+        begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
         return body.unsqueeze(body.add("Add", begin, steps), 0)
-    counted = body.cast(body.unsqueeze(body.add("Add", body.cast(begin, _COUNTS), steps), 0), "int32")
+    stated = _read_positions(body, stated)
+    begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
+    counted = body.unsqueeze(body.add("Add", begin, steps), 0)
     is_prompt = body.add("Equal", _counted(body, query), _total(body))
-    return body.add("Where", is_prompt, counted, body.cast(stated, "int32"))
+    return body.cast(body.add("Where", is_prompt, counted, stated), "int32")
+
+
+def _read_positions(body: BodyBuilder, stated: str) -> str:
+    """Positions that are stated, which are rows of the tables: looked up as such, since few devices cast them."""
+    rows = body.inputs.width(7, 0)
+    if rows is None:
+        return body.cast(stated, _COUNTS)
+    return body.add("Gather", body.constant(np.arange(rows), _COUNTS), stated)
 
 
 def _scores(body: BodyBuilder, cache: _Cache, names: tuple[str, str, str], head_size: int) -> Scores:

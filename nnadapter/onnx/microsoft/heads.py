@@ -38,15 +38,15 @@ class Scores:
     """S, T and P as far as they are known, for opsets without Attention."""
 
 
-def separated(body: BodyBuilder, x: str, heads: int, bias: str = "") -> str:
-    """Take `[B, S, N * H]` apart into `[B, N, S, H]`, after the addition of a bias."""
+def separated(body: BodyBuilder, x: str, heads: int, bias: str = "", head_size: int = -1) -> str:
+    """Take `[B, S, N * H]` apart into `[B, N, S, H]`, after the addition of a bias; H stays known if it is stated."""
     x = body.add("Add", x, bias) if bias else x
-    return body.add("Transpose", body.reshape(x, 0, 0, heads, -1), perm=_EXCHANGED)
+    return body.add("Transpose", body.reshape(x, 0, 0, heads, head_size), perm=_EXCHANGED)
 
 
-def joined(body: BodyBuilder, x: str) -> str:
-    """Put `[B, N, S, H]` together as `[B, S, N * H]`."""
-    return body.reshape(body.add("Transpose", x, perm=_EXCHANGED), 0, 0, -1)
+def joined(body: BodyBuilder, x: str, width: int = -1) -> str:
+    """Put `[B, N, S, H]` together as `[B, S, N * H]`, whose width stays known if it is stated."""
+    return body.reshape(body.add("Transpose", x, perm=_EXCHANGED), 0, 0, width)
 
 
 def attention(

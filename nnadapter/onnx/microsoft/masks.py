@@ -8,6 +8,9 @@ from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.microsoft.axes import length_of, parts_along, sliced
 from nnadapter.onnx.microsoft.heads import filtered, lowest
 
+_NUMBERS = "float32"
+"""Of masks and of places: few devices compare integers of more than 16 bits."""
+
 
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
     """Return what is added to scores, `[B or 1, N or 1, S or 1, T]`; empty if nothing is.
@@ -39,7 +42,7 @@ def _key_mask(body: BodyBuilder, position: int, places: Callable[[], str], rows:
     if rank == 1:
         allowed = _between(body, position, places(), rows)
     elif rank in (2, 3):
-        shown = body.add("Greater", mask, body.constant(0, body.inputs.dtype(position)))
+        shown = body.add("Less", body.constant(0.0, _NUMBERS), body.cast(mask, _NUMBERS))
         allowed = body.unsqueeze(shown, 1, 2) if rank == 2 else body.unsqueeze(shown, 1)
     else:
         raise body.invalid(f"has a mask (input {position}) of rank {rank}; expected 1 to 3")
@@ -49,7 +52,8 @@ def _key_mask(body: BodyBuilder, position: int, places: Callable[[], str], rows:
 
 def _between(body: BodyBuilder, position: int, places: str, rows: int | None) -> str:
     """Which keys lie before the ends that a mask of rank 1 has, and not before its starts if it has such."""
-    numbers, count = body.cast(body.input(position), "int64"), body.inputs.size(position, 0)
+    numbers, count = body.cast(body.input(position), _NUMBERS), body.inputs.size(position, 0)
+    places = body.cast(places, _NUMBERS)
     texts, stated = ((body.inputs.value(each).shape or (None,))[0] for each in (0, position))
     if stated is not None and stated == texts:
         return body.add("Less", places, body.reshape(numbers, -1, 1, 1, 1))
@@ -61,12 +65,12 @@ def _between(body: BodyBuilder, position: int, places: str, rows: int | None) ->
         _in_the_run(body, numbers) if rows is None or count is None else parts_along(body, numbers, 0, (rows, rows))
     )
     ends, starts = (body.reshape(each, -1, 1, 1, 1) for each in (ends, starts))
-    return body.add("And", body.add("Less", places, ends), body.add("GreaterOrEqual", places, starts))
+    return body.add("And", body.add("Less", places, ends), body.add("LessOrEqual", starts, places))
 
 
 def _in_the_run(body: BodyBuilder, numbers: str) -> tuple[str, str]:
     """Ends and starts of so many texts as the run has: without starts the last row is that of ends, and each is 0."""
     size = body.add("Concat", body.constant((-1,)), length_of(body, body.input(0), 0), axis=0)
     table = body.add("Reshape", numbers, size)
-    has_starts = body.add("Sub", length_of(body, table, 0), body.constant((1,)))
+    has_starts = body.cast(body.add("Sub", length_of(body, table, 0), body.constant((1,))), _NUMBERS)
     return sliced(body, table, 0, 0, 1), body.add("Mul", sliced(body, table, 0, -1, 2**31 - 1), has_starts)

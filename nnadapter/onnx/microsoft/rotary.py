@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
-from nnadapter.onnx.microsoft.axes import parts_along, steps_along
+from nnadapter.onnx.microsoft.axes import parts_along, sliced, steps_along
 from nnadapter.onnx.microsoft.heads import joined, separated
 
 _ROTARY_EMBEDDING_SINCE = 23
@@ -25,19 +25,29 @@ def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_
     if part != head_size:
         x, rest = parts_along(body, x, -1, (part, head_size - part))
     cosine, sine = (body.unsqueeze(table, 1) for table in tables)
-    if interleaved:
-        apart = body.reshape(x, 0, 0, 0, pairs, 2)
-        first, second = (body.add("Gather", apart, body.constant(index), axis=4) for index in (0, 1))
-    else:
-        first, second = parts_along(body, x, -1, (pairs, pairs))
+    result = (_alternating if interleaved else _in_halves)(body, x, cosine, sine, pairs)
+    return body.add("Concat", result, rest, axis=-1) if rest else result
+
+
+def _alternating(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
+    """Features lie by pairs."""
+    apart = body.reshape(x, 0, 0, 0, pairs, 2)
+    first, second = (body.add("Gather", apart, body.constant(index), axis=4) for index in (0, 1))
     real = body.add("Sub", body.add("Mul", first, cosine), body.add("Mul", second, sine))
     imaginary = body.add("Add", body.add("Mul", first, sine), body.add("Mul", second, cosine))
-    if interleaved:
-        both = body.add("Concat", body.unsqueeze(real, 4), body.unsqueeze(imaginary, 4), axis=4)
-        result = body.reshape(both, 0, 0, 0, part)
-    else:
-        result = body.add("Concat", real, imaginary, axis=-1)
-    return body.add("Concat", result, rest, axis=-1) if rest else result
+    both = body.add("Concat", body.unsqueeze(real, 4), body.unsqueeze(imaginary, 4), axis=4)
+    return body.reshape(both, 0, 0, 0, 2 * pairs)
+
+
+def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) -> str:
+    """First features lie before all second ones. So most models say it, by tables as wide as what is turned.
+
+    Engines know that form. OpenVINO knows one with narrow tables too, which it does not write as it computes it.
+    """
+    first, second = sliced(body, x, 3, 0, pairs), sliced(body, x, 3, pairs, 2 * pairs)
+    other = body.add("Concat", body.add("Neg", second), first, axis=-1)
+    cosines, sines = (body.add("Concat", table, table, axis=-1) for table in (cosine, sine))
+    return body.add("Add", body.add("Mul", x, cosines), body.add("Mul", other, sines))
 
 
 @function_op(
@@ -68,10 +78,10 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
         steps = steps_along(body, body.input(0), axis, body.inputs.size(0, axis))
         positions = body.unsqueeze(body.add("Add", steps, positions), 0)
     tables = body.add("Gather", body.input(2), positions), body.add("Gather", body.input(3), positions)
-    x = separated(body, body.input(0), heads) if packed else body.input(0)
+    x = separated(body, body.input(0), heads, head_size=head_size) if packed else body.input(0)
     interleaved = body.node.integer("interleaved", 0) != 0
     made = turned(body, x, tables, pairs, head_size, interleaved=interleaved)
-    return (joined(body, made) if packed else made,)
+    return (joined(body, made, width) if packed else made,)
 
 
 def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:

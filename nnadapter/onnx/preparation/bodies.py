@@ -59,4 +59,4 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
     made = prepare_again(model, [origin[name] for name in names], prepared.operators)
     # Both are kept, so weights are shared.
     constants = {name: prepared.constants.get(name, array) for name, array in made.constants.items()}
-    return replace(made, constants=constants, original=prepared.original), names
+    return replace(made, constants=constants, original=prepared.original, choice=prepared.choice), names

@@ -3,9 +3,10 @@
 What an open dimension is, structure and names say:
 
 1. The first dimension of an input, and every other of its name: the batch, 1.
-2. An input's dimension along which `Concat` joins it to what is new, to give both out; and those of inputs called
+2. An input's dimension along which a node joins it to what is new, to give both out; and those of inputs called
    `past` or `cache`: how much is cached, 127.
-3. Those of inputs called a mask, and dimensions called `total` or `past + ...`: what is cached and what is new.
+3. Those of inputs called a mask, but for dimensions that other inputs have too, and dimensions called `total` or
+   `past + ...`: what is cached and what is new.
 4. Every other: what is new, 1.
 """
 
@@ -15,7 +16,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nnadapter.onnx.joining import joined_along
 from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from partition.graph import Graph, Value
 
 Dimension = str | tuple[str, int]
@@ -74,7 +77,7 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
     ]
     batch = {dimension_at(value, axis) for value, axis in open_axes if axis == 0}
     joined = set(_joined(graph, nodes))
-    cached, whole, new = set[Dimension](), set[Dimension](), set[Dimension]()
+    cached, whole, new, masked = (set[Dimension]() for _ in range(4))
     for value, axis in open_axes:
         dimension = dimension_at(value, axis)
         if dimension in batch:
@@ -84,10 +87,10 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
         elif (value.name, axis) in joined or _CACHE.search(value.name):
             cached.add(dimension)
         elif _MASK.search(value.name):
-            whole.add(dimension)
+            masked.add(dimension)
         else:
             new.add(dimension)
-    whole, new = whole - cached, new - cached - whole
+    whole, new = (whole | (masked - new)) - cached, new - cached - whole
     return Roles(frozenset(batch), frozenset(cached), frozenset(whole), frozenset(new))
 
 
@@ -97,16 +100,52 @@ def sizes_of(roles: Roles, rows: int, cached: int, new: int) -> dict[Dimension, 
     return {dimension: size for group, size in groups for dimension in group}
 
 
+def grown_by_one(prepared: Prepared, shapes: Shapes) -> Shapes:
+    """Return the shapes of inputs if caches that are empty had grown by one, and what counts them with the new ones."""
+    graph = prepared.graph
+    whole = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).whole
+    return {
+        name: tuple(
+            size + 1 if size == 0 or dimension_at(graph.value(name), axis) in whole else size
+            for axis, size in enumerate(shape)
+        )
+        for name, shape in shapes.items()
+    }
+
+
+def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
+    """Return the shapes with as much of all as they have of what is cached and of what is new, where they say both."""
+    graph = prepared.graph
+    inputs = {name: graph.value(name) for name in shapes}
+    roles = cache_roles(graph, prepared.nodes, list(inputs.values()))
+    sizes = {
+        dimension_at(value, axis): size
+        for name, value in inputs.items()
+        for axis, size in enumerate(shapes[name])
+        if len(value.shape or ()) == len(shapes[name])
+    }
+    groups = [{sizes[each] for each in group if each in sizes} for group in (roles.cached, roles.new)]
+    if any(len(group) != 1 for group in groups):
+        return shapes
+    whole = sum(size for group in groups for size in group)
+    return {
+        name: tuple(
+            whole if len(value.shape or ()) == len(shapes[name]) and dimension_at(value, axis) in roles.whole else size
+            for axis, size in enumerate(shapes[name])
+        )
+        for name, value in inputs.items()
+    }
+
+
 def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
-    """Inputs and axes along which a `Concat` joins them to something else, and the result is given out."""
+    """Inputs and axes along which a node joins them to something else, and the result is given out."""
     inputs, outputs = frozenset(graph.inputs), frozenset(graph.outputs)
     for node in nodes:
-        if node.op_type == "Concat" and len(node.inputs) > 1 and not outputs.isdisjoint(node.outputs):
+        if len(node.inputs) > 1 and not outputs.isdisjoint(node.outputs):
             for name in inputs.intersection(node.inputs):
-                rank = len(graph.value(name).shape or ())
-                axis = node.attributes.get("axis")
-                if rank and isinstance(axis, int):
-                    yield name, axis % rank
+                axis = joined_along(node, name, len(graph.value(name).shape or ()))
+                if axis is not None:
+                    yield name, axis
 
 
 def _stated(dimensions: Collection[Dimension], stated: Mapping[Dimension, int], usual: int) -> int:

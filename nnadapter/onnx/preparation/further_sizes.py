@@ -1,7 +1,8 @@
 """Shapes beside the usual ones at which a model that leaves sizes open is likely to be run, for plans made beforehand.
 
 1. Of a model that keeps a cache: nothing cached, one token, many, each with one new token and with several, for one row
-   and for some; and as much of all as a model may take.
+   and for some; and as much of all as a model may take. Where the cache may have room for new tokens, as one of the
+   largest length has that inputs and outputs share: nothing in it, and half of it.
 2. Of others: every open dimension 1, or more than that, in all combinations where they are few.
 3. Half of all open dimensions, a quarter and so on; and twice of them and so on, as long as inputs are not huge.
 
@@ -15,6 +16,7 @@ from itertools import product
 from math import prod
 
 from nnadapter.onnx.inference import KnownBefore
+from nnadapter.onnx.joining import takes_room
 from nnadapter.onnx.preparation.caches import CACHED, Dimension, Roles, cache_roles, dimension_at, sizes_of
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from partition.graph import Value
@@ -22,6 +24,8 @@ from partition.graph import Value
 Sizes = Mapping[Dimension, int]
 
 _ROWS, _CACHES, _NEW = (1, 2), (0, 1, CACHED), (1, 7)
+_IN_ROOM = ((CACHED // 2, 1), (CACHED // 3, 1), (0, 7), (0, 9), (CACHED // 2, 7), (CACHED // 3, 7))
+"""Tokens in a cache with room, and new ones: two of each kind, so that a plan for the first is seen to serve others."""
 _MANY_ROWS, _LONG = 8, (1024, 512, 256)
 """Tokens that are cached and as many that are new; positions of a model end somewhere."""
 _MOST_COMBINED = 3
@@ -47,6 +51,8 @@ def _further_sizes(prepared: Prepared, inputs: Sequence[Value], usual: Sizes) ->
     roles = cache_roles(prepared.graph, prepared.nodes, inputs)
     if roles.cached:
         yield from _of_cache(roles)
+        if takes_room(prepared.nodes):
+            yield from _of_cache_with_room(roles)
         return
     if not usual:
         return
@@ -68,6 +74,11 @@ def _of_cache(roles: Roles) -> Iterator[Sizes]:
         yield sizes_of(roles, rows, cached, new)
     for length in _LONG:
         yield sizes_of(roles, _MANY_ROWS, length - 1, length)
+
+
+def _of_cache_with_room(roles: Roles) -> Iterator[Sizes]:
+    for rows, (before, new) in product(_ROWS, _IN_ROOM):
+        yield {**sizes_of(roles, rows, CACHED + 1, new), **dict.fromkeys(roles.whole, before + new)}
 
 
 def _small_and_large(usual: Sizes) -> Iterator[Sizes]:

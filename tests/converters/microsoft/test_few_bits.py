@@ -80,3 +80,28 @@ def test_one_axis_for_both_is_refused():
     inputs = [integers(6, 48), np.array([1]), floats(6, 3)]
     why = refusal("GatherBlockQuantized", inputs, {"block_size": 32, "quantize_axis": 0}, constant=(0, 2))
     assert why.reason is Reason.UNSUPPORTED_ATTRIBUTE and "expected the last axis" in why.detail
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("units", [4, 5])
+def test_products_with_four_bits_as_in_bitsandbytes(kind, units):
+    inputs = [floats(2, 3, 70), integers(units * 35), abs(floats(-(-units * 70 // 32)))]
+    stated = {"N": units, "K": 70, "block_size": 32, "quant_type": kind}
+    made = check("MatMulBnb4", inputs, stated, constant=(1, 2), tolerance=1e-4, opsets=(14, 23))
+    assert types(made) == ["MAT_MUL"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "word"),
+    [({"quant_type": 2}, "'quant_type'"), ({"K": 64}, "bytes"), ({"block_size": 24}, "'block_size'")],
+)
+def test_other_weights_of_four_bits_are_refused(stated, word):
+    inputs = [floats(3, 70), integers(5 * 35), abs(floats(11))]
+    known = {"N": 5, "K": 70, "block_size": 32, "quant_type": 1, **stated}
+    assert word in refusal("MatMulBnb4", inputs, known, constant=(1, 2)).detail
+
+
+def test_weights_of_four_bits_that_only_a_run_knows_are_refused():
+    inputs = [floats(3, 70), integers(5 * 35), abs(floats(11))]
+    why = refusal("MatMulBnb4", inputs, {"N": 5, "K": 70, "block_size": 32, "quant_type": 1})
+    assert why.reason is Reason.NOT_CONSTANT

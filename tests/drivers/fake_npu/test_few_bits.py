@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.ir.deferred import DeferredArray
+from nnadapter.ir.deferred import DeferredArray, contents_of
+from nnadapter.ir.derived import derived
 from nnadapter.ir.traced_arrays import ArrayTrace, applied
+from nnadapter.ir.tracing import Trace
 from nnadapter.ir.unpacking import unpacked_weight
 from tests.drivers.fake_npu.against_definition import agrees
 
@@ -46,3 +48,11 @@ def test_nothing_is_unpacked_for_a_verdict():
     made = applied(unpacked_weight, *trace.variables(), None, bits=4, block_size=32, depth=40)
     assert (made.shape, made.dtype) == ((3, 40), np.float32)
     assert isinstance(trace.finish()[made.number], DeferredArray)
+
+
+def test_a_size_that_is_traced_is_decided_on_where_weights_are_traced_too():
+    arrays, sizes = ArrayTrace([packed(3, 2, 16), reals(3, 2)]), Trace()
+    depth = sizes.variable(40)
+    made = derived(unpacked_weight, *arrays.variables(), None, bits=4, block_size=32, depth=depth)
+    assert (made.shape, dict(sizes.answers)) == ((3, 40), {0: 40})
+    assert contents_of(arrays.finish()[made.number]).shape == (3, 40)

@@ -96,7 +96,7 @@ def test_options_reach_the_engine_and_floats_stay_exact(options):
         ("(string[2] x) => (string[2] y) { y = Identity(x) }", Reason.UNSUPPORTED_TYPE),
         ("(float[0, 2] x) => (float[0, 2] y) { y = Relu(x) }", Reason.UNSUPPORTED_TYPE),
         ("(float[N, 4, 8] x) => (float[N, 4, 8] y) { y = LRN <size = 3> (x) }", Reason.UNSUPPORTED_OPERATION),
-        ("(float16[N] x) => (float16[N] y) { y = Relu(x) }", Reason.UNSUPPORTED_DTYPE),
+        ("(float16[N] x) => (float16[N] y) { y = Softsign(x) }", Reason.UNSUPPORTED_DTYPE),
         ("(float[2] x) => (float[2] y) { y = com.microsoft.Gelu(x) }", Reason.UNSUPPORTED_DOMAIN),
         ("(float[2] x) => (float[2] y) { y = Softplus(x) }", Reason.UNSUPPORTED_OPERATION),
         ("(float[2] x, int64[1] s) => (float[N, M] y) { y = Reshape(x, s) }", Reason.NOT_CONSTANT),

@@ -232,8 +232,18 @@ def test_a_program_with_open_sizes_is_kept():
     ("text", "reason", "detail"),
     [
         ("(float[n, c, 4] x, float[m] s) => (float[n, c, 4] y) { y = PRelu (x, s) }", "dynamic_shape", "left open"),
-        ("(float16[n, 4] x) => (float16[n, 4] y) { y = Relu (x) }", "unsupported_dtype", "end the process"),
+        ("(float16[n, 4] x) => (float16[n, 4] y) { y = Softsign (x) }", "unsupported_dtype", "end the process"),
         ("(float[n, 4] x, float[4] w) => (float[n] y) { y = MatMul (x, w) }", "unsupported_attribute", "a vector"),
+        (
+            "(float[n, 1] x) => (float[2, n, 1] y) <float[2, 1, 1] w = {1, 2}> { y = MatMul (x, w) }",
+            "unsupported_attribute",
+            "one matrix by each of several",
+        ),
+        (
+            "(float[e, n, 1] x) => (float[2, n, 1] y) <float[2, 1, 1] w = {1, 2}> { y = MatMul (x, w) }",
+            "unsupported_attribute",
+            "one matrix by each of several",
+        ),
         ("(float[n, c, m] x) => (float[n, c, m] y) { y = LRN <size = 3> (x) }", "unsupported_operation", "fixed sizes"),
         ("(int32[n, m] x) => (int32[n, m] y) { y = Trilu (x) }", "unsupported_dtype", "int32"),
         (
@@ -287,9 +297,57 @@ def test_a_scale_for_each_channel_where_others_are_open(axis):
     np.testing.assert_array_equal(computed(opened, model, [x])[0], run_whole(model, {"x": x})[0])
 
 
+@pytest.mark.parametrize(
+    ("shape", "weights"),
+    [("2, n, 1", "2, 1, 1"), ("b, n, 1", "1, 1, 1"), ("b, h, n, 1", "2, 1, 1"), ("n, 1", "1, 1, 1")],
+)
+def test_products_with_several_constants(shape, weights):
+    """One matrix for each of them is taken, and so are the same for all."""
+    table = f"float[{weights}] w = {{{', '.join(map(str, range(2, 2 + int(weights[0]))))}}}"
+    opened, model = (
+        context(),
+        model_of(f"(float[{shape}] x) => (float[a, c, d, e] y) <{table}> {{ y = MatMul (x, w) }}"),
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert opened.admit(model).verdict
+    x = numbers(*(int(size) if size.isdigit() else {"b": 3, "h": 2, "n": 4}[size] for size in shape.split(", ")))
+    np.testing.assert_allclose(computed(opened, model, [x])[0], run_whole(model, {"x": x})[0], rtol=1e-5)
+
+
 def test_known_sizes_are_admitted_at_once():
-    assert context().admit(model_of("(float16[2, 4] x) => (float16[2, 4] y) { y = Relu (x) }")).verdict
-    assert not context().admit(model_of("(float16[n, 4] x) => (float16[n, 4] y) { y = Relu (x) }")).verdict
+    assert context().admit(model_of("(float16[2, 4] x) => (float16[2, 4] y) { y = Softsign (x) }")).verdict
+    assert not context().admit(model_of("(float16[n, 4] x) => (float16[n, 4] y) { y = Softsign (x) }")).verdict
+
+
+HALVES = """(float16[b, s, 4] x, float16[b, p, 4] past) => (float16[b, s, 4] y, float16[b, t, 4] all)
+<float[4] long = {0.5, 1, 1, 2}, float[4, 4] wide = {1, 2, 0, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1}> {
+    scale = Cast <to = 10> (long)
+    w = Cast <to = 10> (wide)
+    n = LayerNormalization (x, scale)
+    q = MatMul (n, w)
+    all = Concat <axis = 1> (past, n)
+    keys = Transpose <perm = [0, 2, 1]> (all)
+    scores = MatMul (q, keys)
+    shares = Softmax (scores)
+    mixed = MatMul (shares, all)
+    root = Sqrt (scale)
+    gate = Sigmoid (mixed)
+    scaled = Div (gate, root)
+    y = Add (x, scaled)
+}"""
+
+
+def test_halves_of_a_decoder_are_taken_with_open_sizes():
+    text = f'<ir_version: 10, opset_import: ["" : 17]> g {HALVES}'
+    model = onnx.parser.parse_model(text)
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        for rows, steps, past in ((1, 5, 0), (1, 1, 5), (1, 1, 6), (2, 3, 0), (2, 1, 3), (2, 4, 9), (1, 1, 0)):
+            feed = {"x": numbers(rows, steps, 4), "past": numbers(rows, past, 4, seed=1)}
+            feed = {name: array.astype(np.float16) for name, array in feed.items()}
+            for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-2, atol=1e-2)
+            assert [step.device for step in session.provenance.steps] == ["openvino"]
+        assert session.report().plans.made <= 3
 
 
 ATTENTION = """<ir_version: 10, opset_import: ["" : 17]> g (float[b, t, 8] x) => (float[b, t, 8] y)

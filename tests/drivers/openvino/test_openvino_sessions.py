@@ -181,3 +181,37 @@ def test_a_compiled_file_computes_recurrent_layers_as_the_session_does(tmp_path,
         assert [step.device for step in session.provenance.steps] == ["openvino"]
     message = CompiledFile(str(tmp_path / "layer.nna")).message
     assert all(step.HasField("program") == is_kept for plan in message.plans for step in plan.steps)
+
+
+NARROW = """
+    halves = Constant <value = int64[2] {2, 2}> ()
+    first, second = Split <axis = 3> (x, halves)
+    a = Mul (first, c)  b = Mul (second, s)  real = Sub (a, b)
+    d = Mul (first, s)  e = Mul (second, c)  imaginary = Add (d, e)
+    y = Concat <axis = 3> (real, imaginary)
+"""
+"""Rotary embeddings by tables half as wide as what is turned."""
+WIDE = """
+    zero = Constant <value = int64[1] {0}> ()  two = Constant <value = int64[1] {2}> ()
+    four = Constant <value = int64[1] {4}> ()  last = Constant <value = int64[1] {3}> ()
+    cc = Concat <axis = 3> (c, c)  ss = Concat <axis = 3> (s, s)
+    first = Slice (x, zero, two, last)  second = Slice (x, two, four, last)
+    n = Neg (second)  other = Concat <axis = 3> (n, first)
+    a = Mul (x, cc)  b = Mul (other, ss)  y = Add (a, b)
+"""
+
+
+@pytest.mark.parametrize(("turned", "is_kept"), [(NARROW, False), (WIDE, True)], ids=["narrow", "wide"])
+def test_a_compiled_file_computes_rotary_embeddings_as_the_session_does(tmp_path, turned, is_kept):
+    """The engine does not write how wide tables are, and reads behind those that are half as wide as what is turned."""
+    model = parse(f"""{HEAD} g (float[n, 2, t, 4] x, float[n, 1, t, 2] angle) => (float[n, 2, t, 4] y) {{
+        c = Cos (angle)  s = Sin (angle) {turned}
+    }}""")
+    nna.compile(model, tmp_path / "turned.nna", devices="openvino")
+    with nna.InferenceSession(tmp_path / "turned.nna") as session:
+        for steps in (3, 1, 4):
+            feed = {"x": numbers(2, 2, steps, 4), "angle": numbers(2, 1, steps, 2, seed=1)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], atol=1e-5)
+            assert [step.device for step in session.provenance.steps] == ["openvino"]
+    message = CompiledFile(str(tmp_path / "turned.nna")).message
+    assert all(step.HasField("program") == is_kept for plan in message.plans for step in plan.steps)

@@ -1,0 +1,42 @@
+"""Nodes that join what is new to a cache: which of their inputs are caches, and along which axis they grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from nnadapter.onnx.further_schemas import MICROSOFT
+from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.nodes import plain_domain
+
+_CACHES: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(
+    {
+        ("", "Attention"): {4: 2, 5: 2},
+        (MICROSOFT, "Attention"): {4: 3},
+        (MICROSOFT, "GroupQueryAttention"): {3: 2, 4: 2},
+        (MICROSOFT, "MultiHeadAttention"): {6: 2, 7: 2},
+    }
+)
+"""Positions of inputs that are caches, and the axes along which they grow, by domain and op."""
+_TAKES_ROOM = frozenset([(MICROSOFT, "GroupQueryAttention")])
+"""Ops that put what is new into a cache that has room for it, where it has, and else behind it."""
+
+
+def takes_room(nodes: Iterable[OnnxNode]) -> bool:
+    """Whether caches of some of these nodes may have room for what is new."""
+    return any((node.domain, node.op_type) in _TAKES_ROOM for node in nodes)
+
+
+def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:
+    """Return the axis along which a node joins something to a value of this rank; None if it does anything else.
+
+    Args:
+        node: one that reads the value.
+        name: of the value.
+        rank: of the value.
+    """
+    if node.op_type == "Concat" and not plain_domain(node.domain):
+        return node.integer("axis", 0) % rank if rank else None
+    caches = _CACHES.get((plain_domain(node.domain), node.op_type), {})
+    axes = {caches.get(position) for position, read in enumerate(node.inputs) if read == name}
+    return axes.pop() if len(axes) == 1 else None
