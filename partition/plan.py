@@ -50,6 +50,11 @@ class Plan:
     """The number of segments is the smallest possible for this placement."""
 
     @property
+    def made(self) -> frozenset[str]:
+        """Values that steps make for others, or as outputs."""
+        return frozenset(name for step in self.steps for name in step.outputs)
+
+    @property
     def switches(self) -> int:
         """How often execution passes from one device to another."""
         return sum(a.device != b.device for a, b in zip(self.steps, self.steps[1:], strict=False))

@@ -141,8 +141,8 @@ def _write_plan(
     border.update(dict.fromkeys(name for step in steps for name in (*step.inputs, *step.outputs)))
     for name in border:
         write_value(message.values.add(), graph.value(name))
-    known = partitioning.model.specialized.constants
-    for name in dict.fromkeys(name for name in graph.outputs if name in known):
+    known, made = partitioning.model.specialized.constants, partitioning.plan.made
+    for name in dict.fromkeys(name for name in graph.outputs if name in known and name not in made):
         write_array(message.constants.add(), name, known[name], writer)
     if compiled.opening is not None:
         write_open_sizes(message.open, compiled.opening.sizes, bounds, writer)

@@ -59,7 +59,7 @@ class OpenParts(OnnxParts):
         own, always, left = self.specialized.own, self.prepared.constants, frozenset(self.specialized.positions)
         nodes = self._placed(step.nodes)
         made = {name for _, node in nodes for name in node.outputs}
-        pending = [name for _, node in nodes for name in node.reads]
+        pending = [*(name for _, node in nodes for name in node.reads), *step.outputs]
         inputs, constants = dict.fromkeys(step.inputs), dict[str, None]()
         while pending:
             name = pending.pop()

@@ -80,8 +80,9 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     if hanging is not None:
         return hanging
     parts = OpenParts(model.parts.specialized, model.parts.index, model.prepared)
-    if parts.sized_outputs:
+    if parts.sized_outputs and setting.constraints.fallback_at("load") == "forbid":
         return _refused(f"output {parts.sized_outputs[0]!r} follows from the shapes of inputs alone")
+    plan = _giving_sized_outputs(plan, parts, setting.host.name)
     takes_ir = {device.name for device in setting.devices if device.takes_ir}
     plan = _giving_what_is_measured(plan, parts, takes_ir)
     conversion = open_conversion(model) if takes_ir else None
@@ -303,6 +304,18 @@ def _given(plan: Plan, segments: Iterable[_OpenSegment], known: Set[str]) -> tup
     there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     read = dict.fromkeys(name for each in segments for name in each.part.inputs if name not in there)
     return tuple(name for name in read if name in known)
+
+
+def _giving_sized_outputs(plan: Plan, parts: OpenParts, host: str) -> Plan:
+    """The plan with a step of the host that makes what follows from the shapes of inputs alone, and is an output.
+
+    At some shapes that is known, and no step makes it.
+    """
+    if not parts.sized_outputs:
+        return plan
+    outputs = parts.sized_outputs
+    step = Step(segment=len(plan.steps), device=host, nodes=(), inputs=(), constants=(), outputs=outputs, released=())
+    return replace(plan, steps=(*plan.steps, step))
 
 
 def _giving_what_is_measured(plan: Plan, parts: OpenParts, takes_ir: Set[str]) -> Plan:

@@ -75,8 +75,10 @@ class Binder:
         self._outputs = {name: self._slots[name] for name in graph.outputs}
         self._same: dict[int, Mapping[str, Any]] = {}
         """By position, what is the same in a step with any program."""
-        known = bindable.constants
-        self._constants = {slot: known[name] for name, slot in self._outputs.items() if name in known}
+        known, made = bindable.constants, self._plan.made
+        self._constants = {
+            slot: known[name] for name, slot in self._outputs.items() if name in known and name not in made
+        }
 
     @property
     def steps(self) -> Sequence[Step]:

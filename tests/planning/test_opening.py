@@ -8,6 +8,7 @@ from threading import Barrier
 
 import numpy as np
 import onnx.parser
+import onnxruntime
 import pytest
 from onnx import numpy_helper
 
@@ -281,7 +282,34 @@ def test_an_output_that_is_a_size_is_right_at_every_shape():
     with session(text) as opened:
         for rows in (1, 2, 3):
             agree(opened, text, {"x": numbers(rows, 4)})
+        assert sizes(opened) == "one plan for all input shapes"
+    with session(text, options=nna.Options(fallback="forbid")) as opened:
+        for rows in (1, 2, 3):
+            agree(opened, text, {"x": numbers(rows, 4)})
         assert "output 's' follows from the shapes of inputs alone" in sizes(opened)
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "opensizes", "null"])
+def test_outputs_that_are_sizes_are_right_in_files(tmp_path, device):
+    text = f"""{HEAD} g (float[n, m] x) => (float[n, m] y, int64[2] s, float[m] t, float[n] u) {{
+        inner = Relu (x)
+        y = Sin (inner)
+        s = Shape (inner)
+        width = Shape <start = 1> (y)
+        t = ConstantOfShape (width)
+        height = Shape <end = 1> (x)
+        ones = ConstantOfShape (height)
+        u = Identity (ones)
+    }}"""
+    model, file = onnx.parser.parse_model(text), tmp_path / "model.nna"
+    alone = onnxruntime.InferenceSession(model.SerializeToString())
+    nna.compile(model, file, devices=device, options=nna.Options(fallback="allow"))
+    with nna.InferenceSession(file) as opened:
+        for shape in ((2, 3), (3, 2), (5, 7), (4, 4)):
+            x = numbers(*shape)
+            _, *made = opened.run(None, {"x": x})
+            for mine, theirs in zip(made, alone.run(None, {"x": x})[1:], strict=True):
+                np.testing.assert_array_equal(mine, theirs)
 
 
 def test_a_size_of_what_another_segment_keeps_to_itself():
