@@ -131,6 +131,8 @@ def test_what_others_must_say_has_no_result():
         ("Add", [np.float32([1]), np.float32([2])], {}, 17),
         ("Add", [A, A], {}, 6),
         ("Div", [A, ints(0)], {}, 17),
+        ("Div", [A, ints(np.iinfo(np.int64).min)], {}, 17),
+        ("Div", [np.uint8([5]), np.uint8([0])], {}, 17),
         ("Where", [A > 7, A, unlike], {}, 17),
         ("Range", [np.float32(each) for each in (0, 1, 0.1)], {}, 17),
     ]:

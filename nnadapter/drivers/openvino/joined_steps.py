@@ -37,11 +37,10 @@ def _join(quantizer: Any) -> None:
     bounds = [_constant(quantizer.input_value(position)) for position in (_LOWEST, _HIGHEST)]
     if narrow is None or narrow.get_output_element_type(0).get_type_name() not in _NARROW:
         return
+    real = quantizer.get_output_element_type(0)
     for reader in narrow.output(0).get_target_inputs():
         wide = reader.get_node()
-        if wide.get_type_name() == "Convert" and wide.get_output_element_type(0) == quantizer.get_output_element_type(
-            0
-        ):
+        if wide.get_type_name() == "Convert" and wide.get_output_element_type(0) == real:
             _dequantize(quantizer, bounds, wide)
 
 

@@ -1,8 +1,8 @@
-"""Values of the engine's model that are multiplied by negative numbers, and quantized.
+"""Values of the engine's model that are multiplied by negative numbers, and quantized behind that or before.
 
-The engine has what quantizes them do the product as well, between bounds of which the lower one is the larger. Where
-sizes are open, and there is a number for each channel, that comes out wrong. A step between the two keeps them apart.
-Seen with OpenVINO 2026.4.
+The engine has what quantizes them do the product as well, between bounds of which the lower one is the larger; it moves
+that in front of a join for it. Where sizes are open, and there is a number for each channel, that comes out wrong. A
+step between the two keeps them apart. Seen with OpenVINO 2026.4.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
+from nnadapter.ir.operand import Array
 
 _LEAST = np.finfo(np.float32).min
 _GAMMA = 1
@@ -23,46 +24,82 @@ def _is_by_negative(operator: Any) -> bool:
     return any(map(_has_negative, operator.input_values()))
 
 
-def _is_from_constant(operator: Any) -> bool:
-    return bool(operator.input_value(0).get_node().get_type_name() == "Constant")
+def _is_from_known(operator: Any) -> bool:
+    return _known(operator.input_value(0)) is not None
+
+
+def _keeps(operator: Any) -> bool:
+    return False
 
 
 _NEGATIVE: Mapping[str, Callable[[Any], bool]] = {
-    "Add": lambda operator: False,
+    **dict.fromkeys(("Add", "Concat", "Identity", "Relu", "Reshape", "Squeeze", "Transpose", "Unsqueeze"), _keeps),
     "BatchNormInference": lambda operator: _has_negative(operator.input_value(_GAMMA)),
     "Divide": _is_by_negative,
-    "Identity": lambda operator: False,
     "Multiply": _is_by_negative,
     "Negative": lambda operator: True,
-    "Subtract": _is_from_constant,
+    "Subtract": _is_from_known,
 }
-"""What may go into a quantizer, and which of it changes signs."""
+"""What a quantizer may go into, or in front of, and which of it changes signs."""
+_OF_KNOWN: Mapping[str, Callable[..., Any]] = {"Subtract": np.subtract, "Multiply": np.multiply}
+"""What dequantizes a constant, beside Convert."""
 
 
 def keep_signs(model: Any) -> None:
-    """Put a step in front of what quantizes values of open sizes in an engine's model that were multiplied so."""
-    operators = module().opset13
+    """Put a step between products with negative numbers and what quantizes, in an engine's model with open sizes."""
     for operator in model.get_ordered_ops():
-        if operator.get_type_name() != "FakeQuantize" or not operator.get_input_partial_shape(0).is_dynamic:
-            continue
-        port = operator.input(0)
-        value = port.get_source_output()
-        if value.get_element_type().get_type_name() == "f32" and _is_negated(value):
-            port.replace_source_output(operators.maximum(value, operators.constant(_LEAST)).output(0))
+        kind = operator.get_type_name()
+        if kind == "FakeQuantize":
+            port = operator.input(0)
+            if _is_open(port.get_source_output()) and _is_negated(port.get_source_output()):
+                _part(port)
+        elif kind in _NEGATIVE and _NEGATIVE[kind](operator):
+            for port in operator.inputs():
+                value = port.get_source_output()
+                if _is_open(value) and value.get_node().get_type_name() == "FakeQuantize":
+                    _part(port)
+
+
+def _part(port: Any) -> None:
+    operators = module().opset13
+    port.replace_source_output(operators.maximum(port.get_source_output(), operators.constant(_LEAST)).output(0))
+
+
+def _is_open(value: Any) -> bool:
+    """Whether a value is of float32, and its sizes are not known."""
+    is_real = value.get_element_type().get_type_name() == "f32"
+    return is_real and bool(value.get_partial_shape().is_dynamic)
 
 
 def _is_negated(value: Any) -> bool:
-    node = value.get_node()
-    while node.get_type_name() in _NEGATIVE:
+    pending, seen = [value.get_node()], set[str]()
+    while pending:
+        node = pending.pop()
+        if node.get_type_name() not in _NEGATIVE or node.get_name() in seen:
+            continue
         if _NEGATIVE[node.get_type_name()](node):
             return True
-        others = [each for each in node.input_values() if each.get_node().get_type_name() != "Constant"]
-        if len(others) != 1:
-            return False
-        node = others[0].get_node()
+        seen.add(node.get_name())
+        others = [each.get_node() for each in node.input_values() if _known(each) is None]
+        if len(others) == 1 or node.get_type_name() == "Concat":
+            pending.extend(others)
     return False
 
 
 def _has_negative(value: Any) -> bool:
+    known = _known(value)
+    return known is not None and bool((known < 0).any())
+
+
+def _known(value: Any) -> Array | None:
+    """The numbers of a constant, or of one that is dequantized; None of what a run computes."""
     node = value.get_node()
-    return node.get_type_name() == "Constant" and bool((node.data < 0).any())
+    kind = node.get_type_name()
+    if kind == "Constant":
+        data: Array = node.data
+        return data
+    if kind == "Convert":
+        known = _known(node.input_value(0))
+        return None if known is None else known.astype(value.get_element_type().to_dtype())
+    read = [_known(each) for each in node.input_values()] if kind in _OF_KNOWN else [None]
+    return None if any(each is None for each in read) else _OF_KNOWN[kind](*read)

@@ -20,7 +20,7 @@ _Made = Callable[[OnnxNode, Sequence[Array]], Any]
 
 
 def plain_result(node: OnnxNode, known: Mapping[str, Array]) -> Array | None:
-    """Return the result of a node of ONNX's own; None where it is not among these."""
+    """Return the result of a node that `may_fold` allows and its schema does; None where it is not among these."""
     make = _MAKES.get(node.op_type)
     if make is None or len(node.outputs) != 1 or not all(name in known for name in node.inputs):
         return None
@@ -139,7 +139,7 @@ def _of_integers(compute: Callable[..., Any]) -> _Made:
 
 
 def _quotient(dividend: Array, divisor: Array) -> Any:
-    if min(dividend.min(initial=0), divisor.min(initial=1) - 1) < 0:
+    if (dividend < 0).any() or (divisor < 1).any():
         raise ValueError("numpy rounds down, not to zero, and divides by zero")
     return dividend // divisor
 
