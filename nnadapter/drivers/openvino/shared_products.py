@@ -22,12 +22,14 @@ _LEAST = np.finfo(np.float32).min
 
 
 def part_products(model: Any) -> None:
-    """Put a step behind each product of quantized values in an engine's model that has several readers."""
+    """Put a step behind each product of quantized values that has several readers, where sizes are open in a model."""
     operators = module().opset13
     for operator in model.get_ordered_ops():
         if operator.get_type_name() not in _PRODUCTS or operator.get_output_element_type(0).get_type_name() != "f32":
             continue
         made = _behind_identities(operator.output(0))
+        if not made.get_partial_shape().is_dynamic:
+            continue
         readers, names = made.get_target_inputs(), made.get_names()
         if len(readers) > 1 and any(map(_is_quantized, operator.input_values())):
             step = operators.maximum(made, operators.constant(_LEAST)).output(0)

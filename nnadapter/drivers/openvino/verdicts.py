@@ -117,7 +117,7 @@ def judge_open(node: onnx.NodeProto, whole: Whole, halves: Collection[str] = OPE
         return SUPPORTED
     values = (name for name in (*node.input, *node.output) if name and not whole.is_size(name))
     open_types = all_of(_open_type(node, name, whole.parts, halves) for name in values)
-    return all_of((open_types, restriction(node, whole.parts, whole.sizes)))
+    return restriction(node, whole.parts, whole.sizes) if open_types else open_types  # they look at what types say
 
 
 def leaves_open(node: onnx.NodeProto, whole: Whole) -> bool:
@@ -130,7 +130,8 @@ def _of_data(node: onnx.NodeProto, whole: Whole) -> Verdict:
     if node.op_type not in EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops that were found right where data decide over sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
-    return all_of((judge_open(node, whole, ()), data_restriction(node, whole.parts)))
+    verdict = judge_open(node, whole, ())
+    return data_restriction(node, whole.parts) if verdict else verdict
 
 
 def _of_sizes(node: onnx.NodeProto, whole: Whole) -> Verdict | None:

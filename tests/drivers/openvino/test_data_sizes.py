@@ -181,3 +181,17 @@ def test_a_size_of_what_has_no_type_is_left_alone_and_nothing_else():
         refusals = [refusal.detail for node in session.report().nodes for refusal in node.refusals]
     assert (names["Exp"], names["Tanh"]) == ("openvino", "openvino") and "driver failed" not in str(refusals)
     assert "the type of 'turned' of Shape is not known" in refusals
+
+
+def test_a_convolution_of_what_nobody_knows_is_left_to_others():
+    text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (float[1, 1, 4, 4] x) => (float[a, b, c, d] y)
+    <float[1, 1, 3, 3] w = {1, 1, 1, 1, 1, 1, 1, 1, 1}, float s = {0.1}, uint16 z = {7}> {
+        q = com.microsoft.QuantizeLinear (x, s, z)
+        u = com.microsoft.DequantizeLinear (q, s, z)
+        y = Conv (u, w)
+    }"""
+    feed = {"x": np.ones((1, 1, 4, 4), np.float32)}
+    with nna.InferenceSession(parse(text), devices="openvino", options=nna.Options(fallback="allow")) as session:
+        np.testing.assert_allclose(session.run(None, feed)[0], np.full((1, 1, 2, 2), 9), rtol=1e-5)
+        assert not session.report().incidents
