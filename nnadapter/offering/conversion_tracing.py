@@ -8,9 +8,8 @@ converted like any other node, as an operation that computes it again at each ru
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
 from typing import Any
 
 from nnadapter.converters.calls import KernelCalls
@@ -19,120 +18,16 @@ from nnadapter.converters.convert import Conversion, GrowingConversion
 from nnadapter.converters.sizes import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.ir.operand import Array
 from nnadapter.ir.size_arrays import SizeArray
-from nnadapter.ir.size_class import OpenDimensions
 from nnadapter.ir.structure import TracedModel
-from nnadapter.ir.tracing import Trace, Traced, current, settled
+from nnadapter.ir.tracing import Trace, Traced, current
 from nnadapter.offering.atoms import groups_of, with_atoms
 from nnadapter.offering.left_sizes import sizes_left
+from nnadapter.offering.traced_conversions import ConversionTemplate, OpenConversion
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
-
-Converted = tuple[Specialized, Conversion]
-
-
-@dataclass(frozen=True, eq=False)
-class ConversionTemplate:
-    """A converted model whose dimensions are traced."""
-
-    shapes: Mapping[str, tuple[Any, ...]]
-    """Per input, its dimensions, traced where the model leaves them open."""
-    trace: Trace
-    specialized: Specialized
-    conversion: Conversion
-    model: TracedModel
-    """The converted model."""
-    traced: Mapping[str, tuple[Any, ...]]
-    """Values whose dimensions are traced, and these."""
-    sizes: Mapping[str, SizeArray]
-    """Contents that follow from dimensions."""
-
-    @cached_property
-    def _dimensions(self) -> OpenDimensions:
-        return OpenDimensions(self.shapes)
-
-    def filled(self, shapes: Shapes) -> Converted | None:
-        """The model for other input shapes; None if it would not be this one."""
-        variables = self._dimensions.variables(shapes)
-        known = None if variables is None else self.trace.replay(variables)
-        if known is None:
-            return None
-        try:
-            return self._specialized(known), self._conversion(known)
-        except ArithmeticError:  # a size that the model's own type cannot hold
-            return None
-
-    def _specialized(self, known: Sequence[Any]) -> Specialized:
-        graph = self.specialized.graph
-        sizes = {name: array.filled(known) for name, array in self.sizes.items()}
-        return replace(
-            self.specialized,
-            graph=graph.revalued(_FilledValues(graph.values, self.traced, known)),
-            constants=ChainMap(sizes, self.specialized.constants),  # type: ignore[arg-type]
-        )
-
-    def _conversion(self, known: Sequence[Any]) -> Conversion:
-        return replace(self.conversion, model=self.model.filled(known), source=(self.model, known))
-
-
-@dataclass(frozen=True, eq=False)
-class OpenConversion:
-    """A model converted for any sizes: its dimensions are traced numbers, and it decides on none of their contents."""
-
-    shapes: Mapping[str, tuple[Any, ...]]
-    """Per input, its dimensions, traced where the model leaves them open."""
-    trace: Trace
-    atoms: tuple[tuple[int, ...], ...]
-    """Nodes that stand for one thing."""
-    conversion: Conversion
-    sizes: Mapping[str, SizeArray]
-    """Contents of what follows from shapes."""
-
-    @cached_property
-    def tables(self) -> Mapping[str, int]:
-        """Values that are tables, and their operands."""
-        conversion = self.conversion
-        made = {operand for each in conversion.tables for operand in conversion.model.operations[each].outputs}
-        return {name: operand for name, operand in conversion.operand_of.items() if operand in made}
-
-    def given_sizes(self, operands: set[int]) -> Iterator[str]:
-        """Those of `sizes` that are among some operands, and inputs of the model: others are constants."""
-        given = operands.intersection(self.conversion.model.inputs)
-        return (name for name in self.sizes if self.conversion.operand_of.get(name) in given)
-
-    def behind(self, operands: Iterable[int]) -> Iterator[int]:
-        """The operations behind some operands that make tables, as far back as they go."""
-        model, tables = self.conversion.model, self.conversion.tables
-        pending, seen = list(operands), set[int]()
-        while pending:
-            source = model.producer.get(pending.pop())
-            if source in tables and source not in seen:
-                seen.add(source)
-                pending.extend(model.operations[source].inputs)
-                yield source
-
-
-class _FilledValues(Mapping[str, Value]):
-    """What is known of values for the sizes of a replay, worked out when it is asked for."""
-
-    def __init__(
-        self, values: Mapping[str, Value], traced: Mapping[str, tuple[Any, ...]], known: Sequence[Any]
-    ) -> None:
-        self._values = values
-        self._traced = traced
-        self._known = known
-
-    def __getitem__(self, name: str) -> Value:
-        value, dimensions = self._values[name], self._traced.get(name)
-        return value if dimensions is None else replace(value, shape=settled(dimensions, self._known))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 class ConversionTracing:

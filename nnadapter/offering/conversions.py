@@ -16,7 +16,8 @@ from dataclasses import replace
 from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.convert import Conversion, convert_graph
 from nnadapter.offering.atoms import captured_names, groups_of, with_atoms, with_nodes_alone, with_own_sources
-from nnadapter.offering.conversion_tracing import ConversionTemplate, ConversionTracing, Converted
+from nnadapter.offering.conversion_tracing import ConversionTracing
+from nnadapter.offering.traced_conversions import ConversionTemplate, Converted
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
 from nnadapter.process.cache import counts_of
 from nnadapter.process.forking import new_lock

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nnadapter.ir.given import Given, Tables
-from nnadapter.offering.conversion_tracing import OpenConversion
+from nnadapter.offering.traced_conversions import OpenConversion
 
 
 def given_of(opening: OpenConversion, names: Iterable[str]) -> Given:

@@ -32,7 +32,7 @@ def sizes_left(
         values: what inference says at the shapes in hand; what contradicts it is left out.
     """
     rule = _RULES.get((node.domain, node.op_type))
-    if rule is None:
+    if rule is None or node.contradiction:
         return {}
     read = [dimensions_of(name) if name else None for name in node.inputs]
     made = dict[str, Sizes]()

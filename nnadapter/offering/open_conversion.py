@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from nnadapter.ir.model import Model
 from nnadapter.ir.operations.custom import CUSTOM
-from nnadapter.offering.conversion_tracing import ConversionTracing, OpenConversion
+from nnadapter.offering.conversion_tracing import ConversionTracing
 from nnadapter.offering.model import ShapedModel
 from nnadapter.offering.part import Part
+from nnadapter.offering.traced_conversions import OpenConversion
 from partition.plan import Step
 
 

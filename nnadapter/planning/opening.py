@@ -20,7 +20,6 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.offering.calling import calls_among
-from nnadapter.offering.conversion_tracing import OpenConversion
 from nnadapter.offering.expansions import AT_ALL_SHAPES
 from nnadapter.offering.filled_parts import FillablePart
 from nnadapter.offering.given import given_of
@@ -28,6 +27,7 @@ from nnadapter.offering.open_conversion import open_conversion, open_ir_part
 from nnadapter.offering.open_parts import OpenParts
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import with_weights
+from nnadapter.offering.traced_conversions import OpenConversion
 from nnadapter.onnx.joining import joined_along
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared

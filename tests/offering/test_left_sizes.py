@@ -79,6 +79,11 @@ def test_sizes_are_those_of_onnxruntime(op_type):
         assert sizes == shapes
 
 
+def test_nothing_is_said_of_a_node_that_contradicts_its_schema():
+    node = OnnxNode("", "ArrayFeatureExtractor", "ai.onnx.ml", 1, ("x",), ("y",), {}, "it has 1 input, expected 2")
+    assert sizes_left(node, {"x": (4, 3)}.get, {"y": Value("y", shape=(4, 2))}) == {}
+
+
 def _stated(info, rows, shape):
     """What inference says at so many rows; where it says nothing, that there are so many axes."""
     tensor = info.type.tensor_type
