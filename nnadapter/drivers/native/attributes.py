@@ -45,7 +45,7 @@ def attribute(
         name,
         _KINDS[kind],
         tuple(plain) if isinstance(value, tuple) else plain[0],
-        sizes.places(holder, numbers),
+        sizes.address_of_places(holder, numbers),
     )
 
 

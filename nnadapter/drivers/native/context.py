@@ -14,9 +14,10 @@ from nnadapter.drivers.native.codes import COMPATIBILITIES
 from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.models import build, contents
+from nnadapter.drivers.native.open_borders import OpenBorders
 from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.serialized import Border, unseal, written_by
-from nnadapter.drivers.native.sizes import NumberedSizes, untold
+from nnadapter.drivers.native.sizes import untold
 from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import Holder, Room, make
 from nnadapter.drivers.native.templates import ModelTemplates
@@ -46,6 +47,7 @@ class NativeContext(Context):
         self._admission = Room("Admission", [{"verdict": self._admitted.addresses[0]}])
         self._compiling = Room("CompileRequest", [{"control": build_control(UNLIMITED, Holder())}])
         """What all calls have that nobody may stop, as long as they hold the lock."""
+        self._borders = OpenBorders()
         self._sinks: dict[int, VerdictSink] = {}
         """Room for the verdicts of small models, by their number, which come often."""
 
@@ -95,8 +97,8 @@ class NativeContext(Context):
             handle = self._functions.made(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
-        sizes = NumberedSizes(model) if model.is_open else None
-        return NativeProgram(self._functions, self._device, handle, _sized(model), held, self._seats, sizes)
+        by_run = self._borders.of(model) if model.is_open else None
+        return NativeProgram(self._functions, self._device, handle, _sized(model), held, self._seats, by_run)
 
     def bind(self, program: Program, model: Model) -> NativeProgram | None:
         """See `Context.bind`."""

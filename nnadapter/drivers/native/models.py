@@ -50,7 +50,7 @@ def aligned(array: Array) -> Array:
 
 def _operand(holder: Holder, operand: Operand, sizes: NumberedSizes | None) -> int:
     type_ = operand.type
-    places = None if sizes is None else sizes.places(holder, type_.dimensions)
+    places = None if sizes is None else sizes.address_of_places(holder, type_.dimensions)
     return holder.make(
         "Operand",
         name=operand.name.encode(),

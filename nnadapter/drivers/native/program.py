@@ -12,8 +12,8 @@ from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.native.calls import NativeCall, Seat, Sized
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.memory import DeviceMemory
-from nnadapter.drivers.native.serialized import Border, seal
-from nnadapter.drivers.native.sizes import NumberedSizes
+from nnadapter.drivers.native.open_borders import SizedByRun
+from nnadapter.drivers.native.serialized import seal
 from nnadapter.drivers.native.streams import NativeStream, wait_out
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
 from nnadapter.drivers.streams import Stream
@@ -32,7 +32,7 @@ class NativeExecution(Execution):
         handle: of the execution.
         sized: what goes in and comes out; traced where the model leaves sizes open.
         held: what the driver reads from, even where nobody has the program any more.
-        sizes: those that the model leaves open; None where it leaves none open.
+        by_run: the same where the model leaves sizes open; None where it leaves none open.
         seats: of the context, which its executions share: a stream may be a thread.
     """
 
@@ -43,11 +43,11 @@ class NativeExecution(Execution):
         handle: int,
         sized: Sized,
         held: Holder,
-        sizes: NumberedSizes | None,
+        by_run: SizedByRun | None,
         seats: Lending[Seat],
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._held, self._sizes = held, sizes
+        self._held, self._by_run = held, by_run
         self._fixed = sized
         self._seats = seats
         self._calls: dict[object, tuple[Sized | None, NativeCall]] = {}
@@ -86,13 +86,12 @@ class NativeExecution(Execution):
 
     def at(self, sizes: Sequence[Any]) -> Execution:
         """See `Execution.at`."""
-        if self._sizes is None:
+        if self._by_run is None:
             return super().at(sizes)
-        numbers = self._sizes.of(sizes)
+        numbers = self._by_run.numbers(sizes)
         last, execution = self._last
         if execution is None or last != numbers:
-            border = Border(*(tuple(type_.at(sizes) for type_ in types) for types in self._fixed.border))
-            execution = _SizedExecution(self, Sized(border, self._sizes.told(numbers)))
+            execution = _SizedExecution(self, self._by_run.at(numbers))
             self._last = numbers, execution
         return execution
 
@@ -243,17 +242,17 @@ class NativeProgram(Program):
         sized: Sized,
         held: Holder,
         seats: Lending[Seat],
-        sizes: NumberedSizes | None = None,
+        by_run: SizedByRun | None = None,
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._sized, self._held, self._sizes, self._seats = sized, held, sizes, seats
+        self._sized, self._held, self._by_run, self._seats = sized, held, by_run, seats
         self._lock = new_lock()
 
     def create_execution(self) -> NativeExecution:
         """See `Program.create_execution`."""
         with self._lock:
             handle = self._functions.made("create_execution", self._handle, failure=ExecutionError)
-        around = self._sized, self._held, self._sizes, self._seats
+        around = self._sized, self._held, self._by_run, self._seats
         return NativeExecution(self._functions, self._device, handle, *around)
 
     def bound(self, request: int) -> int | None:
@@ -282,7 +281,7 @@ class NativeProgram(Program):
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`."""
-        if "serialize" not in self._functions or self._sizes is not None:
+        if "serialize" not in self._functions or self._by_run is not None:
             return None
         parts: list[bytes] = []
 

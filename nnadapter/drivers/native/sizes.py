@@ -36,9 +36,13 @@ class NumberedSizes:
         """Those of a run as an array of C."""
         return self._array(*numbers)
 
-    def places(self, holder: Holder, values: Sequence[Any]) -> int | None:
+    def places(self, values: Sequence[Any]) -> list[int]:
+        """The places of some numbers among the sizes; `OPEN` for what is known."""
+        return [self._place[each.number] if isinstance(each, Traced) else OPEN for each in values]
+
+    def address_of_places(self, holder: Holder, values: Sequence[Any]) -> int | None:
         """The address of the places of some numbers among the sizes; None if all are known."""
-        places = [self._place[each.number] if isinstance(each, Traced) else OPEN for each in values]
+        places = self.places(values)
         return holder.values("i32", places) if any(place != OPEN for place in places) else None
 
 

@@ -1,0 +1,51 @@
+"""What goes into programs with open sizes and comes out: one thing for all that are alike, at every sizes."""
+
+from __future__ import annotations
+
+import pytest
+
+from nnadapter.drivers.native.open_borders import OpenBorders
+from nnadapter.ir import DataType, ModelBuilder, OperandType
+from nnadapter.ir.tracing import Trace
+
+
+def model_of(rows: int, columns: int, width: int = 3, *, operation: str = "RELU"):
+    """A model of [rows, columns, width] -> the same, whose first two dimensions are open."""
+    trace = Trace()
+    builder = ModelBuilder()
+    dimensions = (trace.variable(rows), trace.variable(columns), width)
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, dimensions))
+    (y,) = builder.add_operation(operation, (x,), outputs=["y"])
+    return builder.finish([y]), trace
+
+
+def sized(borders: OpenBorders, model, sizes):
+    by_run = borders.of(model)
+    return by_run.at(by_run.numbers(sizes))
+
+
+def test_models_that_are_alike_share_what_runs_need_to_know():
+    borders = OpenBorders()
+    first, other = model_of(2, 5)[0], model_of(7, 4, operation="SIGMOID")[0]
+    assert sized(borders, first, [6, 8]) is sized(borders, other, [6, 8])
+    assert sized(borders, first, [6, 8]) is not sized(borders, first, [8, 6])
+    assert sized(borders, first, [6, 8]) is not sized(borders, model_of(2, 5, 4)[0], [6, 8])
+
+
+@pytest.mark.parametrize("sizes", [(6, 8), (0, 1), (1, 1), (3, 3)])
+def test_types_are_those_of_the_model_at_the_sizes(sizes):
+    model, _ = model_of(2, 5)
+    found = sized(OpenBorders(), model, sizes)
+    assert list(found.told) == list(sizes)
+    assert found.border.inputs == tuple(model.type_at(each).at(sizes) for each in model.inputs)
+    assert found.border.outputs == tuple(model.type_at(each).at(sizes) for each in model.outputs)
+    assert found.border.inputs[0].dimensions == (*sizes, 3)
+
+
+def test_what_was_made_for_many_sizes_is_forgotten():
+    borders = OpenBorders()
+    model, _ = model_of(2, 5)
+    first = sized(borders, model, [6, 8])
+    for rows in range(20):
+        sized(borders, model, [rows, 1])
+    assert sized(borders, model, [6, 8]) is not first
