@@ -136,3 +136,11 @@ def test_devices_that_do_not_exist_are_refused_when_chosen():
 
 def test_the_last_word_on_devices_is_the_client_s(trial):
     assert ort.InferenceSession(WHOLE, devices="cpu").devices == ("cpu",)
+
+
+def test_the_path_of_a_model_is_where_clients_look_for_it(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(WHOLE)
+    for given, expected in ((path, str(path)), (str(path), str(path)), (WHOLE, None)):
+        theirs, ours = onnxruntime.InferenceSession(given), ort.InferenceSession(given)
+        assert ours._model_path == theirs._model_path == expected

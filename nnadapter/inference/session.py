@@ -82,6 +82,8 @@ class InferenceSession:
         self._lock = new_lock()
         self._closed = False
         part_at_fork(self)
+        is_path = isinstance(path_or_bytes, (str, os.PathLike))
+        self._model_path = os.fspath(path_or_bytes) if is_path else None  # which clients of ONNX Runtime read
         given = (providers, provider_options)
         self._engine, self._devices = open_engine(path_or_bytes, sess_options, given, devices, options, kwargs)
 

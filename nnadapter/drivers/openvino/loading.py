@@ -12,6 +12,7 @@ from onnx import TensorProto
 from nnadapter.drivers.openvino.booleans import compare_booleans
 from nnadapter.drivers.openvino.engine import core, module
 from nnadapter.drivers.openvino.joined_steps import join_steps
+from nnadapter.drivers.openvino.large_terms import keep_apart
 from nnadapter.drivers.openvino.overlaps import exclude_thresholds
 from nnadapter.drivers.openvino.permutations import keep_permutations
 from nnadapter.drivers.openvino.quantization import QUANTIZING
@@ -32,6 +33,7 @@ _SHARED_TYPES = frozenset(
 """Data types that the engine's Python interface shares."""
 _REDUCING = ("Reduce", "Global")
 """What the names of ops begin with of which the engine makes reductions."""
+_SCALING_AND_ADDING = frozenset(("Add", "Sub", "Mul", "Div"))
 
 
 def read(model: onnx.ModelProto) -> Any:
@@ -68,6 +70,8 @@ def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
         keep_signs(engine_model)
     if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
         exclude_thresholds(engine_model)
+    if sum(node.op_type in _SCALING_AND_ADDING for node in model.graph.node) > 1:
+        keep_apart(engine_model)
     if any(node.op_type in ("Gather", "Split") for node in model.graph.node):
         keep_permutations(engine_model)
     if any(node.op_type == "Cast" for node in model.graph.node):
