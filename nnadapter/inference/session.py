@@ -289,8 +289,8 @@ class InferenceSession:
         """Close the session."""
         self.close()
 
-    def __reduce__(self) -> NoReturn:
-        """Raise TypeError: what it holds belongs to this process."""
+    def __getstate__(self) -> NoReturn:
+        """Raise TypeError: what it holds belongs to this process. A subclass may say what to open it by again."""
         raise TypeError(
             "a session is not pickled, as its devices belong to this process: open its model in the other one"
         )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import gc
 import pickle
 import threading
@@ -421,6 +422,28 @@ def test_bad_values_on_the_cpu_are_the_caller_s_fault():
     for devices in ("cpu", ("trial", {"only": ["NEG"]})):
         with nna.InferenceSession(parse(text), devices=devices) as session, pytest.raises(InvalidInputError):
             session.run(None, feed)
+
+
+class PickledByItsPath(nna.InferenceSession):
+    """As clients of ONNX Runtime make sessions that are pickled."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.path = path
+
+    def __getstate__(self):
+        return {"path": self.path}
+
+    def __setstate__(self, state):
+        self.__init__(state["path"])
+
+
+@pytest.mark.parametrize("again", [lambda it: pickle.loads(pickle.dumps(it)), copy.copy, copy.deepcopy])
+def test_a_subclass_may_say_what_a_session_is_opened_by_again(again, tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(parse(CHAIN).SerializeToString())
+    session, feed = PickledByItsPath(path), {"x": numbers(2, 3)}
+    np.testing.assert_array_equal(again(session).run(None, feed)[0], session.run(None, feed)[0])
 
 
 def test_a_session_that_is_pickled_says_what_to_do_instead():
