@@ -13,6 +13,8 @@ from nnadapter.ir.derived import derived
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, DataType, Lifetime
 
+_MOST = float(np.finfo(np.float16).max)
+"""The largest number of half precision."""
 _CELL_TYPES = {dtype: "float32" if dtype is DataType.FLOAT16 else dtype.value for dtype in DataType}
 
 
@@ -140,5 +142,10 @@ class Emitter(GrowingGraph):
 
 
 def _in_cells(value: Array) -> Array:
-    """Contents in float32, rounded to half precision."""
+    """Contents in float32, rounded to half precision: to its largest numbers, not to infinity.
+
+    Masks say that nobody looks by the least float32, of which nothing is left where it is taken 0 times.
+    """
+    if value.max(initial=0) > _MOST or value.min(initial=0) < -_MOST:
+        value = np.where(np.isinf(value), value, np.clip(value, -_MOST, _MOST))
     return value.astype(np.float16).astype(np.float32)

@@ -40,7 +40,8 @@ OPTIONS = (
         name="precision",
         default="float32",
         choices=("float32", "float16"),
-        help="With float16, weights and the result of every instruction are rounded to half precision, but float64.",
+        help="With float16, weights and the result of every instruction are rounded to half precision, but float64; "
+        "weights beyond its largest numbers to these.",
     ),
     Option(
         name="exact",

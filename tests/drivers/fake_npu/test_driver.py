@@ -11,6 +11,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
+from nnadapter import InferenceSession
 from nnadapter.drivers.capability import ModelForm, Threading
 from nnadapter.drivers.fake_npu import FakeNpuDriver
 from nnadapter.drivers.fake_npu.operations import OPERATIONS
@@ -23,6 +24,7 @@ from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.operations import SCHEMAS
 from partition.verdict import Reason
 from tests.drivers.fake_npu.harness import close, context, floats, model_of, type_of
+from tests.models import parse, run_whole
 
 
 def small_network(batch=1):
@@ -251,6 +253,19 @@ def test_half_precision():
         assert result.dtype == np.float32
         np.testing.assert_array_equal(result, result.astype(np.float16))
         assert 0 < np.abs(result - wanted).max() < 0.05
+
+
+def test_half_precision_leaves_masks_of_the_least_float32_what_they_are():
+    """(1 - mask) * -3.4e38 is 0 where somebody looks: -infinity times 0 would be no number, in the whole attention."""
+    model = parse("""<ir_version: 8, opset_import: ["": 17]> g (float[2, 4] x, float[2, 4] mask) => (float[2, 4] y)
+    <float one = {1}, float least = {-3.4028235e38}> {
+        a = Sub(one, mask)  m = Mul(a, least)  s = Add(x, m)  y = Softmax<axis = -1>(s)
+    }""")
+    feed = {"x": floats(2, 4), "mask": np.array([[1, 1, 0, 1], [1, 1, 1, 1]], np.float32)}
+    with InferenceSession(model, devices=("fake_npu", {"precision": "float16"})) as session:
+        (result,) = session.run(None, feed)
+        assert {step.device for step in session.provenance.steps} == {"fake_npu"}
+    np.testing.assert_allclose(result, run_whole(model, feed)[0], atol=1e-3)
 
 
 def test_float16_models():
