@@ -127,3 +127,37 @@ def test_an_optional_that_is_not_fed_is_empty():
         with nna.InferenceSession(model(text), devices=devices, options=nna.Options(fallback="allow")) as session:
             assert not session.run(None, {"o": None})[0]
             assert session.run(None, {"o": numbers(2)})[0]
+
+
+GENERATION = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]> g
+(int64[n, t] ids, int32[1] most, int32[1] least, float[1] penalty) => (int32[n, m] sequences, float[n, m, 2] y)
+<float[3, 2] kinds = {1, 2, -1, -2, 5, 6}> {
+    texts = Cast <to = 6> (ids)
+    sequences = com.microsoft.GreedySearch <eos_token_id = 3, pad_token_id = 3, decoder = d
+        (int32[b, s] input_ids, int32[b, s] position_ids, int32[b, a] attention_mask, float[2, b, 1, p, 2] past_0)
+        => (float[b, s, 4] logits, float[2, b, 1, a, 2] present_0)
+        <float[4, 4] next = {0, 9, 1, 2, 1, 0, 9, 2, 8, 1, 2, 0, 0, 1, 2, 9},
+         float[2, 1, 1, 1, 2] places = {1, 2, 3, 4}, int64[3] axes = {0, 2, 4}> {
+            logits = Gather (next, input_ids)
+            real = Cast <to = 1> (input_ids)
+            row = Unsqueeze (real, axes)
+            new = Mul (row, places)
+            present_0 = Concat <axis = 3> (past_0, new)
+        }> (texts, most, least, penalty)
+    rows = Gather (kinds, sequences)
+    y = Relu (rows)
+}"""
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_generation_runs_its_decoder_on_the_cpu(device):
+    whole, steps = parse(GENERATION), np.array([7], np.int32)
+    with nna.InferenceSession(whole, devices=device, options=nna.Options(fallback="allow")) as session:
+        for ids in ([[0, 1], [2, 0]], [[2, 2, 1]]):
+            feed = {"ids": np.array(ids), "most": steps, "least": steps, "penalty": np.ones(1, np.float32)}
+            agree(session.run(None, feed), run_whole(whole, feed))
+        (node,) = (node for node in session.report().nodes if node.op_type == "GreedySearch")
+    assert node.device == "cpu" and node.bodies[0].op_types["Gather"] == 1
+    if device == "fake_npu":
+        assert node.refusals[0].reason == "control_flow"
+        assert "GreedySearch runs another graph" in node.refusals[0].detail

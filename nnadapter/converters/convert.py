@@ -16,7 +16,7 @@ from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.groups import Group
 from nnadapter.converters.quantized_groups import convert_quantized_group
 from nnadapter.converters.registry import Converter, converted, lookup
-from nnadapter.converters.unconverted import NO_CONVERTER, UNCONVERTED
+from nnadapter.converters.unconverted import ANOTHER_GRAPH, NO_CONVERTER, UNCONVERTED
 from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
@@ -317,7 +317,8 @@ def _unknown(node: OnnxNode) -> Refusal:
         )
     versions = converted().get((node.domain, node.op_type)) or brought or None
     if versions is None:
-        reason, why = NO_CONVERTER if node.domain else UNCONVERTED.get(node.op_type, NO_CONVERTER)
+        others = ANOTHER_GRAPH if node.bodies else NO_CONVERTER
+        reason, why = others if node.domain else UNCONVERTED.get(node.op_type, others)
         bodies = "; ".join(f"{name}: {_listed(types)}" for name, types in node.bodies)
         return Refusal(reason, f"{node.op_type} {why}{f' ({bodies})' if bodies else ''}")
     return Refusal(

@@ -16,17 +16,20 @@ from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import Conversion, GrowingConversion
 from nnadapter.converters.sizes import MOST_ELEMENTS, evaluate, shape_of
+from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
 from nnadapter.ir.size_arrays import SizeArray
 from nnadapter.ir.structure import TracedModel
-from nnadapter.ir.tracing import Trace, Traced, current
+from nnadapter.ir.tracing import Trace, Traced
 from nnadapter.offering.atoms import groups_of, with_atoms
 from nnadapter.offering.left_sizes import sizes_left
 from nnadapter.offering.traced_conversions import ConversionTemplate, OpenConversion
+from nnadapter.onnx.building import info_of
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
 from nnadapter.onnx.refusal import Refusal
+from nnadapter.onnx.values import values_of
 from partition.graph import Value
 
 
@@ -218,16 +221,18 @@ class ConversionTracing:
                 yield replace(value, dtype=array.dtype.name, shape=array.shape)
 
     def _types_of_what_is_gone(self, run: Iterable[int]) -> Iterator[Value]:
-        """What nodes make that nobody runs at these shapes, since nobody reads it, with the sizes that names say."""
-        declared = {name: self._prepared.graph.value(name).shape or () for name in self._shapes}
-        pairs = (pair for name, shape in self._shapes.items() for pair in zip(declared[name], shape, strict=False))
-        named: dict[Any, Any] = {size: current(number) for size, number in pairs if isinstance(size, str)}
-        for name in (name for index in run for name in self._prepared.nodes[index].outputs):
-            value = None if name in self._values else self._prepared.values.get(name)
-            if value is None or value.shape is None:
+        """What nodes make that nobody runs at these shapes, since nobody reads it: as inference says node by node."""
+        inference, nodes, known = self._prepared.inference, self._prepared.nodes, self._known
+        values = dict(self._specialized.graph.values)
+        for index in sorted(run):
+            told = {name: info_of(values[name]) for name in nodes[index].inputs if name in values}
+            try:
+                made = inference.types_of_one(index, told, known) | inference.stated_of_one(index, values, known)
+            except InvalidModelError:  # nobody runs it
                 continue
-            if all(isinstance(size, int) or size in named for size in value.shape):
-                yield replace(value, shape=tuple(named.get(size, size) for size in value.shape))
+            fresh = values_of(info for name, info in made.items() if name not in values)
+            values.update(fresh)
+            yield from fresh.values()
 
     def _size_what_is_left(self, node: OnnxNode) -> None:
         """Trace the sizes of what a node makes that was not converted, where a rule says them."""

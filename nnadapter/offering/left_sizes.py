@@ -92,6 +92,8 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
         _as_the_first,
     ),
     **dict.fromkeys([(MICROSOFT, "MoE"), (MICROSOFT, "QMoE")], _as_the_first),
+    # Where data decide over what is scattered, as features of pictures among those of words.
+    **dict.fromkeys([("", "Scatter"), ("", "ScatterElements"), ("", "ScatterND")], _as_the_first),
     **dict.fromkeys(
         [
             (_MACHINE_LEARNING, op_type)

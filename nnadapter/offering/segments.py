@@ -12,8 +12,9 @@ from nnadapter.drivers.capability import Capability, ModelForm
 from nnadapter.kernels.choosing import KernelTable
 from nnadapter.offering.calling import calls_among, with_calls
 from nnadapter.offering.part import Part
-from nnadapter.onnx.building import tensor_of
+from nnadapter.onnx.building import info_of, tensor_of
 from nnadapter.onnx.extracting import OnnxIndex, extract
+from nnadapter.onnx.nodes import plain_domain
 from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.onnx.references import inlined
 from partition.graph import Graph, Node
@@ -71,11 +72,15 @@ class OnnxParts:
         return self._extract(self._placed(range(len(self.graph.nodes))), self.graph, (), (), ())
 
     def whole(self) -> onnx.ModelProto:
-        """Everything that is left to run."""
+        """Everything that is left to run, with the types of what nodes make that inference may know nothing of."""
         graph = self.graph
         read = dict.fromkeys(name for node in graph.nodes for name in node.reads if name in graph.constants)
         made = [name for name in dict.fromkeys(graph.outputs) if name in graph.producer]
-        return self._extract(self._placed(range(len(graph.nodes))), graph, graph.inputs, list(read), made)
+        whole = self._extract(self._placed(range(len(graph.nodes))), graph, graph.inputs, list(read), made)
+        others = (name for node in graph.nodes if plain_domain(node.domain) for name in node.outputs)
+        told = (graph.value(name) for name in others if name and name not in made)
+        whole.graph.value_info.extend(info_of(value) for value in told if value.dtype)
+        return whole
 
     def _placed(self, nodes: Sequence[int]) -> list[Placed]:
         return [(self.specialized.positions[node], self.graph.nodes[node]) for node in nodes]

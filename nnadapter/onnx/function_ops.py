@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+import onnx
+
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.body import NEWEST_OPSET, Body, BodyBuilder
 from nnadapter.onnx.further_schemas import MICROSOFT, add_schema, further_schema
@@ -25,7 +27,8 @@ BodyRule = Callable[[BodyBuilder], Sequence[str]]
 It may raise Refusal, for a node that means nothing or that ONNX's ops cannot say.
 """
 
-_RULES: dict[tuple[str, str], BodyRule] = {}
+_RULES: dict[tuple[str, str], tuple[BodyRule, int]] = {}
+"""By domain and op type, what writes a body, and the newest opset that it knows."""
 
 
 def function_op(
@@ -36,12 +39,16 @@ def function_op(
     *,
     required: Sequence[str] = (),
     domain: str = MICROSOFT,
+    newest: int = NEWEST_OPSET,
 ) -> Callable[[BodyRule], BodyRule]:
-    """Return a decorator for the function that writes an op's body; see `add_schema` for what describes the op."""
+    """Return a decorator for the function that writes an op's body; see `add_schema` for what describes the op.
+
+    Its body is written at opset `newest` where no model demands another, or at the newest that the installed onnx has.
+    """
 
     def register(rule: BodyRule) -> BodyRule:
         add_schema(op_type, inputs, outputs, attributes, required=required, domain=domain)
-        _RULES[domain, op_type] = rule
+        _RULES[domain, op_type] = rule, newest
         return rule
 
     return register
@@ -62,7 +69,7 @@ def body_of(
     node: OnnxNode,
     inputs: Sequence[Value | None],
     constants: Mapping[int, Array] = MappingProxyType({}),
-    opset: int = NEWEST_OPSET,
+    opset: int | None = None,
     integers: Callable[[int], tuple[int, ...] | None] = lambda position: None,
 ) -> Body | None:
     """Return the body of a node; None where its op is no such function.
@@ -71,7 +78,7 @@ def body_of(
         node: the node.
         inputs: what is known of its inputs, None where one is absent.
         constants: contents of inputs that are known, by position.
-        opset: the operator set to write in.
+        opset: the operator set to write in, None for the newest that the op's description knows.
         integers: see `BodyBuilder`.
 
     Raises:
@@ -79,5 +86,8 @@ def body_of(
     """
     if not has_body(node.domain, node.op_type):
         return None
+    rule, newest = _RULES[node.domain, node.op_type]
+    if opset is None:
+        opset = min(newest, onnx.defs.onnx_opset_version())
     builder = BodyBuilder(node, inputs, constants, opset, integers)
-    return builder.finish(_RULES[node.domain, node.op_type](builder))
+    return builder.finish(rule(builder))

@@ -36,6 +36,7 @@ from nnadapter.planning.looking_through import wide_windows
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_bounds import beyond_bounds
+from nnadapter.planning.waiting import with_sizes_in_order
 from nnadapter.rules.values import Limits
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
@@ -82,8 +83,9 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     parts = OpenParts(model.parts.specialized, model.parts.index, model.prepared)
     if parts.sized_outputs and setting.constraints.fallback_at("load") == "forbid":
         return _refused(f"output {parts.sized_outputs[0]!r} follows from the shapes of inputs alone")
-    plan = _giving_sized_outputs(plan, parts, setting.host.name)
     takes_ir = {device.name for device in setting.devices if device.takes_ir}
+    plan = with_sizes_in_order(plan, parts, takes_ir)
+    plan = _giving_sized_outputs(plan, parts, setting.host.name)
     plan = _giving_what_is_measured(plan, parts, takes_ir)
     conversion = open_conversion(model) if takes_ir else None
     if conversion is None and any(step.device in takes_ir for step in plan.steps):

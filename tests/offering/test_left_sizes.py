@@ -108,3 +108,46 @@ def test_a_plan_serves_all_rows_behind_an_encoder():
             feeds = {"x": RANDOM.standard_normal((rows, 2)).astype(np.float32), "c": names}
             np.testing.assert_array_equal(session.run(None, feeds)[0], alone.run(None, feeds)[0])
         assert session.report().plans.made == 2
+
+
+@pytest.mark.parametrize(
+    "scattered",
+    [
+        """found = NonZero (marked) places = Transpose <perm = [1, 0]> (found)
+           mixed = ScatterND (words, places, features)""",
+        """row = Reshape (marked, all) found = NonZero (row) places = Reshape (found, all)
+           index = Unsqueeze (places, last) wide = Expand (index, width) rows = Reshape (words, flat)
+           put = ScatterElements <axis = 0> (rows, wide, features) size = Shape (words) mixed = Reshape (put, size)""",
+    ],
+    ids=["by position", "by row"],
+)
+def test_a_plan_serves_all_lengths_behind_features_among_words(scattered):
+    table = RANDOM.standard_normal((9, 4)).astype(np.float32)
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (int64[B, T] ids, float[P, 4] pictures, float[9, 4] table) => (float[B, T, 4] y)
+        <int64 picture = {{8}}, int64[1] all = {{-1}}, int64[1] last = {{-1}}, int64[2] width = {{1, 4}},
+         int64[2] flat = {{-1, 4}}> {{
+            words = Gather (table, ids)
+            features = Tanh (pictures)
+            marked = Equal (ids, picture)
+            {scattered}
+            y = Softmax (mixed)
+        }}"""
+    model = parser.parse_model(text)
+    model.graph.input.pop()
+    model.graph.initializer.append(onnx.numpy_helper.from_array(table, "table"))
+    alone = onnxruntime.InferenceSession(model.SerializeToString())
+    with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(fallback="allow")) as session:
+        for length, pictures in ((5, 2), (9, 4), (4, 3), (12, 7), (6, 2)):
+            ids = RANDOM.integers(0, 8, 2 * length)
+            ids[RANDOM.permutation(2 * length)[:pictures]] = 8
+            feeds = {"ids": ids.reshape(2, length), "pictures": RANDOM.random((pictures, 4), np.float32)}
+            np.testing.assert_allclose(session.run(None, feeds)[0], alone.run(None, feeds)[0], rtol=1e-5, atol=1e-6)
+        report = session.report()
+    assert report.plans.made == 2, report.plans
+    assert {node.op_type for node in report.nodes if node.device == "fake_npu"} >= {
+        "Gather",
+        "Tanh",
+        "Equal",
+        "Softmax",
+    }

@@ -56,3 +56,21 @@ def test_what_inference_knows_nothing_of_says_nothing_against_sizes():
         assert session.report().input_shapes == {"x": (1, 3)}
     beside = scaled.replace("x)", "x, float[n, k] a, float[16] b)", 1).replace("y =", "sum = Add (a, b)  y =")
     assert default_shapes(prepare(onnx.parser.parse_model(beside)))["a"] == (1, 16)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("float[b, s] x, int64[s] places", {"x": (1, 128), "places": (128,)}),
+        ("int64[s] places, float[b, s] x", {"x": (1, 128), "places": (128,)}),
+        ("float[b, s] x, int64[3, b, s] places", {"x": (1, 128), "places": (3, 1, 128)}),
+        ("float[b, s] x, float[s, s] mask", {"x": (1, 128), "mask": (128, 128)}),
+        ("float[b, h, w] mask, float[b, 3, h, w] picture", {"mask": (1, 224, 224), "picture": (1, 3, 224, 224)}),
+        ("float[s, b, 4] x, float[2, b, 8] state", {"x": (1, 128, 4), "state": (2, 128, 8)}),
+    ],
+)
+def test_dimensions_of_one_name_have_one_size(given, expected):
+    first = given.split("] ")[1].split(",")[0]
+    model = onnx.parser.parse_model(f"{HEAD} g ({given}) => (float y) {{ y = Cast <to = 1> ({first}) }}")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    assert default_shapes(prepare(model)) == expected

@@ -9,7 +9,7 @@ import nnadapter as nna
 from tests.models import HEAD, numbers, parse, run_whole
 
 _GIVEN = """g (float[n, t] x) => (float[a, b] y)
-<int64 none = {0}, int64 one = {1}, int64[1] front = {0}, int64[1] back = {1}>"""
+<int64 none = {0}, int64 one = {1}, int64[1] front = {0}, int64[1] back = {1}, int64[1] all = {-1}>"""
 MEASURED = {
     "a table": """
         shape = Shape (x)
@@ -26,6 +26,14 @@ MEASURED = {
         y = Mul (real, x)""",
     "an input turned": "turned = Transpose (x) size = Shape (turned) positive = Relu (x) y = Reshape (positive, size)",
     "what runs, turned": "e = Exp (x) turned = Transpose (e) size = Shape (turned) y = Reshape (e, size)",
+    "what runs, of a size without a name": """
+        e = Exp (x)
+        flat = Reshape (e, all)
+        row = Unsqueeze (flat, front)
+        size = Shape (row)
+        bounded = Max (size, back)
+        positive = Relu (flat)
+        y = Reshape (positive, bounded)""",
     "a size behind another": """
         turned = Transpose (x)
         size = Shape (turned)

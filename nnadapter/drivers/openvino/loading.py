@@ -10,6 +10,7 @@ import onnx
 from onnx import TensorProto
 
 from nnadapter.drivers.openvino.booleans import compare_booleans
+from nnadapter.drivers.openvino.comparisons import compare_the_other_way
 from nnadapter.drivers.openvino.engine import core, module
 from nnadapter.drivers.openvino.joined_steps import join_steps
 from nnadapter.drivers.openvino.large_terms import keep_apart
@@ -74,6 +75,8 @@ def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
         keep_apart(engine_model)
     if any(node.op_type in ("Gather", "Split") for node in model.graph.node):
         keep_permutations(engine_model)
+    if any(node.op_type in ("Greater", "GreaterOrEqual") for node in model.graph.node):
+        compare_the_other_way(engine_model)
     if any(node.op_type == "Cast" for node in model.graph.node):
         compare_booleans(engine_model)
     if any(node.op_type.startswith(_REDUCING) for node in model.graph.node):

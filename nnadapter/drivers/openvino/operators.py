@@ -7,8 +7,8 @@ Each row was held against ONNX Runtime and onnx's reference evaluator with numbe
 - int32 and uint32 pass through float32 in most arithmetic, comparisons, reductions and Clip, so large numbers are
   rounded.
 - int8 and uint8 saturate in arithmetic where ONNX wraps around.
-- ReduceMax and ReduceMin give the largest finite number where all they see is infinite; Greater calls NaN greater; TopK
-  and NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8;
+- ReduceMax and ReduceMin give the largest finite number where all they see is infinite; TopK and
+  NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8;
   DynamicQuantizeLinear rounds halves to another neighbor, an odd zero point being added before.
 
 QuantizeLinear rounds halves so, too. It is taken all the same: one step is what quantized numbers may be off.
@@ -73,8 +73,10 @@ _ROWS: tuple[tuple[str, OperatorRow], ...] = (
     ),
     ("And Or Xor Not", OperatorRow(dtypes=_BOOL)),
     ("IsNaN IsInf", OperatorRow(dtypes=FLOATS, outputs={0: _BOOL})),
-    ("Equal Less LessOrEqual", OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS, outputs={0: _BOOL})),
-    ("Greater GreaterOrEqual", OperatorRow(dtypes=_BYTES | _SHORTS, outputs={0: _BOOL})),
+    (
+        "Equal Less LessOrEqual Greater GreaterOrEqual",
+        OperatorRow(dtypes=FLOATS | _BYTES | _SHORTS, outputs={0: _BOOL}),
+    ),
     ("Identity Flatten Transpose Concat DepthToSpace SpaceToDepth", OperatorRow(dtypes=_MOVED)),
     ("Reshape Squeeze Unsqueeze Split Expand Tile", OperatorRow(dtypes=_MOVED, inputs={1: _INT64})),
     ("Trilu", OperatorRow(dtypes=_MOVED, inputs={1: _INT64})),

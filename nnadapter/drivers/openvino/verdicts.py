@@ -23,7 +23,7 @@ _SIZING = frozenset((
     "Min", "Max", "Neg", "Floor", "Ceil", "Range", "Expand", "Equal", "Less", "LessOrEqual", "Greater",
     "GreaterOrEqual", "And", "Or", "Not", "Where", "ConstantOfShape", "Identity", "ReduceProd", "Tile", "Transpose",
     "Trilu", "Clip", "Mod", "Abs", "Sign", "Pow", "CumSum", "ReduceSum", "ReduceMax", "ReduceMin", "Split", "GatherND",
-    "GatherElements", "ScatterND",
+    "GatherElements", "ScatterND", "Flatten", "Xor",
 ))  # fmt: skip
 """Ops that make sizes, and masks and positions of them, in exported models."""
 _LEAST = {"Max": 0, "Min": 1, "Clip": 0}

@@ -18,6 +18,7 @@ from nnadapter.onnx.microsoft import (
     quantized_products,
     quantized_recurrent,
     rotary,
+    states,
 )
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "quantized_products",
     "quantized_recurrent",
     "rotary",
+    "states",
 ]

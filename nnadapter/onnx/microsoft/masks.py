@@ -15,8 +15,9 @@ _NUMBERS = "float32"
 def score_mask(body: BodyBuilder, position: int, bias: int, places: Callable[[], str], rows: int | None) -> str:
     """Return what is added to scores, `[B or 1, N or 1, S or 1, T]`; empty if nothing is.
 
-    1. A mask of rank 1 says how many keys each text has, and may say behind that with which key each begins; of rank 2
-       or 3 it is 0 where a key is forbidden. One of a single column says nothing.
+    1. A mask of rank 1 says how many keys each text has, and may say behind that with which key each begins, or where
+       texts lie that are packed, which ONNX Runtime does not look at here; of rank 2 or 3 it is 0 where a key is
+       forbidden. One of a single column says nothing.
     2. `mask_filter_value` is added for those: a query with no key that is allowed sees all of them as before.
     3. The bias is added besides.
 
@@ -57,20 +58,24 @@ def _between(body: BodyBuilder, position: int, places: str, rows: int | None) ->
     texts, stated = ((body.inputs.value(each).shape or (None,))[0] for each in (0, position))
     if stated is not None and stated == texts:
         return body.add("Less", places, body.reshape(numbers, -1, 1, 1, 1))
-    if count is not None and rows is not None and count != 2 * rows:
+    if rows is None or count is None:
+        ends, starts = _in_the_run(body, numbers)
+    elif count == 2 * rows:
+        ends, starts = parts_along(body, numbers, 0, (rows, rows))
+    elif count == 3 * rows + 2:
+        return body.add("Less", places, body.reshape(sliced(body, numbers, 0, 0, rows), -1, 1, 1, 1))
+    else:
         raise body.invalid(
-            f"has a mask (input {position}) of {count} numbers for {rows} texts; expected as many, or twice as many"
+            f"has a mask (input {position}) of {count} numbers for {rows} texts; expected {rows}, {2 * rows} or "
+            f"{3 * rows + 2}"
         )
-    ends, starts = (
-        _in_the_run(body, numbers) if rows is None or count is None else parts_along(body, numbers, 0, (rows, rows))
-    )
     ends, starts = (body.reshape(each, -1, 1, 1, 1) for each in (ends, starts))
     return body.add("And", body.add("Less", places, ends), body.add("LessOrEqual", starts, places))
 
 
 def _in_the_run(body: BodyBuilder, numbers: str) -> tuple[str, str]:
-    """Ends and starts of so many texts as the run has: without starts the last row is that of ends, and each is 0."""
-    size = body.add("Concat", body.constant((-1,)), length_of(body, body.input(0), 0), axis=0)
-    table = body.add("Reshape", numbers, size)
-    has_starts = body.cast(body.add("Sub", length_of(body, table, 0), body.constant((1,))), _NUMBERS)
-    return sliced(body, table, 0, 0, 1), body.add("Mul", sliced(body, table, 0, -1, 2**31 - 1), has_starts)
+    """Ends and starts of so many texts as the run has: without starts each is 0."""
+    texts, count = length_of(body, body.input(0), 0), length_of(body, numbers, 0)
+    has_starts = body.cast(body.add("Equal", count, body.add("Add", texts, texts)), _NUMBERS)
+    last = body.add("Slice", numbers, body.add("Sub", count, texts), count)
+    return sliced(body, numbers, 0, 0, texts), body.add("Mul", last, has_starts)

@@ -67,6 +67,26 @@ def _total(body: BodyBuilder, bias: str) -> str:
     return body.add("Add", total, bias) if bias else total
 
 
+@function_op("GatedRMSNorm", "X scale gate", "Y", {"activation": "silu", "epsilon": 1e-5})
+def gated_rms_norm_body(body: BodyBuilder) -> tuple[str, ...]:
+    """RMSNormalization of groups of features as long as the scale, times an activation of a gate, in float32.
+
+    Source: com.microsoft GatedRMSNorm-1.
+    """
+    size, width, rank = body.inputs.width(1, 0), body.inputs.width(0), body.inputs.rank(0)
+    activation, dtype = body.node.text("activation", "silu"), body.inputs.dtype(0)
+    if size is None or width is None or size < 1 or width % size:
+        raise body.invalid(f"has {width} features and a scale of {size}")
+    if activation not in ("silu", "swish", "sigmoid"):
+        raise body.invalid(f"has attribute 'activation' {activation!r}; expected silu, swish or sigmoid")
+    x, scale, gate = (body.cast(body.input(position), "float32") for position in range(3))
+    apart = x if width == size else body.reshape(x, *[0] * (rank - 1), width // size, size)
+    (normal,) = rms_normalization(body, apart, scale, [-1], "float32")
+    normal = normal if width == size else body.reshape(normal, *[0] * (rank - 1), width)
+    opened = body.add("Sigmoid", gate) if activation == "sigmoid" else silu(body, gate)
+    return (body.cast(body.add("Mul", normal, opened), dtype),)
+
+
 @function_op(
     "EmbedLayerNormalization",
     "input_ids segment_ids? word_embedding position_embedding segment_embedding? gamma beta mask? position_ids?",

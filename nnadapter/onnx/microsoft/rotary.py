@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from nnadapter.onnx.body import BodyBuilder
 from nnadapter.onnx.function_ops import function_op
 from nnadapter.onnx.microsoft.axes import parts_along, sliced, steps_along
 from nnadapter.onnx.microsoft.heads import joined, separated
 
 _ROTARY_EMBEDDING_SINCE = 23
+_ROTARY = {"interleaved": int, "is_packed_batching": int, "num_heads": int, "rotary_embedding_dim": int, "scale": float}
 
 
 def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool) -> str:
@@ -54,22 +57,15 @@ def _in_halves(body: BodyBuilder, x: str, cosine: str, sine: str, pairs: int) ->
     "RotaryEmbedding",
     "input position_ids cos_cache sin_cache",
     "output",
-    {"interleaved": int, "is_packed_batching": int, "num_heads": int, "rotary_embedding_dim": int, "scale": float},
+    _ROTARY,
 )
 def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
     """Positions are stated one by one, or the first of them alone. Source: com.microsoft RotaryEmbedding-1.
 
     Refused: packed batches, a scale.
     """
-    if body.node.integer("is_packed_batching", 0):
-        raise body.unsupported("is_packed_batching", "is 1; expected 0")
-    if body.node.number("scale", 1.0) != 1:
-        raise body.unsupported("scale", f"is {body.node.number('scale')}; expected 1")
-    pairs, width = body.inputs.width(2), body.inputs.width(0)
-    if pairs is None or width is None:
-        raise body.invalid("has heads or tables of unknown width")
+    pairs, width = _widths(body)
     packed = body.inputs.rank(0) == 3
-    heads, head_size = _heads(body, width, pairs)
     positions = body.input(1)
     if body.inputs.rank(1) == 1:
         if body.inputs.width(1, 0) not in (1, None):
@@ -78,10 +74,62 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
         steps = steps_along(body, body.input(0), axis, body.inputs.size(0, axis))
         positions = body.unsqueeze(body.add("Add", steps, positions), 0)
     tables = body.add("Gather", body.input(2), positions), body.add("Gather", body.input(3), positions)
+    return (_turned_heads(body, tables, pairs, width),)
+
+
+@function_op(
+    "MRotaryEmbedding",
+    "input position_ids cos_cache sin_cache",
+    "output",
+    {**_ROTARY, "mrope_layout": int, "mrope_section": list[int]},
+    required=("mrope_section",),
+)
+def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
+    """Every pair of features goes by one of three positions: in time, in height or in width.
+
+    Source: com.microsoft MRotaryEmbedding-1. Refused: packed batches, a scale.
+    """
+    pairs, width = _widths(body)
+    streams = np.array(_streams(body, pairs))
+    tables = []
+    for position in (2, 3):
+        three = body.add("Gather", body.input(position), body.input(1))  # `[3, B, S, pairs]`
+        table, *others = (body.add("Gather", three, body.constant(stream), axis=0) for stream in range(3))
+        for stream, other in enumerate(others, 1):
+            table = body.add("Where", body.constant(streams == stream, "bool"), other, table)
+        tables.append(table)
+    return (_turned_heads(body, (tables[0], tables[1]), pairs, width),)
+
+
+def _streams(body: BodyBuilder, pairs: int) -> list[int]:
+    """Which of the three positions every pair of features goes by: one after the other, or in turns."""
+    sections, layout = body.node.integers("mrope_section") or (), body.node.integer("mrope_layout", 0)
+    if len(sections) != 3 or sum(sections) != pairs or min(sections) < 0 or layout not in (0, 1):
+        problem = f"{list(sections)}, and 'mrope_layout' {layout}"
+        raise body.invalid(f"has attribute 'mrope_section' {problem}; expected three of {pairs} pairs, and 0 or 1")
+    if not layout:
+        return [stream for stream, size in enumerate(sections) for _ in range(size)]
+    return [pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(pairs)]
+
+
+def _widths(body: BodyBuilder) -> tuple[int, int]:
+    """Pairs of features that tables turn, and the width of what is turned."""
+    if body.node.integer("is_packed_batching", 0):
+        raise body.unsupported("is_packed_batching", "is 1; expected 0")
+    if body.node.number("scale", 1.0) != 1:
+        raise body.unsupported("scale", f"is {body.node.number('scale')}; expected 1")
+    pairs, width = body.inputs.width(2), body.inputs.width(0)
+    if pairs is None or width is None:
+        raise body.invalid("has heads or tables of unknown width")
+    return pairs, width
+
+
+def _turned_heads(body: BodyBuilder, tables: tuple[str, str], pairs: int, width: int) -> str:
+    """Turn the first input by what was looked up for every token."""
+    packed, (heads, head_size) = body.inputs.rank(0) == 3, _heads(body, width, pairs)
     x = separated(body, body.input(0), heads, head_size=head_size) if packed else body.input(0)
-    interleaved = body.node.integer("interleaved", 0) != 0
-    made = turned(body, x, tables, pairs, head_size, interleaved=interleaved)
-    return (joined(body, made, width) if packed else made,)
+    made = turned(body, x, tables, pairs, head_size, interleaved=body.node.integer("interleaved", 0) != 0)
+    return joined(body, made, width) if packed else made
 
 
 def _heads(body: BodyBuilder, width: int, pairs: int) -> tuple[int, int]:

@@ -6,7 +6,8 @@
    everything else; then smaller powers of two.
 
 A dimension that shares its name with one of a shape that was given has that size, and one behind the batch that a
-weight says has that one (`weighed_sizes.py`). The first sizes with which the model infers without contradiction are
+weight says has that one (`weighed_sizes.py`). Dimensions of one name have one size: that of a length where it stands
+behind another open one in some input. The first sizes with which the model infers without contradiction are
 taken, also with what they decide, as how much of a table of positions there is; where no sizes do so, the first with
 which it infers.
 """
@@ -60,7 +61,7 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
     named = {**weighed, **_named(inputs, requested_shapes)}
     for sizes, known in _candidates(prepared, inputs, named):
         shapes = {
-            **{name: _filled(value, sizes, known) for name, value in inputs.items() if value.shape is not None},
+            **_all_filled(inputs, sizes, known),
             **fixed,
             **requested_shapes,
         }
@@ -134,6 +135,22 @@ def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimens
         for axis, dimension in enumerate(inputs[name].shape or ())
         if not isinstance(dimension, int)
     }
+
+
+def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, known: Mapping[Dimension, int]) -> Shapes:
+    """Every shape with its open dimensions filled, those of one name alike."""
+    shaped = {name: value for name, value in inputs.items() if value.shape is not None}
+    lengths, firsts = dict[Dimension, int](), dict[Dimension, int]()
+    for value in sorted(shaped.values(), key=lambda value: len(value.shape or ()), reverse=True):
+        filled, before = _filled(value, sizes, known), set[object]()
+        for axis, dimension in enumerate(value.shape or ()):
+            if isinstance(dimension, str) and before - {dimension}:
+                lengths.setdefault(dimension, filled[axis])
+            elif isinstance(dimension, str):  # a batch, also where layers come before it
+                firsts[dimension] = min(filled[axis], firsts.get(dimension, filled[axis]))
+            if not isinstance(dimension, int):
+                before.add(dimension)
+    return {name: _filled(value, sizes, {**firsts, **lengths, **known}) for name, value in shaped.items()}
 
 
 def _filled(value: Value, all_sizes: _Sizes, known: Mapping[Dimension, int]) -> tuple[int, ...]:

@@ -55,6 +55,25 @@ def test_a_mask_of_ends_and_starts(past, mask):
     check("Attention", inputs, {"num_heads": 2}, constant=[1, 2], outputs=2 if past else 1, opsets=OPSETS)
 
 
+@pytest.mark.parametrize("texts", [1, 2, 3])
+@pytest.mark.parametrize("op_type", ["Attention", "MultiHeadAttention"])
+def test_a_mask_of_packed_texts_says_how_many_keys_each_has(op_type, texts):
+    places = [*np.arange(texts + 1) * 3, *np.arange(texts + 1) * 5]
+    mask = np.array([*range(2, 2 + texts), *places], np.int32)
+    if op_type == "Attention":
+        inputs, constant = [floats(texts, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), mask], [1, 2]
+    else:
+        keys = [floats(texts, 5, 8, seed=seed) for seed in (1, 2)]
+        inputs, constant = [floats(texts, 3, 8), *keys, None, mask], []
+    check(op_type, inputs, {"num_heads": 2}, constant=constant, opsets=OPSETS)
+
+
+def test_a_mask_of_another_number_of_lengths_is_refused():
+    inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), np.array([1, 2, 3], np.int32)]
+    why = refusal("Attention", inputs, {"num_heads": 2}, constant=[1, 2])
+    assert why.reason is Reason.INVALID_NODE and "3 numbers for 2 texts; expected 2, 4 or 8" in why.detail
+
+
 def test_attention_with_widths_of_its_own_and_a_bias_of_scores():
     inputs = [floats(2, 3, 8), floats(8, 20, seed=1), floats(20, seed=2), None, None, floats(2, 2, 3, 3, seed=3)]
     attributes = {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4], "scale": 0.3}

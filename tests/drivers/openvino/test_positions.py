@@ -72,3 +72,54 @@ def test_positions_of_half_precision_have_fixed_sizes():
     }""")
     verdict = judge_open(model.graph.node[-1], Whole.of(model, 1 << 12))
     assert not verdict and verdict.reason is Reason.UNSUPPORTED_DTYPE and "end the process" in verdict.detail
+
+
+MASKED = """<ir_version: 10, opset_import: ["" : 17]> g
+(float[b, t, 8] x, float[b, p, 8] past) => (float[b, t, n] y, float[b, n, 8] present)
+<int64 first = {0}, int64 one = {1}, int64[1] zeroth = {0}, int64[1] second = {1}, int64[1] all = {-1},
+ int64[2] column = {-1, 1}, float low = {-1000}> {
+    present = Concat <axis = 1> (past, x)
+    known = Shape (past)
+    p = Gather (known, one)
+    shape = Shape (x)
+    t = Gather (shape, one)
+    texts = Slice (shape, zeroth, second)
+    n = Add (p, t)
+    places = Unsqueeze (n, zeroth)
+    size = Concat <axis = 0> (texts, places)
+    ones = ConstantOfShape <value = int64[1] {1}> (size)
+    shown = Cast <to = 9> (ones)
+    MASK
+    every = Range (first, n, one)
+    new = Range (p, n, one)
+    queries = Reshape (new, column)
+    causal = LessOrEqual (every, queries)
+    keys = Gather (flat, every)
+    allowed = And (causal, keys)
+    turned = Transpose <perm = [0, 2, 1]> (present)
+    scores = MatMul (x, turned)
+    left = Where (allowed, scores, low)
+    y = Softmax <axis = -1> (left)
+}"""
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        "rows = Flatten <axis = 2> (shown) flat = Reshape (rows, all)",
+        "row = Flatten <axis = 0> (shown) flat = Reshape (row, all)",
+        """nothing = ConstantOfShape <value = int64[1] {0}> (size) hidden = Cast <to = 9> (nothing)
+           other = Xor (shown, hidden) flat = Reshape (other, all)""",
+    ],
+)
+def test_masks_that_are_made_of_sizes_have_one_plan(mask):
+    model = parse(MASKED.replace("MASK", mask))
+    past = np.empty((1, 0, 8), np.float32)
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="forbid")) as session:
+        for length in (4, 1, 1, 3, 1, 40, 1):
+            feed = {"x": numbers(1, length, 8, seed=length), "past": past}
+            results = session.run(None, feed)
+            for got, expected in zip(results, run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+            past = results[1]
+        assert session.report().plans.made == 1
