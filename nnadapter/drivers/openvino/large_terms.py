@@ -38,7 +38,7 @@ class _Size(NamedTuple):
 _NONE = _Size()
 
 
-def keep_apart(model: Any) -> None:
+def keep_small_terms(model: Any) -> None:
     """Put a step between sums, or products, with constants where those of the first are large."""
     operators = module().opset13
     known, sizes = set[str](), dict[str, _Size]()

@@ -13,7 +13,7 @@ from nnadapter.drivers.openvino.booleans import compare_booleans
 from nnadapter.drivers.openvino.comparisons import compare_the_other_way
 from nnadapter.drivers.openvino.engine import core, module
 from nnadapter.drivers.openvino.joined_steps import join_steps
-from nnadapter.drivers.openvino.large_terms import keep_apart
+from nnadapter.drivers.openvino.large_terms import keep_small_terms
 from nnadapter.drivers.openvino.overlaps import exclude_thresholds
 from nnadapter.drivers.openvino.permutations import keep_permutations
 from nnadapter.drivers.openvino.quantization import QUANTIZING
@@ -72,7 +72,7 @@ def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
     if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
         exclude_thresholds(engine_model)
     if sum(node.op_type in _SCALING_AND_ADDING for node in model.graph.node) > 1:
-        keep_apart(engine_model)
+        keep_small_terms(engine_model)
     if any(node.op_type in ("Gather", "Split") for node in model.graph.node):
         keep_permutations(engine_model)
     if any(node.op_type in ("Greater", "GreaterOrEqual") for node in model.graph.node):
