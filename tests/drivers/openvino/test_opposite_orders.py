@@ -46,6 +46,12 @@ def test_orders_that_undo_each_other_around_what_is_elementwise(between, order):
     check(model(nodes, ORDERS[order], f"{filters}, float k = {{1.5}}, float s = {{0.05}}, int8 z = {{-1}}"), sizes)
 
 
+def test_what_reads_them_has_their_shape():
+    nodes = """a = Transpose<perm = [0, 2, 3, 1]>(x)  b = Sigmoid(a)  c = Transpose<perm = [0, 3, 1, 2]>(b)
+        d, e = Split<axis = 1>(c)  y = Mul(d, e)"""
+    check(model(nodes, "5, 3", "float k = {1.5}"), (5, 3))
+
+
 def test_only_orders_that_undo_each_other_are_left_out():
     def orders(nodes):
         constants = "float k = {1.5}, float[3] each = {1, 2, 3}"
