@@ -15,13 +15,19 @@ from nnadapter.onnx.function_ops import BodyRule, body_of
 from nnadapter.onnx.functions import Bodies, expand_functions
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, prepare_again
+from nnadapter.onnx.quantized_bodies import qlinear_conv_body, qlinear_mat_mul_body
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schema_functions import typed_body
 from nnadapter.onnx.schemas import is_further
 from nnadapter.onnx.values import value_of_type
 from partition.graph import Value
 
-_WRITTEN: Mapping[str, BodyRule] = {"Attention": attention_body, "RotaryEmbedding": rotary_embedding_body}
+_WRITTEN: Mapping[str, BodyRule] = {
+    "Attention": attention_body,
+    "QLinearConv": qlinear_conv_body,
+    "QLinearMatMul": qlinear_mat_mul_body,
+    "RotaryEmbedding": rotary_embedding_body,
+}
 """Ops of ONNX's own domain that are written down in other ops than ONNX's function has."""
 
 
