@@ -15,7 +15,6 @@ import numpy as np
 from nnadapter.drivers.openvino.engine import module
 from nnadapter.ir.operand import Array
 
-_LEAST = np.finfo(np.float32).min
 _GAMMA = 1
 """The input that a normalization multiplies by."""
 
@@ -25,7 +24,7 @@ def _is_by_negative(operator: Any) -> bool:
 
 
 def _is_from_known(operator: Any) -> bool:
-    return _known(operator.input_value(0)) is not None
+    return known(operator.input_value(0)) is not None
 
 
 def _keeps(operator: Any) -> bool:
@@ -52,17 +51,25 @@ def keep_signs(model: Any) -> None:
         if kind == "FakeQuantize":
             port = operator.input(0)
             if _is_open(port.get_source_output()) and _is_negated(port.get_source_output()):
-                _part(port)
-        elif kind in _NEGATIVE and _NEGATIVE[kind](operator):
+                part(port)
+        elif changes_signs(operator):
             for port in operator.inputs():
                 value = port.get_source_output()
                 if _is_open(value) and value.get_node().get_type_name() == "FakeQuantize":
-                    _part(port)
+                    part(port)
 
 
-def _part(port: Any) -> None:
-    operators = module().opset13
-    port.replace_source_output(operators.maximum(port.get_source_output(), operators.constant(_LEAST)).output(0))
+def changes_signs(operator: Any) -> bool:
+    """Whether an operator multiplies its input by negative numbers."""
+    kind = operator.get_type_name()
+    return kind in _NEGATIVE and _NEGATIVE[kind](operator)
+
+
+def part(port: Any) -> None:
+    """Put a step that changes nothing in front of what reads reals, which the engine moves nothing through."""
+    operators, value = module().opset13, port.get_source_output()
+    least = np.finfo(value.get_element_type().to_dtype()).min
+    port.replace_source_output(operators.maximum(value, operators.constant(least)).output(0))
 
 
 def _is_open(value: Any) -> bool:
@@ -77,21 +84,21 @@ def _is_negated(value: Any) -> bool:
         node = pending.pop()
         if node.get_type_name() not in _NEGATIVE or node.get_name() in seen:
             continue
-        if _NEGATIVE[node.get_type_name()](node):
+        if changes_signs(node):
             return True
         seen.add(node.get_name())
-        others = [each.get_node() for each in node.input_values() if _known(each) is None]
+        others = [each.get_node() for each in node.input_values() if known(each) is None]
         if len(others) == 1 or node.get_type_name() == "Concat":
             pending.extend(others)
     return False
 
 
 def _has_negative(value: Any) -> bool:
-    known = _known(value)
-    return known is not None and bool((known < 0).any())
+    contents = known(value)
+    return contents is not None and bool((contents < 0).any())
 
 
-def _known(value: Any) -> Array | None:
+def known(value: Any) -> Array | None:
     """The numbers of a constant, or of one that is dequantized; None of what a run computes."""
     node = value.get_node()
     kind = node.get_type_name()
@@ -99,7 +106,7 @@ def _known(value: Any) -> Array | None:
         data: Array = node.data
         return data
     if kind == "Convert":
-        known = _known(node.input_value(0))
-        return None if known is None else known.astype(value.get_element_type().to_dtype())
-    read = [_known(each) for each in node.input_values()] if kind in _OF_KNOWN else [None]
+        contents = known(node.input_value(0))
+        return None if contents is None else contents.astype(value.get_element_type().to_dtype())
+    read = [known(each) for each in node.input_values()] if kind in _OF_KNOWN else [None]
     return None if any(each is None for each in read) else _OF_KNOWN[kind](*read)

@@ -24,7 +24,14 @@ def turned(body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_
             interleaved=int(interleaved),
             rotary_embedding_dim=0 if part == head_size else part,
         )
-    rest = ""
+    return turned_plainly(body, x, tables, pairs, head_size, interleaved=interleaved)
+
+
+def turned_plainly(
+    body: BodyBuilder, x: str, tables: tuple[str, str], pairs: int, head_size: int, *, interleaved: bool
+) -> str:
+    """The same without ONNX's own RotaryEmbedding."""
+    part, rest = 2 * pairs, ""
     if part != head_size:
         x, rest = parts_along(body, x, -1, (part, head_size - part))
     cosine, sine = (body.unsqueeze(table, 1) for table in tables)

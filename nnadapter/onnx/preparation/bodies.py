@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx
 
-from nnadapter.onnx.body import NEWEST_OPSET
+from nnadapter.ir.operand import Array
+from nnadapter.onnx.attention_bodies import attention_body, rotary_embedding_body
+from nnadapter.onnx.body import NEWEST_OPSET, BodyBuilder
 from nnadapter.onnx.building import array_info
-from nnadapter.onnx.function_ops import body_of
+from nnadapter.onnx.function_ops import BodyRule, body_of
 from nnadapter.onnx.functions import Bodies, expand_functions
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, prepare_again
+from nnadapter.onnx.quantized_bodies import qlinear_conv_body, qlinear_mat_mul_body
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schema_functions import typed_body
 from nnadapter.onnx.schemas import is_further
 from nnadapter.onnx.values import value_of_type
+from partition.graph import Value
+
+_WRITTEN: Mapping[str, BodyRule] = {
+    "Attention": attention_body,
+    "QLinearConv": qlinear_conv_body,
+    "QLinearMatMul": qlinear_mat_mul_body,
+    "RotaryEmbedding": rotary_embedding_body,
+}
+"""Ops of ONNX's own domain that are written down in other ops than ONNX's function has."""
 
 
 def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | None:
@@ -25,20 +38,36 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
         return None
     if is_further(node.domain, node.op_type, node.since_version):
         return _further_body(prepared, node)
+    rule = None if node.domain else _WRITTEN.get(node.op_type)
+    if rule is not None:
+        return _written_body(prepared, node, rule)
     types = [_type(prepared, name) for name in node.inputs]
     proto = prepared.model.graph.node[position]
     return typed_body(proto, node.since_version, node.domain, prepared.opsets[node.domain], types)
 
 
 def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | None:
-    known = prepared.constants
-    values = [value_of_type(name, _type(prepared, name)) if name else None for name in node.inputs]
-    constants = {position: known[name] for position, name in enumerate(node.inputs) if name in known}
     try:
-        body = body_of(node, values, constants, prepared.opsets.get("", NEWEST_OPSET))
+        body = body_of(node, *_known(prepared, node))
     except Refusal:
         return None
     return None if body is None else body.function(node)
+
+
+def _written_body(prepared: Prepared, node: OnnxNode, rule: BodyRule) -> onnx.FunctionProto | None:
+    builder = BodyBuilder(node, *_known(prepared, node))
+    try:
+        return builder.finish(rule(builder)).function(node)
+    except Refusal:
+        return None
+
+
+def _known(prepared: Prepared, node: OnnxNode) -> tuple[list[Value | None], dict[int, Array], int]:
+    """What is known of a node's inputs, the contents of those that are constants, and the model's opset."""
+    known = prepared.constants
+    values = [value_of_type(name, _type(prepared, name)) if name else None for name in node.inputs]
+    constants = {position: known[name] for position, name in enumerate(node.inputs) if name in known}
+    return values, constants, prepared.opsets.get("", NEWEST_OPSET)
 
 
 def _type(prepared: Prepared, name: str) -> onnx.TypeProto:

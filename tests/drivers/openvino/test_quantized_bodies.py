@@ -1,0 +1,58 @@
+"""QLinearConv and QLinearMatMul on the device, one step away from ONNX Runtime at most."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+
+from nnadapter import InferenceSession
+from tests.every import for_every
+
+SCALES = {
+    "one": ("float", "int8", "0.02", "0"),
+    "each": ("float[4]", "int8[4]", "0.02, 0.01, 0.03, 0.015", "0, 0, 0, 0"),
+}
+
+
+def check(text, sizes):
+    made = onnx.parser.parse_model(text)
+    made.graph.output[0].type.tensor_type.ClearField("shape")
+    made = onnx.shape_inference.infer_shapes(made)
+    known, numbers = onnxruntime.InferenceSession(made.SerializeToString()), np.random.default_rng(0)
+    with InferenceSession(made, devices="openvino") as session:
+        for size in sizes:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(made.graph.input[0].type.tensor_type.elem_type)
+            limits = np.iinfo(dtype)
+            feed = {"x": numbers.integers(limits.min, limits.max, size, endpoint=True).astype(dtype)}
+            result, wanted = session.run(None, feed)[0], known.run(None, feed)[0]
+            assert result.dtype == wanted.dtype
+            assert np.abs(result.astype(int) - wanted).max() <= 1
+        assert "cpu" not in {node.device for node in session.report().nodes}
+
+
+@for_every(scale=SCALES, bias=(False, True), dtype=("uint8", "int8"), opset=(13, 21), size=("H", "5"))
+def test_convolutions(scale, bias, dtype, opset, size):
+    kind, points, scales, zeros = SCALES[scale]
+    stated = ", int32[4] b = {100, -300, 50, 0}" if bias else ""
+    weights = ", ".join(map(str, np.random.default_rng(1).integers(-127, 127, 72)))
+    check(
+        f"""<ir_version: 8, opset_import: ["": {opset}]> g ({dtype}[N, 2, {size}, 5] x) => ({dtype} y)
+    <float[1] s = {{0.04}}, {dtype} z = {{3}}, int8[4, 2, 3, 3] w = {{{weights}}}, {kind} ws = {{{scales}}},
+    {points} wz = {{{zeros}}}, float ys = {{0.3}}, {dtype} yz = {{10}}{stated}>
+    {{ y = QLinearConv<pads = [1, 1, 1, 1]>(x, s, z, w, ws, wz, ys, yz{", b" if bias else ""}) }}""",
+        ((1, 2, 5, 5), (3, 2, 5, 5)),
+    )
+
+
+@for_every(scale=SCALES, dtype=("uint8", "int8"), opset=(13, 21), size=("S", "5"))
+def test_products(scale, dtype, opset, size):
+    kind, points, scales, zeros = SCALES[scale]
+    weights = ", ".join(map(str, np.random.default_rng(1).integers(-127, 127, 12)))
+    check(
+        f"""<ir_version: 8, opset_import: ["": {opset}]> g ({dtype}[N, {size}, 3] x) => ({dtype} y)
+    <float s = {{0.04}}, {dtype} z = {{3}}, int8[3, 4] w = {{{weights}}}, {kind} ws = {{{scales}}},
+    {points} wz = {{{zeros}}}, float ys = {{0.1}}, {dtype} yz = {{10}}>
+    {{ y = QLinearMatMul(x, s, z, w, ws, wz, ys, yz) }}""",
+        ((1, 5, 3), (3, 5, 3)),
+    )
