@@ -143,8 +143,8 @@ class OpenPlans:
         )
 
     def try_again(self) -> None:
-        """Forget why there was none: sizes may be empty at the shapes that came first, and not at others."""
-        self._refusal, self._gives_up = "", False
+        """Forget that there was none, and why: sizes may be empty at the shapes that came first, and not at others."""
+        self._refusal, self._gives_up, self._in_vain = "", False, 0
 
     def _take_known(self, use: object, known: Shapes) -> Taken[Compiled] | None:
         for plan in self._made:

@@ -74,6 +74,40 @@ def test_a_model_with_a_cache_runs_at_all_lengths_on_its_device(device, files):
             assert not loaded.provenance.fell_back
 
 
+READS_ENCODED = f"""{HEAD} decoder (float[b, n, 8] new, float[b, 2, past, 4] past_key, float[b, 2, e, 4] encoder_key,
+    int64[b, e] encoder_mask) => (float[b, 2, n, e] y, float[b, 2, all, 4] present_key)
+    <int64[4] split = {{0, -1, 2, 4}}, int64[2] axes = {{1, 2}}, float one = {{1}}, float least = {{-10000}}> {{
+        heads = Reshape(new, split)  key = Transpose<perm = [0, 2, 1, 3]>(heads)
+        present_key = Concat<axis = 2>(past_key, key)
+        turned = Transpose<perm = [0, 1, 3, 2]>(encoder_key)  scores = MatMul(key, turned)
+        real = Cast<to = 1>(encoder_mask)  wide = Unsqueeze(real, axes)  left = Sub(one, wide)  mask = Mul(left, least)
+        masked = Add(scores, mask)  y = Softmax<axis = -1>(masked)
+    }}"""
+"""A decoder that reads what an encoder made of another sentence, of a length of its own."""
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu"])
+def test_a_decoder_reads_sentences_of_any_length_whatever_is_cached(device, files):
+    needs(device)
+    with nna.InferenceSession(files(READS_ENCODED, device), options=QUIET) as loaded:
+        for rows, new, past, length in (
+            (1, 1, 5, 9),
+            (2, 1, 4, 7),
+            (3, 1, 40, 7),
+            (1, 6, 3, 7),
+            (2, 5, 0, 4),
+            (1, 1, 3, 1),
+        ):
+            feed = {
+                "new": numbers(rows, new, 8),
+                "past_key": numbers(rows, 2, past, 4),
+                "encoder_key": numbers(rows, 2, length, 4),
+                "encoder_mask": np.ones((rows, length), np.int64),
+            }
+            agree(loaded, READS_ENCODED, feed)
+            assert not loaded.provenance.fell_back
+
+
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "trial"])
 @given(sizes=st.lists(st.tuples(st.sampled_from([1, 2, 5]), st.booleans(), st.booleans()), min_size=2, max_size=6))
 def test_what_hangs_on_equal_sizes_is_a_class_of_the_file(files, device, sizes):

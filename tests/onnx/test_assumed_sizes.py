@@ -46,6 +46,20 @@ def test_a_table_of_positions_ends_somewhere_and_pictures_are_no_text():
     assert default_shapes(prepare(model)) == {"x": (1, 64, 4), "picture": (1, 3, 320, 320)}
 
 
+def test_what_an_encoder_read_is_as_long_as_itself():
+    model = onnx.parser.parse_model(f"""{HEAD} g (float[b, n, 4] x, float[b, past, 4] past_key,
+    float[b, source_length, 4] z,
+    int64[b, e] encoder_attention_mask) => (float[b, all, 4] present, float[b, source_length, 4] y, int64[b, e] m) {{
+        new = Relu(x)  present = Concat<axis = 1>(past_key, new)  y = Relu(z)  m = Identity(encoder_attention_mask)
+    }}""")
+    assert default_shapes(prepare(model)) == {
+        "x": (1, 1, 4),
+        "past_key": (1, 127, 4),
+        "z": (1, 32, 4),
+        "encoder_attention_mask": (1, 32),
+    }
+
+
 def test_what_inference_knows_nothing_of_says_nothing_against_sizes():
     scaled = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 1]>
     g (float[n, 3] x) => (float[n, 3] y) {

@@ -55,8 +55,8 @@ def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | No
 
 
 def _written_body(prepared: Prepared, node: OnnxNode, rule: BodyRule) -> onnx.FunctionProto | None:
-    builder = BodyBuilder(node, *_known(prepared, node))
     try:
+        builder = BodyBuilder(node, *_known(prepared, node))
         return builder.finish(rule(builder)).function(node)
     except Refusal:
         return None

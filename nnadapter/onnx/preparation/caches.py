@@ -3,11 +3,12 @@
 What an open dimension is, structure and names say:
 
 1. The first dimension of an input, and every other of its name: the batch, 1.
-2. An input's dimension along which a node joins it to what is new, to give both out; and those of inputs called
-   `past` or `cache`: how much is cached, 127.
-3. Those of inputs called a mask, but for dimensions that other inputs have too, and dimensions called `total` or
+2. An input's dimension along which a node joins it to what is new, to give both out: how much is cached, 127.
+3. Others called `encoder`, `cross` or `source`, or of inputs called so: what was read before, 32.
+4. Others of inputs called `past` or `cache`: how much is cached.
+5. Those of inputs called a mask, but for dimensions that other inputs have too, and dimensions called `total` or
    `past + ...`: what is cached and what is new.
-4. Every other: what is new, 1.
+6. Every other: what is new, 1.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from partition.graph import Graph, Value
 Dimension = str | tuple[str, int]
 """An open dimension: its name, or where it has none the input and the axis."""
 
-CACHED, NEW = 127, 1
-"""Usual sizes; together they are a round number, as engines like it."""
+CACHED, NEW, ENCODED = 127, 1, 32
+"""Usual sizes; the first two together are a round number, as engines like it."""
 
+_ENCODER = re.compile(r"(?<![a-z])(encoder|cross|source)(?![a-z])", re.IGNORECASE)
 _CACHE = re.compile(r"(?<![a-z])(past|cache)(?![a-z])", re.IGNORECASE)
 _MASK = re.compile(r"(?<![a-z])mask(?![a-z])", re.IGNORECASE)
 _ALL = re.compile(r"(?<![a-z])total(?![a-z])|past.*\+", re.IGNORECASE)
@@ -41,6 +43,8 @@ class Roles:
     whole: frozenset[Dimension]
     """Of what is cached and what is new."""
     new: frozenset[Dimension]
+    encoded: frozenset[Dimension] = frozenset()
+    """Of what another model read, as the sentence that is translated; it stays as it is while a cache grows."""
 
 
 def dimension_at(value: Value, axis: int) -> Dimension:
@@ -64,7 +68,8 @@ def cache_sizes(
     if not roles.cached:
         return {}
     of_cached, of_new = _stated(roles.cached, stated, CACHED), _stated(roles.new, stated, NEW)
-    return {**sizes_of(roles, 1, of_cached, of_new), **stated}
+    of_encoded = _stated(roles.encoded, stated, ENCODED)
+    return {**sizes_of(roles, 1, of_cached, of_new, of_encoded), **stated}
 
 
 def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]) -> Roles:
@@ -77,26 +82,37 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
     ]
     batch = {dimension_at(value, axis) for value, axis in open_axes if axis == 0}
     joined = set(_joined(graph, nodes))
-    cached, whole, new, masked = (set[Dimension]() for _ in range(4))
+    cached, encoded, whole, new, masked = (set[Dimension]() for _ in range(5))
     for value, axis in open_axes:
         dimension = dimension_at(value, axis)
         if dimension in batch:
             continue
         if isinstance(dimension, str) and _ALL.search(dimension):
             whole.add(dimension)
-        elif (value.name, axis) in joined or _CACHE.search(value.name):
+        elif (value.name, axis) in joined:
+            cached.add(dimension)
+        elif _ENCODER.search(value.name) or (isinstance(dimension, str) and _ENCODER.search(dimension)):
+            encoded.add(dimension)
+        elif _CACHE.search(value.name):
             cached.add(dimension)
         elif _MASK.search(value.name):
             masked.add(dimension)
         else:
             new.add(dimension)
-    whole, new = (whole | (masked - new)) - cached, new - cached - whole
-    return Roles(frozenset(batch), frozenset(cached), frozenset(whole), frozenset(new))
+    encoded -= cached
+    whole, new = (whole | (masked - new)) - cached - encoded, new - cached - encoded - whole
+    return Roles(frozenset(batch), frozenset(cached), frozenset(whole), frozenset(new), frozenset(encoded))
 
 
-def sizes_of(roles: Roles, rows: int, cached: int, new: int) -> dict[Dimension, int]:
+def sizes_of(roles: Roles, rows: int, cached: int, new: int, encoded: int = ENCODED) -> dict[Dimension, int]:
     """Return a size for every open dimension."""
-    groups = ((roles.batch, rows), (roles.cached, cached), (roles.whole, cached + new), (roles.new, new))
+    groups = (
+        (roles.batch, rows),
+        (roles.cached, cached),
+        (roles.encoded, encoded),
+        (roles.whole, cached + new),
+        (roles.new, new),
+    )
     return {dimension: size for group, size in groups for dimension in group}
 
 

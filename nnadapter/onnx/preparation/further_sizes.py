@@ -17,7 +17,7 @@ from math import prod
 
 from nnadapter.onnx.inference import KnownBefore
 from nnadapter.onnx.joining import takes_room
-from nnadapter.onnx.preparation.caches import CACHED, Dimension, Roles, cache_roles, dimension_at, sizes_of
+from nnadapter.onnx.preparation.caches import CACHED, NEW, Dimension, Roles, cache_roles, dimension_at, sizes_of
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from partition.graph import Value
 
@@ -72,6 +72,8 @@ def _further_sizes(prepared: Prepared, inputs: Sequence[Value], usual: Sizes) ->
 def _of_cache(roles: Roles) -> Iterator[Sizes]:
     for rows, cached, new in product(_ROWS, _CACHES, _NEW):
         yield sizes_of(roles, rows, cached, new)
+    if roles.encoded:
+        yield from (sizes_of(roles, rows, CACHED, NEW, 1) for rows in _ROWS)
     for length in _LONG:
         yield sizes_of(roles, _MANY_ROWS, length - 1, length)
 

@@ -56,3 +56,14 @@ def test_products(scale, dtype, opset, size):
     {{ y = QLinearMatMul(x, s, z, w, ws, wz, ys, yz) }}""",
         ((1, 5, 3), (3, 5, 3)),
     )
+
+
+def test_models_of_older_opsets_run_on_the_cpu_as_they_are():
+    text = """<ir_version: 6, opset_import: ["": 12]> g (uint8[1, 1, 4, 4] x) => (uint8[1, 1, 4, 4] y)
+    <float s = {0.04}, uint8 z = {3}, uint8[1, 1, 1, 1] w = {7}, float ys = {0.3}, uint8 yz = {10}>
+    { c = QLinearConv(x, s, z, w, s, z, ys, yz)  y = MaxPool<kernel_shape = [1, 1]>(c) }"""
+    model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
+    feed = {"x": np.arange(16, dtype=np.uint8).reshape(1, 1, 4, 4)}
+    known = onnxruntime.InferenceSession(model.SerializeToString())
+    with InferenceSession(model, devices="openvino") as session:
+        np.testing.assert_array_equal(session.run(None, feed)[0], known.run(None, feed)[0])
