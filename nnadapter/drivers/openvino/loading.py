@@ -9,24 +9,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 
-from nnadapter.drivers.openvino.booleans import compare_booleans
-from nnadapter.drivers.openvino.comparisons import compare_the_other_way
 from nnadapter.drivers.openvino.engine import core, module
-from nnadapter.drivers.openvino.joined_steps import join_steps
-from nnadapter.drivers.openvino.large_terms import keep_small_terms
-from nnadapter.drivers.openvino.opposite_orders import leave_out_opposite_orders
-from nnadapter.drivers.openvino.overlaps import exclude_thresholds
-from nnadapter.drivers.openvino.permutations import keep_permutations
-from nnadapter.drivers.openvino.quantization import QUANTIZING
-from nnadapter.drivers.openvino.reals import keep_real
-from nnadapter.drivers.openvino.rectified import part_rectified
+from nnadapter.drivers.openvino.mends import mend
 from nnadapter.drivers.openvino.reduced_axes import with_axes_as_input
-from nnadapter.drivers.openvino.reductions import reduce_in_four_dimensions
-from nnadapter.drivers.openvino.shared_products import part_products
 from nnadapter.drivers.openvino.sharing import shareable
-from nnadapter.drivers.openvino.signs import keep_signs
-from nnadapter.drivers.openvino.turned_products import part_from_orders
-from nnadapter.drivers.openvino.wide_steps import keep_bounds
 from nnadapter.onnx.building import with_inputs_for
 from nnadapter.onnx.references import REFERRED_BYTES, array_of, bytes_of, inlined
 
@@ -36,9 +22,6 @@ _SHARED_TYPES = frozenset(
     getattr(TensorProto, name) for name in ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "UINT8", "INT32", "INT64")
 )
 """Data types that the engine's Python interface shares."""
-_REDUCING = ("Reduce", "Global")
-"""What the names of ops begin with of which the engine makes reductions."""
-_SCALING_AND_ADDING = frozenset(("Add", "Sub", "Mul", "Div"))
 
 
 def read(model: onnx.ModelProto) -> Any:
@@ -54,7 +37,8 @@ def read(model: onnx.ModelProto) -> Any:
     engine_model = core().read_model(inlined(with_axes_as_input(light)).SerializeToString())
     if large:
         _fill(engine_model, large)
-    return _mended(engine_model, model)
+    mend(engine_model, {node.op_type for node in model.graph.node})
+    return _kept_apart(engine_model)
 
 
 def copied_bytes(model: onnx.ModelProto) -> int:
@@ -64,32 +48,6 @@ def copied_bytes(model: onnx.ModelProto) -> int:
 
 def _is_shared(tensor: onnx.TensorProto) -> bool:
     return tensor.data_type in _SHARED_TYPES and bytes_of(tensor) >= _LARGE_BYTES
-
-
-def _mended(engine_model: Any, model: onnx.ModelProto) -> Any:
-    if any(node.op_type in QUANTIZING for node in model.graph.node):
-        join_steps(engine_model)
-        keep_bounds(engine_model)
-        keep_real(engine_model)
-        part_products(engine_model)
-        keep_signs(engine_model)
-        part_rectified(engine_model)
-    if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
-        exclude_thresholds(engine_model)
-    if sum(node.op_type in _SCALING_AND_ADDING for node in model.graph.node) > 1:
-        keep_small_terms(engine_model)
-    if any(node.op_type in ("Gather", "Split") for node in model.graph.node):
-        keep_permutations(engine_model)
-    if any(node.op_type in ("Greater", "GreaterOrEqual") for node in model.graph.node):
-        compare_the_other_way(engine_model)
-    if any(node.op_type == "Cast" for node in model.graph.node):
-        compare_booleans(engine_model)
-    if any(node.op_type == "Transpose" for node in model.graph.node):
-        leave_out_opposite_orders(engine_model)
-        part_from_orders(engine_model)
-    if any(node.op_type.startswith(_REDUCING) for node in model.graph.node):
-        reduce_in_four_dimensions(engine_model)
-    return _kept_apart(engine_model)
 
 
 def _kept_apart(model: Any) -> Any:

@@ -1,0 +1,50 @@
+"""Forms that the engine computes wrongly are handed over as others that it does not: a table of what is done, by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from nnadapter.drivers.openvino.booleans import compare_booleans
+from nnadapter.drivers.openvino.comparisons import compare_the_other_way
+from nnadapter.drivers.openvino.joined_steps import join_steps
+from nnadapter.drivers.openvino.large_terms import keep_small_terms
+from nnadapter.drivers.openvino.opposite_orders import leave_out_opposite_orders
+from nnadapter.drivers.openvino.overlaps import exclude_thresholds
+from nnadapter.drivers.openvino.permutations import keep_permutations
+from nnadapter.drivers.openvino.quantization import QUANTIZING
+from nnadapter.drivers.openvino.reals import keep_real
+from nnadapter.drivers.openvino.rectified import part_rectified
+from nnadapter.drivers.openvino.reductions import reduce_in_four_dimensions
+from nnadapter.drivers.openvino.shared_products import part_products
+from nnadapter.drivers.openvino.signs import keep_signs
+from nnadapter.drivers.openvino.turned_products import part_from_orders
+from nnadapter.drivers.openvino.wide_steps import keep_bounds
+
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+_REDUCING = (*(f"Reduce{name}" for name in _REDUCTIONS), "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool")
+"""Ops of which the engine makes reductions."""
+_MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
+    (QUANTIZING, (join_steps, keep_bounds, keep_real, part_products, keep_signs, part_rectified)),
+    (("NonMaxSuppression",), (exclude_thresholds,)),
+    (("Add", "Sub", "Mul", "Div"), (keep_small_terms,)),
+    (("Gather", "Split"), (keep_permutations,)),
+    (("Greater", "GreaterOrEqual"), (compare_the_other_way,)),
+    (("Cast",), (compare_booleans,)),
+    (("Transpose",), (leave_out_opposite_orders, part_from_orders)),
+    (_REDUCING, (reduce_in_four_dimensions,)),
+)
+"""ONNX's ops, and what is done where a model has one of them, in this order."""
+
+
+def mend(model: Any, ops: Collection[str]) -> None:
+    """Change an engine's model.
+
+    Args:
+        model: as the engine read it.
+        ops: names of ONNX's ops that it was written in.
+    """
+    for concerned, steps in _MENDS:
+        if not set(concerned).isdisjoint(ops):
+            for step in steps:
+                step(model)
