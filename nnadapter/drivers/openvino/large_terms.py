@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.drivers.openvino.engine import module
+from nnadapter.drivers.openvino.parting import part
 
 _LARGE = 1024.0
 """A sum with less than this loses 2^-14 of a small one beside it at most, which is close to what rounding may lose."""
@@ -40,7 +40,6 @@ _NONE = _Size()
 
 def keep_small_terms(model: Any) -> None:
     """Put a step between sums, or products, with constants where those of the first are large."""
-    operators = module().opset13
     known, sizes = set[str](), dict[str, _Size]()
     for operator in model.get_ordered_ops():
         kind, read = operator.get_type_name(), [each.get_node() for each in operator.input_values()]
@@ -53,9 +52,8 @@ def keep_small_terms(model: Any) -> None:
             (place,) = computed
             size, constant = sizes.get(read[place].get_name(), _NONE), operator.input_value(1 - place)
             if size != _NONE and _are_too_large(kind, size, constant, dtype):
-                size, least = _NONE, operators.constant(np.array(-np.inf, dtype))
-                step = operators.maximum(operator.input_value(place), least)
-                operator.input(place).replace_source_output(step.output(0))
+                size = _NONE
+                part(operator.input(place))
             if not (kind == "Divide" and place):  # by what a run computes, nothing is put together
                 sizes[operator.get_name()] = _SIZES[kind](size, constant)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnadapter.drivers.openvino.signs import changes_signs, known, part
+from nnadapter.drivers.openvino.parting import part
+from nnadapter.drivers.openvino.signs import changes_signs, known
 
 _RECTIFIERS = frozenset(("PRelu", "Relu"))
 _PRODUCTS = frozenset(("Convolution", "GroupConvolution", "MatMul"))

@@ -10,20 +10,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from nnadapter.drivers.openvino.engine import module
+from nnadapter.drivers.openvino.parting import parted
 
 _PRODUCTS = frozenset(("Convolution", "GroupConvolution", "MatMul"))
 _PASSED = frozenset(("Convert", "Multiply", "Reshape", "Subtract", "Transpose"))
 """What stands between quantized weights, or values, and the product that reads them."""
 _NARROW = frozenset(("i8", "u8"))
-_LEAST = np.finfo(np.float32).min
 
 
 def part_products(model: Any) -> None:
     """Put a step behind each product of quantized values that has several readers, where sizes are open in a model."""
-    operators = module().opset13
     for operator in model.get_ordered_ops():
         if operator.get_type_name() not in _PRODUCTS or operator.get_output_element_type(0).get_type_name() != "f32":
             continue
@@ -32,7 +28,7 @@ def part_products(model: Any) -> None:
             continue
         readers, names = made.get_target_inputs(), made.get_names()
         if len(readers) > 1 and any(map(_is_quantized, operator.input_values())):
-            step = operators.maximum(made, operators.constant(_LEAST)).output(0)
+            step = parted(made)
             for reader in readers:
                 reader.replace_source_output(step)
             made.set_names(set())

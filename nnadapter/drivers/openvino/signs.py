@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.drivers.openvino.engine import module
+from nnadapter.drivers.openvino.parting import part
 from nnadapter.ir.operand import Array
 
 _GAMMA = 1
@@ -63,13 +63,6 @@ def changes_signs(operator: Any) -> bool:
     """Whether an operator multiplies its input by negative numbers."""
     kind = operator.get_type_name()
     return kind in _NEGATIVE and _NEGATIVE[kind](operator)
-
-
-def part(port: Any) -> None:
-    """Put a step that changes nothing in front of what reads reals, which the engine moves nothing through."""
-    operators, value = module().opset13, port.get_source_output()
-    least = np.finfo(value.get_element_type().to_dtype()).min
-    port.replace_source_output(operators.maximum(value, operators.constant(least)).output(0))
 
 
 def _is_open(value: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nnadapter.drivers.openvino.signs import part
+from nnadapter.drivers.openvino.parting import part
 
 _PRODUCTS = frozenset(("Convolution", "GroupConvolution"))
 _FILTER = 1
