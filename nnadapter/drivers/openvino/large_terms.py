@@ -23,7 +23,18 @@ _REALS: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.flo
 """The data types that are looked at, by the engine's names."""
 _ADDING = ("Add", "Subtract")
 _MOVING = frozenset(
-    ("Broadcast", "Convert", "Identity", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose", "Unsqueeze")
+    (
+        "Broadcast",
+        "Convert",
+        "Identity",
+        "Negative",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "StridedSlice",
+        "Transpose",
+        "Unsqueeze",
+    )
 )
 """What the engine takes constants through, or leaves out."""
 
@@ -64,9 +75,9 @@ def _dtype_of(operator: Any) -> Any:
 
 def _are_too_large(kind: str, size: _Size, constant: Any, dtype: Any) -> bool:
     """Whether constants in a value are too large to be put together with another one that it is taken with."""
-    if kind in _ADDING:
-        return size.term >= _LARGE
-    return max(_SIZES[kind](size, constant)) > float(np.finfo(dtype).max)
+    if size.term >= _LARGE:
+        return True
+    return kind not in _ADDING and max(_SIZES[kind](size, constant)) > float(np.finfo(dtype).max)
 
 
 def _added(size: _Size, constant: Any) -> _Size:

@@ -13,7 +13,7 @@ def parted(value: Any) -> Any:
     """The reals of a value behind such a step; NaN stays what it is."""
     operators = module().opset13
     least = np.array(-np.inf, value.get_element_type().to_dtype())
-    return operators.maximum(value, operators.constant(least)).output(0)
+    return operators.maximum(operators.constant(least), value).output(0)  # of NaN its second input is what is left
 
 
 def part(port: Any) -> None:

@@ -29,6 +29,8 @@ FORMS = {
     "in another shape": "a = Sub(one, m) c = Mul(a, C) d = Reshape(c, shape) y = Add(d, b3)",
     "with an axis more": "a = Sub(one, m) c = Mul(a, C) d = Unsqueeze(c, axis) y = Add(d, b3)",
     "several readers": "a = Sub(one, m) c = Mul(a, C) d = Add(c, b) e = Mul(c, eighth) f = Add(d, e) y = Add(f, b)",
+    "negated behind": "a = Sub(one, m) c = Mul(a, C) d = Neg(c) y = Add(d, b)",
+    "taken away, and scaled": "a = Add(m, C) d = Add(a, D) y = Mul(d, b)",
     "computed in between": "a = Sub(one, m) c = Mul(a, C) d = Add(c, x) y = Add(d, b)",
 }
 LARGE = (3.4028235e38, 1e9, 1e4)
@@ -67,6 +69,25 @@ def test_what_rounds_by_a_large_number_rounds():
     numbers = np.array([-2.5, -1.4, -0.5, 0.2, 0.5, 1.5, 2.7], np.float32)
     with InferenceSession(model, devices="openvino") as session:
         np.testing.assert_array_equal(session.run(None, {"x": numbers})[0], np.rint(numbers))
+
+
+@for_every(added=("5000", "8388608"), rows=("3", "N"))
+def test_what_is_no_number_stays_none(added, rows):
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 17]> g (float[{rows}] x) => (float[{rows}] y)
+    <float C = {{{added}}}, float b = {{0.1}}> {{ a = Add(x, C) y = Add(a, b) }}""")
+    numbers = np.array([np.nan, 1, np.inf], np.float32)
+    with InferenceSession(model, devices="openvino") as session:
+        result = session.run(None, {"x": numbers})[0]
+    np.testing.assert_allclose(result, numbers + np.float32(added) + np.float32(0.1), rtol=1e-6)
+
+
+def test_large_numbers_are_centered_before_they_are_scaled():
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] y)
+    <float mean = {1000000}, float deviation = {3}> { a = Sub(x, mean) y = Div(a, deviation) }""")
+    numbers = np.array([1000000, 1000001, 999999.5], np.float32)
+    with InferenceSession(model, devices="openvino") as session:
+        result = session.run(None, {"x": numbers})[0]
+    np.testing.assert_allclose(result, (numbers - np.float32(1e6)) / np.float32(3), rtol=1e-6)
 
 
 def test_a_bias_beside_a_mask_counts():
