@@ -196,7 +196,8 @@ class ConversionTracing:
         own, known, nodes = self._specialized.own, self._specialized.constants, self._prepared.nodes
         run = set(kept)
         for index in sorted(positions):
-            read = [] if _measures(nodes[index]) else [name for name in own.nodes[index].reads if name not in known]
+            is_known = _measures(nodes[index]) and nodes[index].outputs[0] in known
+            read = [] if is_known else [name for name in own.nodes[index].reads if name not in known]
             if any(name in self._shapes or own.producer.get(name) in run for name in read):
                 run.add(index)
         return run - kept

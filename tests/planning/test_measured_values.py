@@ -54,3 +54,28 @@ def test_one_plan_serves_all_sizes_where_a_shape_alone_is_read(name):
         plans = session.report().plans
         assert plans.made == 2 and plans.sizes == "one plan for all input shapes", plans
         assert {segment.device for segment in session.report().segments} == {"fake_npu"}
+
+
+@pytest.mark.parametrize("devices", ["fake_npu", ["fake_npu", "cpu"]])
+def test_the_size_of_what_data_decide_is_measured_for_what_is_gone(devices):
+    """`gone` is only measured, and made of the columns of what Compress finds, which runs alone know."""
+    model = parse(f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y)
+    <int64[1] last = {{-1}}, float zero = {{0}}, int64[1] one = {{1}}> {{
+        sums = ReduceSum <keepdims = 0> (x, last)
+        shown = Less (sums, zero)
+        found = Compress <axis = 0> (x, shown)
+        rounded = Round (found)
+        sizes = Shape (rounded)
+        columns = Gather (sizes, one)
+        real = Cast <to = 1> (columns)
+        gone = Mul (x, real)
+        others = Shape (gone)
+        width = Gather (others, one)
+        again = Cast <to = 1> (width)
+        positive = Relu (x)
+        y = Mul (positive, again)
+    }}""")
+    with nna.InferenceSession(model, devices=devices) as session:
+        for rows in (3, 5, 1, 7):
+            feed = {"x": numbers(rows, 4)}
+            np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
