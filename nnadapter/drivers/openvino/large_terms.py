@@ -18,24 +18,14 @@ import numpy as np
 from nnadapter.drivers.openvino.parting import part
 
 _LARGE = 1024.0
-"""A sum with less than this loses 2^-14 of a small one beside it at most, which is close to what rounding may lose."""
+"""A sum in float32, in which the engine computes, with less than this loses 2^-14 of a small one beside it at most."""
 _REALS: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 """The data types that are looked at, by the engine's names."""
 _ADDING = ("Add", "Subtract")
-_MOVING = frozenset(
-    (
-        "Broadcast",
-        "Convert",
-        "Identity",
-        "Negative",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "StridedSlice",
-        "Transpose",
-        "Unsqueeze",
-    )
-)
+_MOVING = frozenset((
+    "Broadcast", "Convert", "Identity", "Negative", "Reshape", "Slice", "Squeeze", "StridedSlice", "Transpose",
+    "Unsqueeze",
+))  # fmt: skip
 """What the engine takes constants through, or leaves out."""
 
 
