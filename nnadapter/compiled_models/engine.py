@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nnadapter.onnx.preparation.choice import Truths
     from nnadapter.running.deciding import Fork
     from nnadapter.running.observed import KeptReport, Observed
-    from nnadapter.running.repeating import Fits
+    from nnadapter.running.repeating import Fits, Serves
     from nnadapter.running.whole import Whole
 
     _Key = tuple[Truths, InputShapes]
@@ -76,6 +76,8 @@ class CompiledEngine(PlansEngine[FilePlan]):
             for plan in message.plans
             if not plan.HasField("open")
         }
+        self._own_shapes = frozenset(shapes for _, shapes in self._records)
+        """Those that have plans of their own."""
         file.container.check_ahead(step.program.part for step in message.plans[0].steps if step.HasField("program"))
         self._open_devices = open_devices(
             message.devices, requests, options.fallback, session_options, trace, options.isolated
@@ -177,6 +179,14 @@ class CompiledEngine(PlansEngine[FilePlan]):
             return None
         fork, chosen = self._fork, self._fork.chosen(feed)
         return lambda other: fork.chosen(other) == chosen
+
+    def _serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> Serves | None:
+        """See `PlansEngine._serves`."""
+        return None if self._open is None else self._open.serves(compiled)
+
+    def _may_serve(self, compiled: FilePlan, shapes: InputShapes) -> bool:
+        """See `PlansEngine._may_serve`."""
+        return shapes not in self._own_shapes
 
     def _open_plans(self) -> OpenFilePlans:
         from nnadapter.compiled_models.open_plans import OpenFilePlans  # it fills segments; most files need none of it

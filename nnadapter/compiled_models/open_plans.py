@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.compiled_models.filling import FileClass, FilledFilePlan, is_filled, load_class
 from nnadapter.compiled_models.loading import FilePlan, Loader
@@ -16,6 +16,9 @@ from nnadapter.process.forking import new_lock
 from nnadapter.running.by_plans import Taken
 from nnadapter.running.filling import NotFilledError
 from nnadapter.running.plans import PlanCache
+
+if TYPE_CHECKING:
+    from nnadapter.running.repeating import Serves
 
 _MOST_REFUSED = 256
 
@@ -61,6 +64,10 @@ class OpenFilePlans:
                     self._remember(number)
                     return taken
         return None
+
+    def serves(self, plan: FilePlan) -> Serves | None:
+        """What says at which shapes a plan that was loaded holds; None for one that holds at one set of them."""
+        return None if plan.held is None or isinstance(plan, FilledFilePlan) else plan.held.at
 
     @property
     def count(self) -> int:

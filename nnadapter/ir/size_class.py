@@ -37,6 +37,11 @@ class SizeClass:
         variables = self._dimensions.variables(shapes)
         return None if variables is None else self.trace.replay(variables)
 
+    def at(self, shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+        """Whether these shapes are of it, and every number there."""
+        sizes = self.sizes(shapes)
+        return sizes is not None, sizes
+
     def given(self, sizes: Sequence[Any]) -> Mapping[str, Array]:
         """What segments are given at these sizes; see `Given.at`."""
         return self.contents.at(sizes)

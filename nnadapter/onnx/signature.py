@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -98,6 +99,27 @@ class Signature:
             for name, dtype in self.dtypes.items()
             if (shape := self.by_name[name].shape) is not None
         }
+
+    @cached_property
+    def _declared(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]] | None:
+        """Ranks of what may be fed, which of all their sizes are declared, and these; None where a rank is not."""
+        shapes = [value.shape for value in self.by_name.values()]
+        known = [shape for shape in shapes if shape is not None]
+        if len(known) < len(shapes):
+            return None
+        fixed = [(place, size) for place, size in enumerate(chain.from_iterable(known)) if type(size) is int]
+        return list(map(len, known)), [place for place, _ in fixed], [size for _, size in fixed]
+
+    def declares(self, shapes: Shapes) -> bool:
+        """Whether these may be the shapes of all that may be fed; False also where a rank is not declared."""
+        own: list[Any] = list(map(shapes.get, self.by_name))
+        if self._declared is None or None in own:
+            return False
+        ranks, places, declared = self._declared
+        if list(map(len, own)) != ranks:
+            return False
+        sizes = tuple(chain.from_iterable(own))
+        return [sizes[place] for place in places] == declared
 
     @cached_property
     def output_names(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from nnadapter.converters.convert import Conversion
@@ -66,7 +67,7 @@ class Opened:
     why_fixed: str = ""
     """Why the first of them is."""
 
-    @property
+    @cached_property
     def is_looked_through(self) -> bool:
         """Whether a segment is on a device that takes ONNX, whose engine asks for tensors that have elements."""
         by_name = self.partitioning.setting.by_name

@@ -15,12 +15,11 @@ from nnadapter.running.incidents import Incident
 from nnadapter.running.outputs import Kept
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.provenance import Provenance, with_incidents
-from nnadapter.running.repeating import Done, Fits, Repeat
+from nnadapter.running.repeating import Done, Fits, Repeat, Serves
 
 if TYPE_CHECKING:
     import onnxruntime
 
-    from nnadapter.ir.size_class import SizeClass
     from nnadapter.running.bindings import Binding
     from nnadapter.running.checks import Checks
     from nnadapter.running.compiled import RunnablePlan
@@ -116,8 +115,8 @@ class PlansEngine(ABC, Generic[Held]):
             if checks is not None and (is_due or not checks.is_checked(compiled)):
                 return self._run_checked(checks, use, shapes, (values, wanted, kept), options, control)
             if not self.defaults and (latest is None or latest.lease is not lease or is_open or latest.is_of_choice):
-                size_class, fits = self._class_of(compiled, values), self._fits(values)
-                self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes, size_class, fits)
+                serves, fits = self._serves(compiled, values), self._fits(values)
+                self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes, serves, fits)
             if control is None:
                 done = compiled.plan.run(values, wanted, None, kept, sizes)
                 if compiled.watch is not None and compiled.watch.is_broken_by(done[1].seconds, time.perf_counter()):
@@ -134,8 +133,8 @@ class PlansEngine(ABC, Generic[Held]):
         """What says whether another feed chooses what this one does; None where inputs choose nothing."""
         return None
 
-    def _class_of(self, compiled: Held, feed: Mapping[str, Any]) -> SizeClass | None:
-        """The class of shapes that a plan serves, if nothing else decides which these are."""
+    def _serves(self, compiled: Held, feed: Mapping[str, Any]) -> Serves | None:
+        """What says at which shapes a plan is known to serve; None where that takes looking for a plan."""
         return None
 
     def _may_serve(self, compiled: Held, shapes: InputShapes) -> bool:
@@ -147,11 +146,10 @@ class PlansEngine(ABC, Generic[Held]):
 
     def _run_at_other_sizes(self, latest: Repeat, feed: Any) -> Done | None:
         """A run like the one before but for shapes of one class; None, and nothing done, if it is none."""
-        other = latest.at_other_sizes(feed)
+        other = latest.at_other_sizes(feed, self.input_names)
         if other is None:
             return None
-        repeat, by_name = other
-        shapes = tuple([by_name.get(name) for name in self.input_names])
+        repeat, shapes = other
         compiled = repeat.lease.plan
         if compiled is None or not self._may_serve(compiled, shapes):
             return None

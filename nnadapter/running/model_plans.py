@@ -37,8 +37,8 @@ from nnadapter.traces.event import PLAN, SESSION
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
-    from nnadapter.ir.size_class import SizeClass
     from nnadapter.running.measuring import Measurer
+    from nnadapter.running.repeating import Serves
 
 _Made = TypeVar("_Made")
 
@@ -125,12 +125,9 @@ class ModelPlans:
         """See `PlansEngine._may_serve`."""
         return shapes != self._first
 
-    def class_of(self, compiled: Compiled) -> SizeClass | None:
-        """See `PlansEngine._class_of`."""
-        opening = compiled.opening
-        if opening is None or opening.fillable or opening.is_looked_through or self.open.needs_elements:
-            return None
-        return opening.sizes
+    def serves(self, compiled: Compiled) -> Serves | None:
+        """See `PlansEngine._serves`."""
+        return self.open.serves(compiled.opening)
 
     def settled(self, shapes: Shapes) -> Partitioning:
         """What would be compiled at these shapes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import NNAdapterError
 from nnadapter.onnx.preparation.caches import agreeing
@@ -15,6 +15,9 @@ from nnadapter.planning.opening import Opened, unread_inputs
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
 from nnadapter.running.compiled import Compiled
+
+if TYPE_CHECKING:
+    from nnadapter.running.repeating import Serves
 
 _MOST_LOOKED_AT = 256
 
@@ -68,6 +71,18 @@ class OpenPlan:
         sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
         of_class = opening.sizes is None or sizes is not None
         return of_class and (self._looked is None or self._is_within(self._looked, shapes)), sizes
+
+    def serves(self, opening: Opened) -> Serves | None:
+        """What says whether it is known to hold at shapes, without a look at the model; None where nothing does."""
+        size_class, looked = opening.sizes, self._looked
+        if looked is None:
+            return None if size_class is None else size_class.at
+
+        def at(shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+            sizes = None if size_class is None else size_class.sizes(shapes)
+            return (size_class is None or sizes is not None) and looked.bounds.hold(shapes), sizes
+
+        return at
 
     @property
     def bounds(self) -> Bounds | None:

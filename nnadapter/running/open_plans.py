@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nnadapter.onnx.preparation.caches import grown_by_one
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
@@ -26,6 +26,9 @@ from nnadapter.running.filling import NotFilledError
 from nnadapter.running.open_plan import FixedSizesError, OpenPlan
 from nnadapter.running.plans import PLAN_FOR_EACH, PlanCache
 from nnadapter.traces.event import SESSION, WAIT
+
+if TYPE_CHECKING:
+    from nnadapter.running.repeating import Serves
 
 _MOST_UNFILLED = 256
 _MOST_REASONS = 3
@@ -125,6 +128,16 @@ class OpenPlans:
             return None
         taken = self._take_known(use, known)
         return taken if taken is not None or self._unfilled.get(tuple(known.values())) else self._take_new(use, known)
+
+    def serves(self, opening: Opened | None) -> Serves | None:
+        """What says at which shapes the plan is known to hold that leaves sizes open like this; None for others.
+
+        Where a plan is looked through, shapes that hold were asked about before, see `_may_hold`.
+        """
+        plan = next((plan for plan in self._made if plan.opening is opening), None)
+        if opening is None or opening.fillable or plan is None or (self.needs_elements and plan.bounds is None):
+            return None
+        return plan.serves(opening)
 
     def served(self) -> None:
         """Take note that the plan used last served other shapes."""

@@ -30,12 +30,11 @@ if TYPE_CHECKING:
     import onnx
     import onnxruntime
 
-    from nnadapter.ir.size_class import SizeClass
     from nnadapter.onnx.preparation.choice import Truths
     from nnadapter.onnx.preparation.decisions import Decision
     from nnadapter.running.choices import Choices, Chosen
     from nnadapter.running.measuring import Measurer
-    from nnadapter.running.repeating import Fits
+    from nnadapter.running.repeating import Fits, Serves
 
 
 class PlannedEngine(PlansEngine[Compiled]):
@@ -286,12 +285,12 @@ class PlannedEngine(PlansEngine[Compiled]):
         choices, chosen = self._choices, self._choices.chosen(feed)
         return lambda other: choices.chosen(other) is chosen
 
-    def _class_of(self, compiled: Compiled, feed: Mapping[str, Any]) -> SizeClass | None:
-        """See `PlansEngine._class_of`."""
+    def _serves(self, compiled: Compiled, feed: Mapping[str, Any]) -> Serves | None:
+        """See `PlansEngine._serves`."""
         plans = self._plans_of(compiled)
         if self._choices is not None and not self._choices.chosen(feed).keeps_to(plans):
             return None
-        return plans.class_of(compiled)
+        return plans.serves(compiled)
 
     def _may_serve(self, compiled: Compiled, shapes: InputShapes) -> bool:
         """See `PlansEngine._may_serve`."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.drivers.kept_memory import TENSORS
-from nnadapter.onnx.signature import Signature
+from nnadapter.onnx.signature import Shapes, Signature
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.plans import Lease, PlanCache
 from nnadapter.running.pool import ExecutionPool
@@ -25,11 +25,12 @@ from nnadapter.running.single import SingleStep
 
 if TYPE_CHECKING:
     from nnadapter.drivers.onnxruntime.sessions import SessionExecution
-    from nnadapter.ir.size_class import SizeClass
     from nnadapter.running.compiled import RunnablePlan
 
 Done = tuple[list[Any], Provenance]
 Fits = Callable[[Mapping[str, Any]], bool]
+Serves = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
+"""Whether a plan is known to serve shapes that the model declares, of all inputs in order; and what it is told then."""
 _Run = Callable[[Sequence[str], Mapping[str, Any]], list[Any]]
 
 
@@ -43,13 +44,13 @@ class Repeat:
         signature: of the model.
         feed: of the run before, checked.
         sizes: what the plan was told of them; None for one that is told none.
-        size_class: of the shapes that the plan serves, if that is told by it alone.
+        serves: says which other shapes the plan serves; None where it serves none, or that takes looking at the model.
         fits: says whether a feed like `feed` chooses the same branches; None where feeds choose none.
     """
 
     __slots__ = (
-        "_alone", "_class", "_direct", "_expected", "_fits", "_outputs", "_plan", "_plans", "_run_plan", "_watch",
-        "is_broken", "lease",
+        "_alone", "_direct", "_expected", "_fits", "_outputs", "_plan", "_plans", "_run_plan", "_serves", "_signature",
+        "_watch", "is_broken", "lease",
     )  # fmt: skip
 
     def __init__(
@@ -60,11 +61,11 @@ class Repeat:
         signature: Signature,
         feed: Mapping[str, Any],
         sizes: Sequence[Any] | None = None,
-        size_class: SizeClass | None = None,
+        serves: Serves | None = None,
         fits: Fits | None = None,
     ) -> None:
         self.lease, self._plans, self._plan = lease, plans, compiled.plan
-        self._class = size_class if sizes is not None else None
+        self._signature, self._serves = signature, serves
         self._watch, self._fits = compiled.watch, fits
         self.is_broken = False
         """Runs have contradicted what was measured, see `Compiled.watch`."""
@@ -108,15 +109,15 @@ class Repeat:
                 return None
         if self._fits is not None and not self._fits(feed):
             return None
+        return self.run_like(feed)
+
+    def run_like(self, feed: Mapping[str, Any]) -> Done | None:
+        """Run the plan by a feed that was looked at; None, and nothing done, if the plan is not kept any more."""
         direct = self._direct
         if direct is not None:
             return self._run_directly(direct[0], direct[1], feed)
         if self._alone is not None:
             return self._run_alone(*self._alone, feed)
-        return self.run_like(feed)
-
-    def run_like(self, feed: Mapping[str, Any]) -> Done | None:
-        """Run the plan by a feed that was looked at; None, and nothing done, if the plan is not kept any more."""
         use = object()
         try:
             if not self._plans.take_again(use, self.lease):
@@ -130,28 +131,47 @@ class Repeat:
             self._plans.close_unused()
             TENSORS.free_gone()
 
-    def at_other_sizes(self, feed: Any) -> tuple[Repeat, Mapping[str, tuple[int, ...]]] | None:
-        """The same for a feed that differs from the last one in shapes, and these; None if it needs another plan."""
-        if self._class is None or type(feed) is not dict or len(feed) != len(self._expected):
+    def at_other_sizes(self, feed: Any, names: Sequence[str]) -> tuple[Repeat, tuple[tuple[int, ...], ...]] | None:
+        """The same for a feed that differs from the last one in shapes; None if it needs another plan.
+
+        Args:
+            feed: as it came.
+            names: of all inputs, in order.
+
+        Returns:
+            Also the shapes, in that order.
+        """
+        if (
+            self._serves is None
+            or type(feed) is not dict
+            or len(feed) != len(self._expected)
+            or len(feed) != len(names)
+        ):
             return None
         expected, shapes = list[tuple[str, np.dtype[Any], tuple[int, ...]]](), dict[str, tuple[int, ...]]()
         for name, dtype, _ in self._expected:
             array = feed.get(name)
-            if type(array) is not np.ndarray or array.dtype != dtype:
+            if type(array) is not np.ndarray or (array.dtype is not dtype and array.dtype != dtype):
                 return None
             shape = shapes[name] = array.shape
             expected.append((name, dtype, shape))
-        sizes = self._class.sizes(shapes)
-        if sizes is None or (self._fits is not None and not self._fits(feed)):
+        in_order = {name: shapes[name] for name in names}
+        if not self._signature.declares(in_order):
+            return None
+        is_served, sizes = self._serves(in_order)
+        if not is_served or (self._fits is not None and not self._fits(feed)):
             return None
         other = Repeat.__new__(Repeat)
-        other.lease, other._plans, other._plan, other._class = self.lease, self._plans, self._plan, self._class
+        other.lease, other._plans, other._plan, other._signature = self.lease, self._plans, self._plan, self._signature
         other._watch, other.is_broken, other._outputs = self._watch, False, self._outputs
-        other._fits = self._fits
-        other._alone = other._direct = None
+        other._fits, other._serves = self._fits, self._serves
         other._expected = tuple(expected)
-        other._run_plan = partial(self._plan.run, wanted=self._outputs, sizes=sizes)
-        return other, shapes
+        other._alone = other._direct = None
+        if sizes is None:  # nothing of it hangs on them
+            other._alone, other._direct, other._run_plan = self._alone, self._direct, self._run_plan
+        else:
+            other._run_plan = partial(self._plan.run, wanted=self._outputs, sizes=sizes)
+        return other, tuple(in_order.values())
 
     def _run_alone(
         self, bound: BoundStep, input_names: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]

@@ -199,23 +199,73 @@ g (float[N, 3] x, float[M, 3] past) => (float[K, 3] y) {
 }""")
 
 
-def test_other_sizes_of_a_class_need_no_other_plan_and_no_looking_for_one():
-    alone = onnxruntime.InferenceSession(GROWING.SerializeToString())
-    with nna.InferenceSession(GROWING, devices="fake_npu") as session:
+def needs(device):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+
+
+@pytest.mark.parametrize(("device", "takes", "repeats"), [("fake_npu", 2, 4), ("openvino", 3, 3)])
+def test_other_sizes_of_a_plan_need_no_other_plan_and_no_looking_for_one(device, takes, repeats):
+    needs(device)
+    alone, results = onnxruntime.InferenceSession(GROWING.SerializeToString()), []
+    with nna.InferenceSession(GROWING, devices=device) as session:
         with watched(PlanCache.take, lambda *_: None) as taken, watched(Repeat.run_like, lambda *_: None) as direct:
             for rows in (4, 5, 6, 9, 9, 3):
-                feed = {"x": numbers(2, 3, seed=rows), "past": numbers(rows, 3, seed=1)}
+                feed = {"past": numbers(rows, 3, seed=1), "x": numbers(2, 3, seed=rows)}
                 (y,) = session.run(None, feed)
                 np.testing.assert_allclose(y, alone.run(None, feed)[0], rtol=1e-6, atol=1e-6)
-                with nna.InferenceSession(GROWING, devices="fake_npu") as other:
-                    other.run(None, {"x": numbers(7, 3), "past": numbers(8, 3)})
-                    np.testing.assert_array_equal(y, other.run(None, feed)[0])
-        assert (
-            len(direct) == 4 and len(taken) == 2 + 6 * 2
-        )  # two plans in each session: of the first shapes, and for all
+                results.append((feed, y))
+        # A plan for the first shapes, and one for all; where an engine takes ONNX, a size that is smaller than any
+        # before has to be looked at.
+        assert (len(taken), len(direct)) == (takes, repeats)
         assert session.report().plans.made == 2
-        with pytest.raises(InvalidInputError):
-            session.run(None, {"x": numbers(2, 4), "past": numbers(5, 3)})
-        with pytest.raises(InputTypeError):
-            session.run(None, {"x": numbers(2, 3).astype(np.float64), "past": numbers(5, 3)})
-        assert session.report().nodes[0].device == "fake_npu"
+        for wrong, error in (
+            ({"x": numbers(2, 4), "past": numbers(5, 3)}, InvalidInputError),
+            ({"x": numbers(8, 3), "past": numbers(5, 12)}, InvalidInputError),
+            ({"x": numbers(2, 3)[0], "past": numbers(5, 3)}, InvalidInputError),
+            ({"x": numbers(2, 3).astype(np.float64), "past": numbers(5, 3)}, InputTypeError),
+        ):
+            with pytest.raises(error):
+                session.run(None, wrong)
+        assert session.report().nodes[0].device == device
+    for feed, y in results:
+        with nna.InferenceSession(GROWING, devices=device) as other:
+            other.run(None, {"x": numbers(2, 3), "past": numbers(8, 3)})
+            np.testing.assert_array_equal(y, other.run(None, feed)[0])
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+@pytest.mark.parametrize("own", [{}, {"input_shapes": {"x": (2, 3), "past": (6, 3)}}])
+def test_other_sizes_of_a_files_plan_need_no_looking_for_one(tmp_path, device, own):
+    needs(device)
+    alone = onnxruntime.InferenceSession(GROWING.SerializeToString())
+    nna.compile(GROWING, tmp_path / "f", devices=[device], **own)
+    with nna.InferenceSession(tmp_path / "f") as opened:
+        with watched(Repeat.run_like, lambda *_: None) as direct:
+            for rows in (4, 5, 6, 7) if not own else (6, 6):
+                feed = {"x": numbers(2, 3, seed=rows), "past": numbers(rows, 3, seed=1)}
+                np.testing.assert_allclose(opened.run(None, feed)[0], alone.run(None, feed)[0], rtol=1e-6, atol=1e-6)
+        assert len(direct) == (3 if not own else 1)
+        for wrong in ({"x": numbers(2, 4), "past": numbers(5, 3)}, {"x": numbers(2, 3)[0], "past": numbers(5, 3)}):
+            with pytest.raises(InvalidInputError):
+                opened.run(None, wrong)
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_sizes_at_which_something_within_is_empty_are_looked_at(device):
+    needs(device)
+    model = parse("""<ir_version: 10, opset_import: ["" : 17]>
+    g (float[N, 3] x) => (float[M, 3] y, float[3] most) {
+        one = Constant <value = int64[1] {1}> ()
+        end = Constant <value = int64[1] {1000}> ()
+        zero = Constant <value = int64[1] {0}> ()
+        rest = Slice (x, one, end, zero)
+        y = Sin (rest)
+        most = ReduceSum <keepdims = 0> (y, zero)
+    }""")
+    alone = onnxruntime.InferenceSession(model.SerializeToString())
+    with nna.InferenceSession(model, devices=device, options=nna.Options(fallback="allow")) as session:
+        for rows in (4, 5, 6, 1, 7, 2, 1, 30, 200, 1):
+            feed = {"x": numbers(rows, 3, seed=rows)}
+            for got, expected in zip(session.run(None, feed), alone.run(None, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
