@@ -182,7 +182,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
 
     def _serves(self, compiled: FilePlan, feed: Mapping[str, Any]) -> Serves | None:
         """See `PlansEngine._serves`."""
-        return None if self._open is None else self._open.serves(compiled)
+        return None if self._open is None else self._open.serves(compiled, self.signature.declares)
 
     def _may_serve(self, compiled: FilePlan, shapes: InputShapes) -> bool:
         """See `PlansEngine._may_serve`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.compiled_models.filling import FileClass, FilledFilePlan, is_filled, load_class
@@ -65,9 +65,16 @@ class OpenFilePlans:
                     return taken
         return None
 
-    def serves(self, plan: FilePlan) -> Serves | None:
-        """What says at which shapes a plan that was loaded holds; None for one that holds at one set of them."""
-        return None if plan.held is None or isinstance(plan, FilledFilePlan) else plan.held.at
+    def serves(self, plan: FilePlan, declares: Callable[[Shapes], bool]) -> Serves | None:
+        """What says at which shapes a plan that was loaded holds; None for one that holds at one set of them.
+
+        See `OpenPlan.serves`.
+        """
+        held = plan.held
+        if held is None or isinstance(plan, FilledFilePlan):
+            return None
+        at = held.at
+        return at if held.bounds is None else lambda shapes: at(shapes) if declares(shapes) else (False, None)
 
     @property
     def count(self) -> int:

@@ -24,7 +24,7 @@ _FURTHER = 4
 class Bounds:
     """The least and the largest size of every dimension at which a plan was looked through.
 
-    Shapes are those of all inputs, always in the same order. Every run of other shapes asks, so sizes lie in rows.
+    Shapes are those of all inputs. Every run of other shapes asks, so sizes lie in rows.
     """
 
     least: Mapping[str, tuple[int, ...]]
@@ -41,7 +41,7 @@ class Bounds:
     def hold(self, shapes: Shapes) -> bool:
         """Whether the plan is known to hold at these shapes."""
         low, high = self._rows
-        sizes = tuple(chain.from_iterable(shapes.values()))
+        sizes = tuple(chain.from_iterable(map(shapes.__getitem__, self.least)))
         return all(map(le, low, sizes)) and all(map(le, sizes, high))
 
     @property

@@ -125,9 +125,9 @@ class ModelPlans:
         """See `PlansEngine._may_serve`."""
         return shapes != self._first
 
-    def serves(self, compiled: Compiled) -> Serves | None:
-        """See `PlansEngine._serves`."""
-        return self.open.serves(compiled.opening)
+    def serves(self, compiled: Compiled, declares: Callable[[Shapes], bool]) -> Serves | None:
+        """See `PlansEngine._serves`, and `OpenPlan.serves`."""
+        return self.open.serves(compiled.opening, declares)
 
     def settled(self, shapes: Shapes) -> Partitioning:
         """What would be compiled at these shapes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -72,13 +72,20 @@ class OpenPlan:
         of_class = opening.sizes is None or sizes is not None
         return of_class and (self._looked is None or self._is_within(self._looked, shapes)), sizes
 
-    def serves(self, opening: Opened) -> Serves | None:
-        """What says whether it is known to hold at shapes, without a look at the model; None where nothing does."""
+    def serves(self, opening: Opened, declares: Callable[[Shapes], bool]) -> Serves | None:
+        """What says whether it is known to hold at shapes, without a look at the model; None where nothing does.
+
+        Args:
+            opening: of its programs.
+            declares: says whether the model takes shapes at all.
+        """
         size_class, looked = opening.sizes, self._looked
         if looked is None:
             return None if size_class is None else size_class.at
 
         def at(shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
+            if not declares(shapes):
+                return False, None
             sizes = None if size_class is None else size_class.sizes(shapes)
             return (size_class is None or sizes is not None) and looked.bounds.hold(shapes), sizes
 

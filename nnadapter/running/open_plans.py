@@ -129,15 +129,17 @@ class OpenPlans:
         taken = self._take_known(use, known)
         return taken if taken is not None or self._unfilled.get(tuple(known.values())) else self._take_new(use, known)
 
-    def serves(self, opening: Opened | None) -> Serves | None:
+    def serves(self, opening: Opened | None, declares: Callable[[Shapes], bool]) -> Serves | None:
         """What says at which shapes the plan is known to hold that leaves sizes open like this; None for others.
+
+        See `OpenPlan.serves`.
 
         Where a plan is looked through, shapes that hold were asked about before, see `_may_hold`.
         """
         plan = next((plan for plan in self._made if plan.opening is opening), None)
         if opening is None or opening.fillable or plan is None or (self.needs_elements and plan.bounds is None):
             return None
-        return plan.serves(opening)
+        return plan.serves(opening, declares)
 
     def served(self) -> None:
         """Take note that the plan used last served other shapes."""

@@ -290,7 +290,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         plans = self._plans_of(compiled)
         if self._choices is not None and not self._choices.chosen(feed).keeps_to(plans):
             return None
-        return plans.serves(compiled)
+        return plans.serves(compiled, self.signature.declares)
 
     def _may_serve(self, compiled: Compiled, shapes: InputShapes) -> bool:
         """See `PlansEngine._may_serve`."""

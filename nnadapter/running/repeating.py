@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 Done = tuple[list[Any], Provenance]
 Fits = Callable[[Mapping[str, Any]], bool]
 Serves = Callable[[Shapes], tuple[bool, Sequence[Any] | None]]
-"""Whether a plan is known to serve shapes that the model declares, of all inputs in order; and what it is told then."""
+"""Whether a plan is known to serve shapes of all inputs, whatever they are; and what it is told then."""
 _Run = Callable[[Sequence[str], Mapping[str, Any]], list[Any]]
+
+_ARRAYS = {np.ndarray}
 
 
 class Repeat:
@@ -49,8 +51,8 @@ class Repeat:
     """
 
     __slots__ = (
-        "_alone", "_direct", "_expected", "_fits", "_outputs", "_plan", "_plans", "_run_plan", "_serves", "_signature",
-        "_watch", "is_broken", "lease",
+        "_alone", "_direct", "_expected", "_fits", "_outputs", "_plan", "_plans", "_run_plan", "_serves", "_watch",
+        "is_broken", "lease",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +67,7 @@ class Repeat:
         fits: Fits | None = None,
     ) -> None:
         self.lease, self._plans, self._plan = lease, plans, compiled.plan
-        self._signature, self._serves = signature, serves
+        self._serves = serves
         self._watch, self._fits = compiled.watch, fits
         self.is_broken = False
         """Runs have contradicted what was measured, see `Compiled.watch`."""
@@ -141,37 +143,28 @@ class Repeat:
         Returns:
             Also the shapes, in that order.
         """
-        if (
-            self._serves is None
-            or type(feed) is not dict
-            or len(feed) != len(self._expected)
-            or len(feed) != len(names)
-        ):
+        expected = self._expected
+        if self._serves is None or type(feed) is not dict or not len(feed) == len(expected) == len(names):
             return None
-        expected, shapes = list[tuple[str, np.dtype[Any], tuple[int, ...]]](), dict[str, tuple[int, ...]]()
-        for name, dtype, _ in self._expected:
-            array = feed.get(name)
-            if type(array) is not np.ndarray or (array.dtype is not dtype and array.dtype != dtype):
-                return None
-            shape = shapes[name] = array.shape
-            expected.append((name, dtype, shape))
-        in_order = {name: shapes[name] for name in names}
-        if not self._signature.declares(in_order):
+        fed, dtypes, _ = zip(*expected, strict=True)
+        arrays: list[Any] = list(map(feed.get, fed))
+        if {*map(type, arrays)} != _ARRAYS or [array.dtype for array in arrays] != list(dtypes):
             return None
-        is_served, sizes = self._serves(in_order)
+        by_name = dict(zip(fed, [array.shape for array in arrays], strict=True))
+        is_served, sizes = self._serves(by_name)
         if not is_served or (self._fits is not None and not self._fits(feed)):
             return None
         other = Repeat.__new__(Repeat)
-        other.lease, other._plans, other._plan, other._signature = self.lease, self._plans, self._plan, self._signature
+        other.lease, other._plans, other._plan = self.lease, self._plans, self._plan
         other._watch, other.is_broken, other._outputs = self._watch, False, self._outputs
         other._fits, other._serves = self._fits, self._serves
-        other._expected = tuple(expected)
+        other._expected = tuple(zip(fed, dtypes, by_name.values(), strict=True))
         other._alone = other._direct = None
         if sizes is None:  # nothing of it hangs on them
             other._alone, other._direct, other._run_plan = self._alone, self._direct, self._run_plan
         else:
             other._run_plan = partial(self._plan.run, wanted=self._outputs, sizes=sizes)
-        return other, tuple(in_order.values())
+        return other, tuple(map(by_name.__getitem__, names))
 
     def _run_alone(
         self, bound: BoundStep, input_names: Sequence[str], order: Sequence[int], feed: Mapping[str, Any]
