@@ -3,9 +3,9 @@
     from nnadapter import ort as onnxruntime        # one import changed
     ort.install(); import client; ort.use("fake_npu")   # or none: the client is not touched
 
-`use` names the devices that come before the providers a client asks for. Sessions answer with ONNX Runtime's provider
-names, and what they raise is also ONNX Runtime's exception (InvalidArgument, NoSuchFile, ...), ValueError and TypeError
-where it raises those.
+`use` names the devices that come before the providers a client asks for, and the options of its sessions. Sessions
+answer with ONNX Runtime's provider names, and what they raise is also ONNX Runtime's exception (InvalidArgument,
+NoSuchFile, ...), ValueError and TypeError where it raises those.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from nnadapter.drivers.selection import DeviceRequest, requests_of
 from nnadapter.inference.binding import IOBinding as IOBinding
 from nnadapter.inference.session import InferenceSession as _InferenceSession
 from nnadapter.options import Options as _Options
+from nnadapter.options import options_from
 from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime as _original
 
@@ -42,19 +43,27 @@ _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
 """Our errors and what ONNX Runtime raises in such a case, most specific first."""
 
 _lock = new_lock()
-_chosen: list[DeviceRequest] = []
+_chosen: tuple[Sequence[DeviceRequest], _Options | None] = (), None
+"""Devices and options, for sessions that name none."""
 _replaced: dict[str, ModuleType] = {}
 
 
-def use(devices: DeviceRequest | Sequence[DeviceRequest]) -> None:
+def use(
+    devices: DeviceRequest | Sequence[DeviceRequest], *, options: _Options | Mapping[str, Any] | None = None
+) -> None:
     """Put `devices` before the providers that clients name, in sessions made from now on.
 
+    Args:
+        devices: as `InferenceSession` takes them; an empty list for what clients ask for.
+        options: of those sessions, see `Options`; the usual ones if None.
+
     Raises:
-        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: a device cannot be used like that.
+        DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError: a device cannot be used like that, or an option
+            does not fit.
     """
-    requests = requests_of(devices, _Options().isolated)
-    with _lock:
-        _chosen[:] = requests
+    global _chosen
+    chosen = None if options is None else options_from(options)
+    _chosen = tuple(requests_of(devices, (chosen or _Options()).isolated)), chosen
 
 
 def install() -> None:
@@ -84,8 +93,11 @@ class InferenceSession(_InferenceSession):
         **kwargs: Any,
     ) -> None:
         with _as_theirs():
-            if _chosen and kwargs.get("devices") is None:
-                kwargs["devices"] = _before(list(_chosen), providers, provider_options)
+            chosen, options = _chosen
+            if chosen and kwargs.get("devices") is None:
+                kwargs["devices"] = _before(list(chosen), providers, provider_options)
+            if options is not None and kwargs.get("options") is None:
+                kwargs["options"] = options
             super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
 
     def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -132,6 +133,27 @@ def test_devices_that_do_not_exist_are_refused_when_chosen():
         ort.use("trail")
     with pytest.raises(nna.errors.InvalidOptionError):
         ort.use(("trial", {"falt": 1}))
+    with pytest.raises(nna.errors.InvalidOptionError, match="fallback"):
+        ort.use("trial", options={"fallbak": "allow"})
+
+
+@pytest.mark.parametrize("devices", ["fake_npu", []])
+def test_options_are_those_of_sessions_that_are_given_none(devices, tmp_path):
+    def kept(folder, **given):
+        with ort.InferenceSession(WHOLE, providers=["CPUExecutionProvider"], **given) as session:
+            session.run(None, {"x": numbers(2, 3)})
+        return folder.is_dir() and any(folder.rglob("*"))
+
+    ort.use(devices, options={"cache_dir": tmp_path / "a"})
+    try:
+        named = {} if devices else {"devices": "fake_npu"}
+        assert kept(tmp_path / "a", **named)
+        assert kept(tmp_path / "b", devices="fake_npu", options={"cache_dir": tmp_path / "b"})
+        shutil.rmtree(tmp_path / "a")
+        assert not kept(tmp_path / "a", devices="fake_npu", options={"cache_dir": False})
+    finally:
+        ort.use([])
+    assert not kept(tmp_path / "a", devices="fake_npu")
 
 
 def test_the_last_word_on_devices_is_the_client_s(trial):
