@@ -28,7 +28,7 @@ class OpenParts(OnnxParts):
     @cached_property
     def open_graph(self) -> Graph:
         """The graph that is cut, with what is known of its values at all sizes: their ranks at least."""
-        always, now = self.prepared.values, self.graph.values
+        always, now = {**self.prepared.values, **self.prepared.ranks_found}, self.graph.values
         return self.graph.revalued({name: _open(always.get(name), now, name) for name in now})
 
     @property
@@ -42,8 +42,9 @@ class OpenParts(OnnxParts):
         nodes, inputs, constants = self._needed(step)
         made = {name for _, node in nodes for name in node.outputs}
         part = self._extract(nodes, self.open_graph, inputs, constants, step.outputs)
-        inner = made.difference(step.outputs).intersection(self.graph.values)
-        part.graph.value_info.extend(info_of(self.open_graph.value(name)) for name in sorted(inner))
+        known = {**self.prepared.ranks_found, **self.open_graph.values}
+        inner = made.difference(step.outputs).intersection(known)
+        part.graph.value_info.extend(info_of(known[name]) for name in sorted(inner))
         return Part(part, tuple(inputs))
 
     def nodes(self, step: Step) -> tuple[Node, ...]:

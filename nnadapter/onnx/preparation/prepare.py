@@ -39,6 +39,7 @@ from nnadapter.onnx.preparation.choice import Choice
 from nnadapter.onnx.preparation.data_dependence import marked
 from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.preparation.forward import Forward
+from nnadapter.onnx.preparation.ranks import ranks_found
 from nnadapter.onnx.preparation.structure import NodeHashes, structure_of
 from nnadapter.onnx.reading_ahead import read_ahead
 from nnadapter.onnx.references import array_of, lightened
@@ -82,6 +83,12 @@ class Prepared(OnnxModel):
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
         """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
         return self.inference.types(KnownBefore({}, self.constants, range(len(self.nodes)), self.stated))
+
+    @cached_property
+    def ranks_found(self) -> Mapping[str, Value]:
+        """See `ranks.ranks_found`: of values of which `values` tells no rank."""
+        known = KnownBefore({}, self.constants, range(len(self.nodes)), self.stated)
+        return ranks_found(self.inference, self.nodes, known, self.values)
 
     @cached_property
     def structure(self) -> NodeHashes:
