@@ -7,6 +7,7 @@ from typing import Any
 
 from nnadapter.drivers.openvino.booleans import compare_booleans
 from nnadapter.drivers.openvino.comparisons import compare_the_other_way
+from nnadapter.drivers.openvino.extremes import reach_infinities
 from nnadapter.drivers.openvino.joined_steps import join_steps
 from nnadapter.drivers.openvino.large_terms import keep_small_terms
 from nnadapter.drivers.openvino.opposite_orders import leave_out_opposite_orders
@@ -32,6 +33,7 @@ _MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
     (("Greater", "GreaterOrEqual"), (compare_the_other_way,)),
     (("Cast",), (compare_booleans,)),
     (("Transpose",), (leave_out_opposite_orders, part_from_orders)),
+    (("ReduceMax", "ReduceMin"), (reach_infinities,)),
     (_REDUCING, (reduce_in_four_dimensions,)),
 )
 """ONNX's ops, and what is done where a model has one of them, in this order."""

@@ -30,6 +30,8 @@ _LEAST = {"Max": 0, "Min": 1, "Clip": 0}
 """What bounds sizes, and by what at least."""
 _BOUNDS = {"Max": slice(None), "Min": slice(None), "Clip": slice(1, 2)}
 """Which of their inputs may be that bound."""
+_CAP = 2
+"""The input of Clip that caps; where it has no other bound it is a Min."""
 _REALS = frozenset(("float16", "float32"))
 
 
@@ -154,9 +156,12 @@ def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
     value = parts.value(node.output[0])
     if node.op_type not in _LEAST or value is None or value.static_shape is None:  # positions are no dimensions
         return SUPPORTED
-    bounds = [_least(parts.constants.get(name)) for name in node.input[_BOUNDS[node.op_type]] if name]
-    known = [bound for bound in bounds if bound is not None]
-    if min(known) >= _LEAST[node.op_type] if known else node.op_type != "Clip":
+    caps = node.op_type == "Clip" and len(node.input) > _CAP and not node.input[1]
+    names, least = (
+        (node.input[_CAP:], _LEAST["Min"]) if caps else (node.input[_BOUNDS[node.op_type]], _LEAST[node.op_type])
+    )
+    known = [bound for name in names if name and (bound := _least(parts.constants.get(name))) is not None]
+    if min(known) >= least if known else node.op_type != "Clip":
         return SUPPORTED
     detail = f"{node.op_type} of sizes is taken where it bounds them by what is not negative"
     return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)

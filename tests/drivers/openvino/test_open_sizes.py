@@ -131,6 +131,24 @@ def test_sequences_of_any_length_have_one_plan(op_type, gates):
         assert session.report().plans.made == 2
 
 
+def test_sizes_that_are_capped_have_one_plan():
+    model = parse("""<ir_version: 10, opset_import: ["" : 17]> g (float[n, 4] x) => (float[k, 4] y) {
+        sizes = Shape (x)
+        zero = Constant <value = int64[1] {0}> ()
+        three = Constant <value = int64 {3}> ()
+        rows = Gather (sizes, zero)
+        few = Clip (rows, , three)
+        positive = Relu (x)
+        y = Slice (positive, zero, few, zero)
+    }""")
+    with nna.InferenceSession(model, devices="openvino") as session:
+        for rows in (5, 2, 3, 1, 9):
+            feed = {"x": numbers(rows, 4, seed=rows)}
+            np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
+        report = session.report()
+        assert report.plans.made == 2 and [segment.device for segment in report.segments] == ["openvino"]
+
+
 def test_a_last_part_that_is_smaller_at_some_sizes():
     text = """<ir_version: 10, opset_import: ["" : 18]> g (float[n, 4] x) => (float[k, 4] y, float[m, 4] z)
         { r = Abs (x)  y, z = Split <num_outputs = 2> (r) }"""
