@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import onnx
 import pytest
@@ -110,6 +111,15 @@ def test_an_input_that_is_given_again_is_another_plan(tmp_path):
     assert called("run", file, "--shape", "x=3,4").exit_code == 0
     done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "--fixed-sizes", "-o", file)
     assert done.exit_code == 0 and "for x=[1, 4]" in done.stdout, done.output
+
+
+def test_the_file_does_not_take_the_place_of_its_model(tmp_path, model):
+    content, link = Path(model).read_bytes(), tmp_path / "link.onnx"
+    link.symlink_to(model)
+    for output in (model, link):
+        done = called("compile", model, "-d", "fake_npu", "-o", output)
+        assert done.exit_code == 2 and "is the model itself, which would be lost" in done.stderr, done.output
+    assert Path(model).read_bytes() == content
 
 
 def test_no_file_takes_the_place_of_a_pipe(tmp_path, model):

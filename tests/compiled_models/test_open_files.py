@@ -16,6 +16,7 @@ import nnadapter as nna
 from benchmarks.language_model import Sizes, first_feed, language_model
 from nnadapter.compiled_models.messages import MESSAGES
 from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.words import in_words
 from nnadapter.errors import CompiledModelError, InvalidInputError
 from tests import keeping_driver
 from tests.compiled_models.test_compiled_models import changed
@@ -410,3 +411,10 @@ def test_a_file_for_one_shape_of_many_says_how_to_have_more(files):
         pytest.raises(InvalidInputError, match=r"-o FILE, with --open-sizes for others like them\), or run"),
     ):
         loaded.run(None, feed)
+
+
+def test_of_inputs_that_are_alike_one_is_told():
+    cache = {f"past.{layer}": ("B", 4, f"past.{layer}[2]", 16) for layer in range(12)}
+    told = in_words({"x": ("B", 1), **cache, "y": ("B", 1)})
+    assert told == "x=[B, 1], past.0=[B, 4, past.0[2], 16] (and 11 inputs alike), y=[B, 1]"
+    assert in_words({"x": (2, 3), "y": (2, 3)}) == "x=[2, 3], y=[2, 3]"
