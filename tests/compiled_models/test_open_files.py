@@ -7,10 +7,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx.parser
 import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.language_model import Sizes, first_feed, language_model
@@ -418,3 +420,21 @@ def test_of_inputs_that_are_alike_one_is_told():
     told = in_words({"x": ("B", 1), **cache, "y": ("B", 1)})
     assert told == "x=[B, 1], past.0=[B, 4, past.0[2], 16] (and 11 inputs alike), y=[B, 1]"
     assert in_words({"x": (2, 3), "y": (2, 3)}) == "x=[2, 3], y=[2, 3]"
+
+
+def test_rows_and_lengths_of_a_model_whose_usual_size_is_that_of_its_table(tmp_path):
+    """At 128 the table of positions is taken whole, which no other length does."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17]>
+    g (float[n, t, 4] x) => (float[n, t, 4] y) {
+        zero = Constant <value = int64[1] {0}> ()  one = Constant <value = int64[1] {1}> ()
+        length = Shape <start = 1, end = 2> (x)
+        places = Slice (table, zero, length, one)
+        y = Add (x, places)
+    }""")
+    model.graph.initializer.append(numpy_helper.from_array(numbers(1, 128, 4), "table"))
+    nna.compile(model, tmp_path / "f", devices=["fake_npu"], options=QUIET)
+    with nna.InferenceSession(tmp_path / "f") as opened:
+        for rows, length in ((2, 7), (1, 7), (3, 128), (1, 128), (2, 1), (1, 1), (5, 100)):
+            feed = {"x": numbers(rows, length, 4)}
+            for got, expected in zip(opened.run(None, feed), run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-5)

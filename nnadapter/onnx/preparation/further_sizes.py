@@ -3,7 +3,8 @@
 1. Of a model that keeps a cache: nothing cached, one token, many, each with one new token and with several, for one row
    and for some; and as much of all as a model may take. Where the cache may have room for new tokens, as one of the
    largest length has that inputs and outputs share: nothing in it, and half of it.
-2. Of others: every open dimension 1, or more than that, in all combinations where they are few.
+2. Of others: every open dimension 1, or more than that, in all combinations where they are few; the same of half of
+   them, since a usual size may be that at which something ends, as a table of positions.
 3. Half of all open dimensions, a quarter and so on; and twice of them and so on, as long as inputs are not huge.
 
 Of these, those with which the model infers without contradiction.
@@ -57,6 +58,7 @@ def _further_sizes(prepared: Prepared, inputs: Sequence[Value], usual: Sizes) ->
     if not usual:
         return
     yield from _small_and_large(usual)
+    yield from _small_and_large({dimension: max(1, size // 2) for dimension, size in usual.items()})
     halved = usual
     while max(halved.values()) > 1:
         halved = {dimension: max(1, size // 2) for dimension, size in halved.items()}
