@@ -95,6 +95,21 @@ def test_why_sizes_are_fixed_is_said(tmp_path):
     assert done.exit_code == 0 and why not in done.stdout, done.output
 
 
+def test_the_report_of_a_file_is_its_own(tmp_path):
+    onnx.save(parse(OPEN), tmp_path / "m.onnx")
+    file, plan = tmp_path / "f", tmp_path / "plan"
+    assert called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "-o", file).exit_code == 0
+    for name, asked in {
+        "devices": ("-d", "cpu"),
+        "input_shapes": ("--shape", "x=3,4"),
+        "policy": ("--policy", "latency"),
+        "save_plan": ("--save-plan", plan),
+    }.items():
+        done = called("report", file, *asked)
+        assert done.exit_code == 2 and f"leave {name} out, or give the model" in done.stderr, done.output
+    assert not plan.exists() and called("report", file, "--min-coverage", "0.5").exit_code == 0
+
+
 def test_an_input_that_is_given_again_is_another_plan(tmp_path):
     onnx.save(parse(OPEN), tmp_path / "m.onnx")
     file, shapes = tmp_path / "f", ("--shape", "x=2,4", "--shape", "x=5,4")
