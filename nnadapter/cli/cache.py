@@ -20,6 +20,7 @@ from nnadapter.cli.command import NO, Command, ModelCommand
 from nnadapter.cli.inputs import converted
 from nnadapter.cli.parameters import Shapes, requests, takes_model
 from nnadapter.cli.writing import to_json
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.kept_plans.looking import look
 from nnadapter.kept_plans.settings import PLAN
 from nnadapter.options import Options
@@ -110,7 +111,10 @@ def explain(
     with prints_to_stderr():
         settings, chosen = Options(fallback=fallback, cache_dir=opened.path), requests(devices, options)
         source = converted(model, settings)
-        report = nnadapter.partition_report(source, chosen, shapes or None, settings)
+        if kind_of(source) is SourceKind.COMPILED:  # its report is kept in it, whatever is asked
+            report = nnadapter.partition_report(source, options=settings)
+        else:
+            report = nnadapter.partition_report(source, chosen, shapes or None, settings)
         plan = look(source, chosen, settings, report.input_shapes if shapes else None)
     segments = [each for each in report.segments if each.cache is not None]
     if as_json:

@@ -185,8 +185,8 @@ _DECORATORS = (
     click.option(
         "--shape", "shapes", multiple=True, metavar="NAME=1,3,224,224", callback=_shapes,
         help="Shape of an input whose sizes the model leaves open. Without it usual sizes are tried: the model's "
-        "metadata, then batch 1 with 224, 320, 640, 128, 64, 32 for images and 128, 64, 32, 16, 8, 1 for others; "
-        "the first that fits is taken and printed.",
+        "metadata, then batch 1 with 224, 320, 640, 128, 64, 32 for images and 128, 64, 32, 16, 8, 1, 16000 for "
+        "others; the first that fits is taken and printed.",
     ),
     click.option(
         "--fallback", type=OneOf(FALLBACKS), default="warn", show_default=True,

@@ -16,6 +16,7 @@ from nnadapter.cli.parameters import OneOf, Shapes, inputs, placing, requests, t
 from nnadapter.cli.progress import progress
 from nnadapter.cli.what_if_report import refuse_together, what_if_text
 from nnadapter.cli.writing import write_output
+from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.paddle_models.finding import structures_in
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.difference import compare_reports
@@ -97,7 +98,7 @@ def report(
     with prints_to_stderr(), progress("placing"):
         current_report = nnadapter.partition_report(
             source,
-            devices=on,
+            devices=None if kind_of(source) is SourceKind.COMPILED and not (devices or options) else on,
             input_shapes=shapes,
             options=chosen,
             input_values=values_of(sources),

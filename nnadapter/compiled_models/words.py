@@ -19,6 +19,8 @@ from nnadapter.running.plans import PLAN_FOR_EACH
 
 _MOST = 8
 """Sets of shapes that are told."""
+_MOST_ALIKE = 2
+"""Inputs of one shape that are each told."""
 
 
 def served(file: CompiledFile, held: Sequence[HeldSizes]) -> str:
@@ -53,8 +55,18 @@ def plans_held(file: CompiledFile) -> list[HeldSizes]:
 
 
 def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
-    """One set of shapes."""
-    return ", ".join(f"{name}=[{', '.join(map(str, shape))}]" for name, shape in shapes.items())
+    """One set of shapes; of inputs that are alike, as the many of a cache, the first is told and the others counted."""
+    texts = {name: f"[{', '.join(map(str, shape))}]" for name, shape in shapes.items()}
+    alike: dict[str, list[str]] = {}
+    for name, text in texts.items():
+        alike.setdefault(text.replace(f"{name}[", "its own ["), []).append(name)
+    groups = ([names] if len(names) > _MOST_ALIKE else [[name] for name in names] for names in alike.values())
+    told = {group[0]: len(group) - 1 for each in groups for group in each}
+    return ", ".join(
+        f"{name}={text}" + (f" (and {told[name]} inputs alike)" if told[name] else "")
+        for name, text in texts.items()
+        if name in told
+    )
 
 
 def command(file: CompiledFile, shapes: Shapes) -> str:

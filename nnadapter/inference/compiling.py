@@ -87,6 +87,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     if is_special(target):
         raise InvalidOptionError(f"{str(target)!r} is a device or a pipe; give the path of a file, which can be mapped")
     check_writable(target)
+    _check_apart(model, target)
     if kind_of(model) is SourceKind.COMPILED:
         raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
     model = as_onnx(model, chosen)
@@ -106,6 +107,12 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     finally:
         engine.close()
         setting.trace.finish()
+
+
+def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target: Path) -> None:
+    """Refuse to put the file in the place of the model that it is made of."""
+    if isinstance(model, (str, os.PathLike)) and target.exists() and Path(model).exists() and target.samefile(model):
+        raise InvalidOptionError(f"{str(target)!r} is the model itself, which would be lost; give another path")
 
 
 def _verify(

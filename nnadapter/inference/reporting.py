@@ -58,7 +58,8 @@ def partition_report(
     placement that costs predict to be best, which a note of the report says.
 
     Args:
-        model: path, contents, or `onnx.ModelProto`. Of a compiled model, the report is the one that is in it.
+        model: path, contents, or `onnx.ModelProto`. Of a compiled model, the report is the one that is in it: what
+            would ask for another is refused.
         devices: as for `InferenceSession`.
         input_shapes: shapes of inputs whose sizes the model leaves open; usual sizes are tried where none is given.
         options: how to decide.
@@ -78,6 +79,7 @@ def partition_report(
             raise InvalidOptionError(
                 "segments are written of a model, not of a compiled one, whose report is kept in it; give the model"
             )
+        _refuse_asking(options_from(options), devices=devices, input_shapes=input_shapes, save_plan=save_plan)
         file = CompiledFile(model)
         told = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
         record = plan_of_file(file, input_values or {})
@@ -102,6 +104,18 @@ def partition_report(
         return report_of(observed)
     finally:
         setting.close()
+
+
+def _refuse_asking(options: Options, **asked: Any) -> None:
+    """Refuse what asks for another report than the one that is kept in a compiled model."""
+    usual = Options()
+    placing = {name: getattr(options, name) != getattr(usual, name) for name in ("policy", "rules", "plan")}
+    named = [name for name, value in (asked | placing).items() if value]
+    if named:
+        raise InvalidOptionError(
+            "the report of a compiled model is kept in it, and says what was decided when it was compiled; leave "
+            f"{', '.join(named)} out, or give the model that it was made of"
+        )
 
 
 def _observed(

@@ -11,6 +11,7 @@ where these are numbers. So no op needs a second description of its shapes, nor 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import onnx
@@ -74,6 +75,8 @@ def body_of(
 ) -> Body | None:
     """Return the body of a node; None where its op is no such function.
 
+    What the node does not state of its attributes is what the op's description says.
+
     Args:
         node: the node.
         inputs: what is known of its inputs, None where one is absent.
@@ -84,10 +87,12 @@ def body_of(
     Raises:
         Refusal: the node means nothing, ONNX's ops cannot say it, or too little is known of its inputs.
     """
-    if not has_body(node.domain, node.op_type):
+    schema = further_schema(node.domain, node.op_type)
+    if schema is None or not has_body(node.domain, node.op_type):
         return None
     rule, newest = _RULES[node.domain, node.op_type]
     if opset is None:
         opset = min(newest, onnx.defs.onnx_opset_version())
-    builder = BodyBuilder(node, inputs, constants, opset, integers)
+    stated = replace(node, attributes={**schema.defaults, **node.attributes})
+    builder = BodyBuilder(stated, inputs, constants, opset, integers)
     return builder.finish(rule(builder))

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
-from nnadapter.onnx.windows import fits_windows, moves_windows
+from nnadapter.onnx.preparation.wide_windows import wide_windows
 
 
 def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
@@ -36,18 +35,6 @@ def is_full(prepared: Prepared, nodes: Collection[int], shapes: Shapes) -> bool:
         and all(_has_elements(specialized, index) for index in folded)
         and not wide_windows(specialized)
     )
-
-
-def wide_windows(specialized: Specialized) -> str:
-    """Return the name of a node whose window is larger than what it moves over; empty where all of them fit."""
-    return next((node.name for node in specialized.nodes if moves_windows(node) and not _fits(specialized, node)), "")
-
-
-def _fits(specialized: Specialized, node: OnnxNode) -> bool:
-    """Whether a window fits, or nobody knows."""
-    shapes = [specialized.graph.value(name).static_shape for name in node.inputs[:2]]
-    known = [shape for shape in shapes if shape is not None]
-    return len(known) < len(shapes) or fits_windows(node, known)
 
 
 def _has_elements(specialized: Specialized, index: int) -> bool:

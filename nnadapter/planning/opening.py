@@ -32,8 +32,8 @@ from nnadapter.offering.traced_conversions import OpenConversion
 from nnadapter.onnx.joining import joined_along
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.preparation.wide_windows import wide_windows
 from nnadapter.onnx.sizes import MEASURING
-from nnadapter.planning.looking_through import wide_windows
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_bounds import beyond_bounds

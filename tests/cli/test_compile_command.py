@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import onnx
 import pytest
@@ -94,6 +95,21 @@ def test_why_sizes_are_fixed_is_said(tmp_path):
     assert done.exit_code == 0 and why not in done.stdout, done.output
 
 
+def test_the_report_of_a_file_is_its_own(tmp_path):
+    onnx.save(parse(OPEN), tmp_path / "m.onnx")
+    file, plan = tmp_path / "f", tmp_path / "plan"
+    assert called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "-o", file).exit_code == 0
+    for name, asked in {
+        "devices": ("-d", "cpu"),
+        "input_shapes": ("--shape", "x=3,4"),
+        "policy": ("--policy", "latency"),
+        "save_plan": ("--save-plan", plan),
+    }.items():
+        done = called("report", file, *asked)
+        assert done.exit_code == 2 and f"leave {name} out, or give the model" in done.stderr, done.output
+    assert not plan.exists() and called("report", file, "--min-coverage", "0.5").exit_code == 0
+
+
 def test_an_input_that_is_given_again_is_another_plan(tmp_path):
     onnx.save(parse(OPEN), tmp_path / "m.onnx")
     file, shapes = tmp_path / "f", ("--shape", "x=2,4", "--shape", "x=5,4")
@@ -110,6 +126,15 @@ def test_an_input_that_is_given_again_is_another_plan(tmp_path):
     assert called("run", file, "--shape", "x=3,4").exit_code == 0
     done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "--fixed-sizes", "-o", file)
     assert done.exit_code == 0 and "for x=[1, 4]" in done.stdout, done.output
+
+
+def test_the_file_does_not_take_the_place_of_its_model(tmp_path, model):
+    content, link = Path(model).read_bytes(), tmp_path / "link.onnx"
+    link.symlink_to(model)
+    for output in (model, link):
+        done = called("compile", model, "-d", "fake_npu", "-o", output)
+        assert done.exit_code == 2 and "is the model itself, which would be lost" in done.stderr, done.output
+    assert Path(model).read_bytes() == content
 
 
 def test_no_file_takes_the_place_of_a_pipe(tmp_path, model):

@@ -7,15 +7,18 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import onnx.parser
 import onnxruntime
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 import nnadapter as nna
 from benchmarks.language_model import Sizes, first_feed, language_model
 from nnadapter.compiled_models.messages import MESSAGES
 from nnadapter.compiled_models.reading import CompiledFile
+from nnadapter.compiled_models.words import in_words
 from nnadapter.errors import CompiledModelError, InvalidInputError
 from tests import keeping_driver
 from tests.compiled_models.test_compiled_models import changed
@@ -36,7 +39,8 @@ def files(tmp_path_factory):
         key = (text, device, repr(arguments))
         if key not in made:
             made[key] = tmp_path_factory.mktemp("open") / "f"
-            nna.compile(parse(text), made[key], devices=[device], options=QUIET, **arguments)
+            model = language_model(text) if isinstance(text, Sizes) else parse(text)
+            nna.compile(model, made[key], devices=[device], options=QUIET, **arguments)
         return made[key]
 
     return file
@@ -134,12 +138,30 @@ def test_a_language_model_decodes_as_in_onnxruntime(device, tmp_path):
     nna.compile(model, tmp_path / "f", devices=[device], options=QUIET)
     alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with nna.InferenceSession(tmp_path / "f", options=QUIET) as loaded:
-        for prompt in ((1,), (1, 2, 3), (4, 5)):
+        for prompt in ((1,), (1, 2, 3), (4, 5), range(40), (*range(50), *range(50))):
             steps = decoded(lambda feed: loaded.run(None, feed), LONG, prompt, 12)
             expected_steps = decoded(lambda feed: alone.run(None, feed), LONG, prompt, 12)
             for got, expected in zip(steps, expected_steps, strict=True):
                 np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
             assert [step.device for step in loaded.provenance.steps] == [device]
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+@pytest.mark.parametrize(("rows", "cached", "new"), [(1, 0, 250), (1, 550, 1), (6, 300, 1), (1, 590, 9)])
+def test_a_language_model_takes_long_texts_of_few_rows(device, files, rows, cached, new):
+    """The largest shapes that are tried have many rows: what was seen there holds for few as well."""
+    needs(device)
+    model, path = language_model(LONG), files(LONG, device)
+    feed = {
+        name: numbers(rows, *each.shape[1:2], cached, each.shape[3], seed=index)
+        for index, (name, each) in enumerate(first_feed(LONG, (1,)).items())
+        if name != "ids"
+    }
+    feed["ids"] = np.arange(rows * new).reshape(rows, new) % LONG.words
+    with nna.InferenceSession(path) as loaded:
+        for got, expected in zip(loaded.run(None, feed), run_whole(model, feed), strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+        assert [step.device for step in loaded.provenance.steps] == [device]
 
 
 ALONE = """
@@ -410,3 +432,28 @@ def test_a_file_for_one_shape_of_many_says_how_to_have_more(files):
         pytest.raises(InvalidInputError, match=r"-o FILE, with --open-sizes for others like them\), or run"),
     ):
         loaded.run(None, feed)
+
+
+def test_of_inputs_that_are_alike_one_is_told():
+    cache = {f"past.{layer}": ("B", 4, f"past.{layer}[2]", 16) for layer in range(12)}
+    told = in_words({"x": ("B", 1), **cache, "y": ("B", 1)})
+    assert told == "x=[B, 1], past.0=[B, 4, past.0[2], 16] (and 11 inputs alike), y=[B, 1]"
+    assert in_words({"x": (2, 3), "y": (2, 3)}) == "x=[2, 3], y=[2, 3]"
+
+
+def test_rows_and_lengths_of_a_model_whose_usual_size_is_that_of_its_table(tmp_path):
+    """At 128 the table of positions is taken whole, which no other length does."""
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 17]>
+    g (float[n, t, 4] x) => (float[n, t, 4] y) {
+        zero = Constant <value = int64[1] {0}> ()  one = Constant <value = int64[1] {1}> ()
+        length = Shape <start = 1, end = 2> (x)
+        places = Slice (table, zero, length, one)
+        y = Add (x, places)
+    }""")
+    model.graph.initializer.append(numpy_helper.from_array(numbers(1, 128, 4), "table"))
+    nna.compile(model, tmp_path / "f", devices=["fake_npu"], options=QUIET)
+    with nna.InferenceSession(tmp_path / "f") as opened:
+        for rows, length in ((2, 7), (1, 7), (3, 128), (1, 128), (2, 1), (1, 1), (5, 100)):
+            feed = {"x": numbers(rows, length, 4)}
+            for got, expected in zip(opened.run(None, feed), run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-5)

@@ -88,3 +88,17 @@ def test_dimensions_of_one_name_have_one_size(given, expected):
     model = onnx.parser.parse_model(f"{HEAD} g ({given}) => (float y) {{ y = Cast <to = 1> ({first}) }}")
     model.graph.output[0].type.tensor_type.ClearField("shape")
     assert default_shapes(prepare(model)) == expected
+
+
+@pytest.mark.parametrize(("window", "expected"), [(100, 128), (400, 16000)])
+def test_windows_fit_in_what_they_move_over(window, expected):
+    model = onnx.parser.parse_model(f"""{HEAD} g (float[n, samples] x) => (float[n, 2, frames] y) {{
+        one = Constant <value = int64[1] {{1}}> ()
+        wave = Unsqueeze (x, one)
+        y = Conv <strides = [2]> (wave, w)
+    }}""")
+    model.graph.initializer.append(numpy_helper.from_array(np.ones((2, 1, window), np.float32), "w"))
+    assert default_shapes(prepare(model)) == {"x": (1, expected)}
+    with nna.InferenceSession(model, devices="cpu") as session:
+        (y,) = session.run(None, {"x": np.ones((1, expected), np.float32)})
+    assert y.shape == (1, 2, (expected - window) // 2 + 1)

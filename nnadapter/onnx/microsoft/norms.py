@@ -33,11 +33,12 @@ def layer_normalization(
     epsilon = body.node.number("epsilon", 1e-5)
     if body.opset >= _LAYER_NORMALIZATION_SINCE:
         return body.add_several("LayerNormalization", (x, scale, bias), outputs, axis=axes[0], epsilon=epsilon)
-    mean = reduced(body, "ReduceMean", x, axes)
-    centered = body.add("Sub", x, mean)
+    wide, stash = _widened(body, x, dtype)
+    mean = reduced(body, "ReduceMean", wide, axes)
+    centered = body.add("Sub", wide, mean)
     variance = reduced(body, "ReduceMean", body.add("Mul", centered, centered), axes)
-    deviation = body.add("Sqrt", body.add("Add", variance, body.constant(epsilon, dtype)))
-    scaled = body.add("Mul", body.add("Div", centered, deviation), scale)
+    deviation = body.add("Sqrt", body.add("Add", variance, body.constant(epsilon, stash)))
+    scaled = body.add("Mul", _narrowed(body, body.add("Div", centered, deviation), dtype), scale)
     result = body.add("Add", scaled, bias) if bias else scaled
     return (result,) if outputs == 1 else (result, mean, body.add("Reciprocal", deviation))
 
@@ -49,7 +50,17 @@ def rms_normalization(
     epsilon = body.node.number("epsilon", 1e-5)
     if body.opset >= _RMS_NORMALIZATION_SINCE and outputs == 1:
         return (body.add("RMSNormalization", x, scale, axis=axes[0], epsilon=epsilon),)
-    mean = reduced(body, "ReduceMean", body.add("Mul", x, x), axes)
-    root = body.add("Sqrt", body.add("Add", mean, body.constant(epsilon, dtype)))
-    result = body.add("Mul", body.add("Div", x, root), scale)
+    wide, stash = _widened(body, x, dtype)
+    mean = reduced(body, "ReduceMean", body.add("Mul", wide, wide), axes)
+    root = body.add("Sqrt", body.add("Add", mean, body.constant(epsilon, stash)))
+    result = body.add("Mul", _narrowed(body, body.add("Div", wide, root), dtype), scale)
     return (result,) if outputs == 1 else (result, body.add("Reciprocal", root))
+
+
+def _widened(body: BodyBuilder, x: str, dtype: str) -> tuple[str, str]:
+    """What is normalized, and its data type there: half precision has no 1e-12, and no squares of what is above 255."""
+    return (body.cast(x, "float32"), "float32") if dtype == "float16" else (x, dtype)
+
+
+def _narrowed(body: BodyBuilder, x: str, dtype: str) -> str:
+    return body.cast(x, dtype) if dtype == "float16" else x

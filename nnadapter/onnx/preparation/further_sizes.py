@@ -3,7 +3,8 @@
 1. Of a model that keeps a cache: nothing cached, one token, many, each with one new token and with several, for one row
    and for some; and as much of all as a model may take. Where the cache may have room for new tokens, as one of the
    largest length has that inputs and outputs share: nothing in it, and half of it.
-2. Of others: every open dimension 1, or more than that, in all combinations where they are few.
+2. Of others: every open dimension 1, or more than that, in all combinations where they are few; the same of half of
+   them, since a usual size may be that at which something ends, as a table of positions.
 3. Half of all open dimensions, a quarter and so on; and twice of them and so on, as long as inputs are not huge.
 
 Of these, those with which the model infers without contradiction.
@@ -26,8 +27,11 @@ Sizes = Mapping[Dimension, int]
 _ROWS, _CACHES, _NEW = (1, 2), (0, 1, CACHED), (1, 7)
 _IN_ROOM = ((CACHED // 2, 1), (CACHED // 3, 1), (0, 7), (0, 9), (CACHED // 2, 7), (CACHED // 3, 7))
 """Tokens in a cache with room, and new ones: two of each kind, so that a plan for the first is seen to serve others."""
-_MANY_ROWS, _LONG = 8, (1024, 512, 256)
-"""Tokens that are cached and as many that are new; positions of a model end somewhere."""
+_PROMPT = 64
+"""New tokens of a usual prompt: bounds of a device are some times the largest sizes, and end far below `_LONG`."""
+_MANY_ROWS, _LONG = 8, (256, 512, 1024)
+"""Tokens that are cached and as many that are new, the fewest first: positions of a model end somewhere, and a plan
+that is made behind their end serves nobody, while those before it may be widened."""
 _MOST_COMBINED = 3
 """Dimensions that are combined with each other."""
 _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
@@ -57,6 +61,7 @@ def _further_sizes(prepared: Prepared, inputs: Sequence[Value], usual: Sizes) ->
     if not usual:
         return
     yield from _small_and_large(usual)
+    yield from _small_and_large({dimension: max(1, size // 2) for dimension, size in usual.items()})
     halved = usual
     while max(halved.values()) > 1:
         halved = {dimension: max(1, size // 2) for dimension, size in halved.items()}
@@ -72,6 +77,7 @@ def _further_sizes(prepared: Prepared, inputs: Sequence[Value], usual: Sizes) ->
 def _of_cache(roles: Roles) -> Iterator[Sizes]:
     for rows, cached, new in product(_ROWS, _CACHES, _NEW):
         yield sizes_of(roles, rows, cached, new)
+    yield from (sizes_of(roles, rows, 0, _PROMPT) for rows in _ROWS)
     if roles.encoded:
         yield from (sizes_of(roles, rows, CACHED, NEW, 1) for rows in _ROWS)
     for length in _LONG:

@@ -3,13 +3,13 @@
 1. The model's metadata: `imgsz`, as YOLO exporters write it.
 2. Of a model that keeps a cache: one more token behind it, see `caches.py`.
 3. Batch (the first dimension) 1, and for the others 224, 320, 640 for images (an input of rank 4 and more), 128 for
-   everything else; then smaller powers of two.
+   everything else; then smaller powers of two, and at last a second of speech, 16000.
 
 A dimension that shares its name with one of a shape that was given has that size, and one behind the batch that a
 weight says has that one (`weighed_sizes.py`). Dimensions of one name have one size: that of a length where it stands
 behind another open one in some input. The first sizes with which the model infers without contradiction are
-taken, also with what they decide, as how much of a table of positions there is; where no sizes do so, the first with
-which it infers.
+taken, also with what they decide, as how much of a table of positions there is, and where windows of convolutions fit;
+where no sizes do so, the first with which it infers.
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from nnadapter.onnx.inference import KnownBefore
 from nnadapter.onnx.preparation.caches import Dimension, cache_sizes, dimension_at
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, specialize
 from nnadapter.onnx.preparation.weighed_sizes import sizes_of_weights
+from nnadapter.onnx.preparation.wide_windows import wide_windows
 from partition.graph import Graph, Value
 
 _IMAGE_SIZES = (224, 320, 640, 128, 64, 32)
 _OTHER_SIZES = (128, 64, 32, 16, 8, 1)
+_SAMPLES = 16000
+"""A second of speech, for models whose windows are larger than any of these."""
 _IMAGE_RANK = 4
 
 
@@ -83,10 +86,12 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
 
 
 def _agrees_as_computed(prepared: Prepared, shapes: Shapes) -> bool:
-    """Whether no node contradicts what others compute of the shapes alone."""
+    """Whether no node contradicts what others compute of the shapes alone, and windows fit in what they move over."""
     try:
         specialized = specialize(prepared, shapes)
     except InvalidModelError:
+        return False
+    if wide_windows(specialized):
         return False
     if not specialized.folded:
         return True
@@ -125,6 +130,7 @@ def _candidates(
     if cached := cache_sizes(prepared.graph, prepared.nodes, list(inputs.values()), named):
         yield _Sizes((1,), (1,)), cached
     yield from ((_Sizes((image,), (other,)), named) for image, other in zip(_IMAGE_SIZES, _OTHER_SIZES, strict=True))
+    yield _Sizes(_IMAGE_SIZES[:1], (_SAMPLES,)), named
 
 
 def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimension, int]:

@@ -52,3 +52,36 @@ def test_embed_layer_normalization(segments, mask, places, outputs):
     inputs += [np.array([[2, 1, 0], [0, 0, 6]], np.int32)] if places else []
     known = [2, 3, 4, 5, 6] if segments else [2, 3, 5, 6]
     check("EmbedLayerNormalization", inputs, outputs=outputs, constant=known, opsets=(13, 17), tolerance=2e-4)
+
+
+@pytest.mark.parametrize("op_type", ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"])
+@pytest.mark.parametrize("stated", [{}, {"epsilon": 1e-3}], ids=["default", "stated"])
+def test_epsilon_that_is_not_stated_is_that_of_the_op(op_type, stated):
+    """What is small tells one epsilon from another: theirs is 1e-12, not the 1e-5 of LayerNormalization."""
+    inputs = [floats(2, 3, 4) * 1e-3, floats(2, 3, 4, seed=1) * 1e-3, floats(4, seed=2)]
+    check(op_type, [each.astype(np.float32) for each in inputs], stated, tolerance=1e-3)
+
+
+def test_epsilon_of_embeddings_that_is_not_stated():
+    tables = [floats(5, 4) * 1e-3, floats(7, 4, seed=1) * 1e-3, None, floats(4, seed=3), floats(4, seed=4)]
+    inputs = [np.array([[1, 0, 4]], np.int32), None, *(None if each is None else each.astype("f") for each in tables)]
+    check("EmbedLayerNormalization", inputs, constant=[2, 3, 5, 6], outputs=2, tolerance=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "domain", "inputs"),
+    [
+        ("LayerNormalization", "", 2),
+        ("SimplifiedLayerNormalization", "", 2),
+        ("SkipLayerNormalization", "com.microsoft", 3),
+        ("SkipSimplifiedLayerNormalization", "com.microsoft", 3),
+    ],
+)
+@pytest.mark.parametrize("size", [0.0, 1e-3, 1.0, 1e3])
+def test_half_precision_has_neither_small_epsilons_nor_large_squares(op_type, domain, inputs, size):
+    given = [floats(2, 3, 4) * size, *([floats(2, 3, 4, seed=1) * size] if inputs == 3 else []), floats(4, seed=2)]
+    opset = 13 if op_type == "LayerNormalization" else 17
+    given = [each.astype(np.float16) for each in given]
+    opsets = (13,) if op_type == "LayerNormalization" else (13, 17, 23)
+    stated = {"epsilon": 1e-12} | ({"axis": -1} if inputs == 2 else {})
+    check(op_type, given, stated, domain=domain, opset=opset, opsets=opsets, tolerance=4e-3)
