@@ -8,9 +8,10 @@ The way through, for one model:
    of known shapes taken as constants, what hangs on them evaluated, until nothing new becomes known: over the whole
    graph twice, which is enough for most models, then node by node in order (`forward.py`).
 
-No node is fused or rewritten: a node is kept, or folded because its outputs are known, or unused because nobody reads
-them. Nodes that draw random numbers or run another graph are never folded; those that dequantize weights are where
-devices need it (`dequantized.py`). Folding is bounded, by bytes of the arrays that one call makes.
+No node is fused or rewritten, but for a Concat of parts that never have elements: a node is kept, or folded because its
+outputs are known, or unused because nobody reads them. Nodes that draw random numbers or run another graph are never
+folded; those that dequantize weights are where devices need it (`dequantized.py`). Folding is bounded, by bytes of the
+arrays that one call makes.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.ordering import in_order
 from nnadapter.onnx.preparation.choice import Choice
 from nnadapter.onnx.preparation.data_dependence import marked
+from nnadapter.onnx.preparation.empty_parts import empty_parts, without_parts
 from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.preparation.forward import Forward
 from nnadapter.onnx.preparation.ranks import ranks_found
@@ -137,7 +139,17 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     ordered = in_order(model, nodes)
     expanded, origins = expand_functions(ordered, operators, nodes=nodes if ordered is model else None)
     read = nodes if expanded is model else None
-    return without_known_branches(prepare_again(expanded, origins, operators, read))
+    return without_empty_parts(without_known_branches(prepare_again(expanded, origins, operators, read)))
+
+
+def without_empty_parts(prepared: Prepared) -> Prepared:
+    """Return the model without parts of Concat that have no elements at any sizes, see `empty_parts`."""
+    parts = empty_parts(prepared)
+    if not parts:
+        return prepared
+    origins = [node.origins[0] for node in prepared.graph.nodes]
+    again = prepare_again(without_parts(prepared.model, parts), origins, prepared.operators)
+    return replace(again, original=prepared.original, choice=prepared.choice, kept=(*prepared.kept, *again.kept))
 
 
 def without_known_branches(prepared: Prepared) -> Prepared:
