@@ -15,7 +15,7 @@ from nnadapter.cli.parameters import Shapes, placing, requests, takes_placing, t
 from nnadapter.cli.progress import progress
 from nnadapter.compiled_models.checking import reasons_against
 from nnadapter.compiled_models.reading import CompiledFile
-from nnadapter.compiled_models.words import plans_held, served
+from nnadapter.compiled_models.words import plans_held, served_sets
 from nnadapter.process.standard_output import prints_to_stderr
 from nnadapter.reports.report import PartitionReport
 
@@ -83,8 +83,10 @@ def _summary(output: str, report: PartitionReport) -> str:
     )
     is_fixed = not any(plan.HasField("open") for plan in file.message.plans)
     why = report.plans.sizes if is_fixed and report.plans is not None else ""
+    served = served_sets(file, plans_held(file))
+    shapes = f" {''.join(served) or 'no inputs'}" if len(served) < 2 else "".join(f"\n  {each}" for each in served)
     return (
-        f"{output}: {size / 1e6:.1f} MB, for {served(file, plans_held(file)) or 'no inputs'}\n"
+        f"{output}: {size / 1e6:.1f} MB, for{shapes}\n"
         f"segments: {segments}; programs written by drivers: {sum(programs)}{unwritten}" + (f"\n{why}" if why else "")
     )
 

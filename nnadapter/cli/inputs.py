@@ -81,19 +81,57 @@ def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
 
 
 def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
-    """See `feed_of`; the shapes are those that the file was compiled for first, where nothing says others."""
+    """See `feed_of`; sizes are those that the file was compiled for first, where nothing says others."""
     values = file.signature.by_name
     _check_names([*values], sources)
     loaded = {name: _load(name, source) for name, source in sources.items() if Path(source).suffix == ".npy"}
     known_shapes = {**shapes, **{name: array.shape for name, array in loaded.items()}}
     _check_agree(shapes, known_shapes)
-    first, generator = file.shapes(file.message.plans[0]), np.random.default_rng(SEED)
+    every, generator = _completed(known_shapes, values, file.shapes(file.message.plans[0])), np.random.default_rng(SEED)
     fed = dict.fromkeys([*(value.name for value in file.signature.inputs), *sources])
-    arrays = {
-        name: _loaded_or_made(loaded, sources, values[name], known_shapes.get(name, first[name]), generator)
-        for name in fed
-    }
+    arrays = {name: _loaded_or_made(loaded, sources, values[name], every[name], generator) for name in fed}
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
+
+
+def _completed(given: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The shapes of all inputs: a dimension of a name is as large as another of that name, and sums are those of names.
+
+    Args:
+        given: shapes of some inputs.
+        values: the inputs as the model declares them.
+        first: shapes of all inputs, where nothing says others.
+    """
+    said = _sizes_by_name(given, values)
+    sizes = {**_sizes_by_name(first, values), **said}
+
+    def size(dimension: object, otherwise: int) -> int:
+        terms = dimension.split(" + ") if isinstance(dimension, str) else []
+        numbers = [int(term) if term.isdigit() else sizes.get(term) for term in terms]
+        known = [number for number in numbers if number is not None]
+        return (
+            sum(known)
+            if dimension not in said and terms and len(known) == len(terms)
+            else said.get(dimension, otherwise)
+        )
+
+    return {
+        name: given[name]
+        if name in given
+        else shape
+        if shape is None or values[name].shape is None
+        else tuple(map(size, values[name].shape or (), shape))
+        for name, shape in first.items()
+    }
+
+
+def _sizes_by_name(shapes: Mapping[str, Any], values: Mapping[str, Value]) -> dict[object, int]:
+    return {
+        dimension: size
+        for name, shape in shapes.items()
+        if name in values and shape is not None
+        for dimension, size in zip(values[name].shape or (), shape, strict=False)
+        if isinstance(dimension, str)
+    }
 
 
 def _loaded_or_made(

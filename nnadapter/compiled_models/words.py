@@ -24,6 +24,11 @@ _MOST_ALIKE = 2
 
 
 def served(file: CompiledFile, held: Sequence[HeldSizes]) -> str:
+    """Return `served_sets` in one sentence."""
+    return " or ".join(served_sets(file, held))
+
+
+def served_sets(file: CompiledFile, held: Sequence[HeldSizes]) -> Sequence[str]:
     """Return the shapes that the plans of a file serve: a name stands for any size that it may have.
 
     Args:
@@ -39,8 +44,7 @@ def served(file: CompiledFile, held: Sequence[HeldSizes]) -> str:
         texts_of.setdefault(choice_in_words(file, plan.truths), {})[shapes] = None
     in_turn = zip_longest(*([_where(each, choice) for each in texts] for choice, texts in texts_of.items()))
     texts = [text for turn in in_turn for text in turn if text is not None]
-    shown = texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
-    return " or ".join(shown)
+    return texts[:_MOST] if len(texts) <= _MOST else [*texts[: _MOST - 1], f"{len(texts) - _MOST + 1} others"]
 
 
 def plans_held(file: CompiledFile) -> list[HeldSizes]:

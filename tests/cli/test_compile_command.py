@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from nnadapter.cli.entry import main
 from nnadapter.files.source_kind import SourceKind, kind_of
-from tests.models import CHAIN, parse
+from tests.models import CHAIN, HEAD, parse
 
 
 def called(*arguments):
@@ -110,11 +110,29 @@ def test_the_report_of_a_file_is_its_own(tmp_path):
     assert not plan.exists() and called("report", file, "--min-coverage", "0.5").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "asked", [("x=2,3",), ("past=2,5",), ("x=2,3", "past=2,5"), ("mask=2,9", "x=2,4", "past=2,5"), ()]
+)
+def test_shapes_that_are_not_given_follow_those_that_are(tmp_path, asked):
+    model = parse(f"""{HEAD} g (float[b, s] x, float[b, t] mask, float[b, p] past) => (float[b, t] y) {{
+        all = Concat <axis = 1> (past, x)
+        y = Mul (all, mask)
+    }}""")
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "p + s"
+    onnx.save(model, tmp_path / "m.onnx")
+    assert called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "-o", tmp_path / "f").exit_code == 0
+    shapes = [word for shape in asked for word in ("--shape", shape)]
+    of_model = called("run", tmp_path / "m.onnx", "-d", "fake_npu", *shapes)
+    of_file = called("run", tmp_path / "f", *shapes)
+    inputs = [[line for line in done.stdout.splitlines() if line.startswith("input")] for done in (of_model, of_file)]
+    assert inputs[0] == inputs[1] and len(inputs[0]) == 3, of_file.output
+
+
 def test_an_input_that_is_given_again_is_another_plan(tmp_path):
     onnx.save(parse(OPEN), tmp_path / "m.onnx")
     file, shapes = tmp_path / "f", ("--shape", "x=2,4", "--shape", "x=5,4")
     done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", *shapes, "-o", file)
-    assert done.exit_code == 0 and "for x=[2, 4] or x=[5, 4]" in done.stdout, done.output
+    assert done.exit_code == 0 and "for\n  x=[2, 4]\n  x=[5, 4]\nsegments: " in done.stdout, done.output
     assert called("run", file, "--shape", "x=5,4").exit_code == 0
     done = called("run", file, "--shape", "x=3,4")
     assert (
