@@ -6,31 +6,33 @@ there is none. Devices take no tensors without elements, and plans that leave si
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import onnx
 
+from nnadapter.ir.operand import Array
 from nnadapter.onnx.building import copied, with_nodes
 from nnadapter.onnx.node import OnnxNode
-
-if TYPE_CHECKING:
-    from nnadapter.onnx.preparation.prepare import Prepared
+from partition.graph import Value
 
 
-def empty_parts(prepared: Prepared) -> Mapping[int, frozenset[int]]:
-    """Return which inputs of which Concat have no elements whatever is fed, by position; one of its inputs stays."""
-    sizes = _Sizes(prepared)
+def empty_parts(
+    nodes: Sequence[OnnxNode], values: Mapping[str, Value], constants: Mapping[str, Array]
+) -> Mapping[int, frozenset[int]]:
+    """Return which inputs of which Concat have no elements whatever is fed, by position; one of its inputs stays.
+
+    Args:
+        nodes: of a model.
+        values: what is known of them at all sizes of inputs.
+        constants: what is known of their contents.
+    """
+    sizes = _Sizes(nodes, values, constants)
     found = {
         position: frozenset(index for index, name in enumerate(node.inputs) if sizes.is_empty(name, node))
-        for position, node in enumerate(prepared.nodes)
+        for position, node in enumerate(nodes)
         if node.op_type == "Concat" and not node.domain and not node.contradiction and len(node.inputs) > 1
     }
-    return {
-        position: parts
-        for position, parts in found.items()
-        if parts and len(parts) < len(prepared.nodes[position].inputs)
-    }
+    return {position: parts for position, parts in found.items() if parts and len(parts) < len(nodes[position].inputs)}
 
 
 def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -> onnx.ModelProto:
@@ -46,9 +48,9 @@ def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -
 class _Sizes:
     """Sizes that are the same at all sizes of inputs."""
 
-    def __init__(self, prepared: Prepared) -> None:
-        self._values, self._constants = prepared.values, prepared.constants
-        self._makers = {name: node for node in prepared.nodes for name in node.outputs if name}
+    def __init__(self, nodes: Sequence[OnnxNode], values: Mapping[str, Value], constants: Mapping[str, Array]) -> None:
+        self._values, self._constants = values, constants
+        self._makers = {name: node for node in nodes for name in node.outputs if name}
 
     def is_empty(self, name: str, concat: OnnxNode) -> bool:
         """Whether a part of a Concat has no elements along its axis."""

@@ -144,7 +144,7 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
 
 def without_empty_parts(prepared: Prepared) -> Prepared:
     """Return the model without parts of Concat that have no elements at any sizes, see `empty_parts`."""
-    parts = empty_parts(prepared)
+    parts = empty_parts(prepared.nodes, prepared.values, prepared.constants)
     if not parts:
         return prepared
     origins = [node.origins[0] for node in prepared.graph.nodes]
