@@ -28,7 +28,7 @@ from partition.verdict import Reason
 NEWEST_OPSET = 24
 """Bodies are written at this opset where no model demands another."""
 OLDEST_OPSET = 13
-"""Before it, Softmax and many others mean something else."""
+"""Before it, Softmax and many others mean something else; bodies without these may be written in older ones."""
 _SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents."""
 
@@ -118,6 +118,7 @@ class BodyBuilder:
         constants: contents of inputs that are known, by position.
         opset: the operator set to write in.
         integers: contents of an input that follow from sizes, traced where those are; None of any other.
+        oldest: the oldest operator set that the body can be written in.
     """
 
     def __init__(
@@ -127,9 +128,10 @@ class BodyBuilder:
         constants: Mapping[int, Array] = MappingProxyType({}),
         opset: int = NEWEST_OPSET,
         integers: Callable[[int], tuple[int, ...] | None] = lambda position: None,
+        oldest: int = OLDEST_OPSET,
     ) -> None:
-        if opset < OLDEST_OPSET:
-            raise Refusal(Reason.UNSUPPORTED_VERSION, f"bodies of {node.op_type} need opset {OLDEST_OPSET} or newer")
+        if opset < oldest:
+            raise Refusal(Reason.UNSUPPORTED_VERSION, f"bodies of {node.op_type} need opset {oldest} or newer")
         self.node, self.opset = node, opset
         self.inputs = NodeInputs(node, inputs, constants, integers)
         self._names = tuple("" if value is None else f"input{position}" for position, value in enumerate(inputs))

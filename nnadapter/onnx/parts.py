@@ -99,6 +99,11 @@ class Parts:
         return {name: node for node in self._model.graph.node for name in node.output}
 
     @cached_property
+    def results(self) -> frozenset[str]:
+        """The names of the model's outputs."""
+        return frozenset(value.name for value in self._model.graph.output)
+
+    @cached_property
     def weights(self) -> frozenset[str]:
         """The names of all initializers, those that are given as inputs among them."""
         return frozenset(tensor.name for tensor in self._model.graph.initializer)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -255,6 +256,18 @@ def is_crosswise(form: Form) -> bool:
     opened = [each for each in axes if each]
     empty = any(not isinstance(size, OpenSize) and size == 0 for shape in shapes for size in shape)
     return empty or any(each != opened[0] for each in opened)
+
+
+def is_bounded(form: Form) -> bool:
+    """Whether the largest or smallest elements are read by what bounds them by numbers from the other side alone."""
+    name = form.node.output[0]
+    return name not in form.parts.results and all(_bounds(form, each) for each in form.parts.readers.get(name, ()))
+
+
+def _bounds(form: Form, reader: onnx.NodeProto) -> bool:
+    constants = (form.parts.constants[name] for name in reader.input if name in form.parts.constants)
+    is_other_side = f"Reduce{reader.op_type}" == form.node.op_type
+    return is_other_side and any(np.isfinite(numpy_helper.to_array(each)).all() for each in constants)
 
 
 def is_plain_einsum(form: Form) -> bool:

@@ -7,9 +7,9 @@ Each row was held against ONNX Runtime and onnx's reference evaluator with numbe
 - int32 and uint32 pass through float32 in most arithmetic, comparisons, reductions and Clip, so large numbers are
   rounded.
 - int8 and uint8 saturate in arithmetic where ONNX wraps around.
-- ReduceMax and ReduceMin give the largest finite number where all they see is infinite; TopK and
-  NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8;
-  DynamicQuantizeLinear rounds halves to another neighbor, an odd zero point being added before.
+- TopK and NonMaxSuppression order equal scores in another way; Softplus is off by half a percent below -8;
+  DynamicQuantizeLinear rounds halves to another neighbor, an odd zero point being added before, and is taken as it is
+  written out (`nnadapter/onnx/integer_bodies.py`).
 
 QuantizeLinear rounds halves so, too. It is taken all the same: one step is what quantized numbers may be off.
 
@@ -71,6 +71,7 @@ _ROWS: tuple[tuple[str, OperatorRow], ...] = (
         "ReduceSum ReduceMean ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceSumSquare",
         OperatorRow(dtypes=FLOATS, inputs={1: _INT64}),
     ),
+    ("ReduceMax ReduceMin", OperatorRow(dtypes=_FLOAT32, inputs={1: _INT64})),
     ("And Or Xor Not", OperatorRow(dtypes=_BOOL)),
     ("IsNaN IsInf", OperatorRow(dtypes=FLOATS, outputs={0: _BOOL})),
     (

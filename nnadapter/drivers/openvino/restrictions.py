@@ -17,6 +17,7 @@ from nnadapter.drivers.openvino.forms import (
     OpenSize,
     OpenSizeError,
     changes_channels,
+    is_bounded,
     is_crossed,
     is_crosswise,
     is_plain_einsum,
@@ -229,6 +230,11 @@ RESTRICTIONS = (
         "ReduceL1 ReduceL2 ReduceLogSum",
         lambda form: form.attribute("noop_with_empty_axes", 0) and not (form.has(1) and form.shape(1) != (0,)),
         "with noop_with_empty_axes and no axes computes no norm or logarithm of the single elements",
+    ),
+    Restriction(
+        "ReduceMax ReduceMin",
+        lambda form: not is_bounded(form),
+        "is taken where Max, or Min, of it and a constant follows: of infinite numbers it makes the largest finite one",
     ),
     Restriction(
         "Clip",

@@ -71,6 +71,12 @@ PAIRS = {
     "slope": ("13", ROW, "y = HardSigmoid <beta = §0.1|0.0§> (x)"),
     "selu": ("13", ROW, "y = Selu <alpha = §0.1|0.0§> (x)"),
     "no axes": ("18", ROW, "y = ReduceL1 <noop_with_empty_axes = §0|1§> (x)"),
+    "largest": (
+        "13",
+        ROW,
+        "§m = ReduceMax <keepdims = 0> (x)  y = Max (m, c)|y = ReduceMax <keepdims = 0> (x)§",
+        "float c = {0.5}",
+    ),
     "bound": ("7", ROW, "y = Clip <§max = 1.0, |§min = 0.0> (x)"),
     "half": ("13", "float16[2,3] x", "y = Clip (x, m§, m|§)", "float16 m = {0}"),
     "constant": ("13", "float m", "y = Clip (c, m)", "float[§2|1§] c = {3§, 4|§}"),

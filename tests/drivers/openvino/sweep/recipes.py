@@ -257,7 +257,8 @@ RECIPES: dict[str, Callable[[Draft], None]] = {
         ("GroupNormalization", group_norm),
         ("LayerNormalization", layer_norm),
         (
-            "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMean ReduceProd ReduceSum ReduceSumSquare",
+            "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+            "ReduceSumSquare",
             reduction,
         ),
         ("GRU LSTM RNN", recurrent),
