@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import onnx
 
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.attention_bodies import attention_body, rotary_embedding_body
-from nnadapter.onnx.body import NEWEST_OPSET, OLDEST_OPSET, BodyBuilder
+from nnadapter.onnx.body import NEWEST_OPSET, OLDEST_OPSET, Body, BodyBuilder
 from nnadapter.onnx.building import array_info
 from nnadapter.onnx.function_ops import BodyRule, body_of
 from nnadapter.onnx.functions import Bodies, expand_functions
@@ -20,6 +21,7 @@ from nnadapter.onnx.integer_bodies import (
     dynamic_quantize_linear_body,
     mat_mul_integer_body,
 )
+from nnadapter.onnx.nested_bodies import written_through
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, prepare_again
 from nnadapter.onnx.quantized_bodies import qlinear_conv_body, qlinear_mat_mul_body
@@ -57,26 +59,36 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
         return None
     if is_further(node.domain, node.op_type, node.since_version):
         return _further_body(prepared, node)
-    writing = None if node.domain else _WRITTEN.get(node.op_type)
-    if writing is not None:
-        return _written_body(prepared, node, writing)
+    if not node.domain and node.op_type in _WRITTEN:
+        values, constants, opset = _known(prepared, node)
+        body = _written(node, values, constants, opset=opset)
+        return None if body is None else body.function(node)
     types = [_type(prepared, name) for name in node.inputs]
     proto = prepared.model.graph.node[position]
     return typed_body(proto, node.since_version, node.domain, prepared.opsets[node.domain], types)
 
 
 def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | None:
+    """The body, with what of its ops is written down itself, too: devices that refused the node have none of them."""
+    values, constants, opset = _known(prepared, node)
     try:
-        body = body_of(node, *_known(prepared, node))
+        body = body_of(node, values, constants, opset)
     except Refusal:
         return None
-    return None if body is None else body.function(node)
+    if body is None:
+        return None
+    return written_through(body, values, constants, partial(_written, opset=opset)).function(node)
 
 
-def _written_body(prepared: Prepared, node: OnnxNode, writing: _Writing) -> onnx.FunctionProto | None:
+def _written(
+    node: OnnxNode, values: Sequence[Value | None], constants: Mapping[int, Array], *, opset: int
+) -> Body | None:
+    writing = None if node.domain else _WRITTEN.get(node.op_type)
+    if writing is None:
+        return None
     try:
-        builder = BodyBuilder(node, *_known(prepared, node), oldest=writing.oldest)
-        return builder.finish(writing.rule(builder)).function(node)
+        builder = BodyBuilder(node, values, constants, opset, oldest=writing.oldest)
+        return builder.finish(writing.rule(builder))
     except Refusal:
         return None
 

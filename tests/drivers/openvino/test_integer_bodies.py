@@ -128,3 +128,28 @@ def test_what_float32_cannot_count_stays_on_the_cpu():
         expected = feed["a"].astype(np.int32) @ feed["b"].astype(np.int32)
         np.testing.assert_array_equal(session.run(None, feed)[0], expected)
         assert not is_on_device(session)
+
+
+FUSED = {
+    "quantizing": "y = com.microsoft.DynamicQuantizeMatMul(x, b, s, q)",
+    "quantizing, with a bias": "y = com.microsoft.DynamicQuantizeMatMul(x, b, s, , c)",
+    "of reals": "i, a, p = DynamicQuantizeLinear(x)  y = com.microsoft.MatMulIntegerToFloat(i, b, a, s, p, q, c)",
+    "quantized": "i, a, p = DynamicQuantizeLinear(x)  y = com.microsoft.QGemm<alpha = 0.5>(i, a, p, b, s, q)",
+}
+"""Forms that ONNX Runtime's optimizer makes of the others."""
+
+
+@for_every(form=FUSED, depth=(24, 2000))
+def test_forms_of_com_microsoft(form, depth):
+    text = f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[N, {depth}] x) => (float[N, 6] y)
+    <float[1] s = {{0.01}}, int8[1] q = {{3}}, float[6] c = {{1, 2, 3, 4, 5, 6}}> {{ {FUSED[form]} }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(integers(1, "int8", depth, 6), "b"))
+    known = onnxruntime.InferenceSession(model.SerializeToString())
+    with InferenceSession(model, devices="openvino") as session:
+        for rows in (1, 5):
+            x = np.random.default_rng(rows).standard_normal((rows, depth)).astype(np.float32)
+            (wanted,) = known.run(None, {"x": x})
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=0, atol=1e-6 * abs(wanted).max())
+        assert is_on_device(session)
+        assert len(session.report().segments) == 1
