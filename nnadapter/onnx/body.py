@@ -28,7 +28,7 @@ from partition.verdict import Reason
 NEWEST_OPSET = 24
 """Bodies are written at this opset where no model demands another."""
 OLDEST_OPSET = 13
-"""Before it, Softmax and many others mean something else."""
+"""Before it, Softmax and many others mean something else; bodies without these may be written in older ones."""
 _SMALL_ELEMENTS = 1024
 """Constants of at most so many elements are given to inference with their contents."""
 
@@ -51,7 +51,7 @@ class Body:
         """The same as ONNX has functions; constants are nodes of it."""
         constants = [
             helper.make_node("Constant", [], [name], value=initializer_of(name, array))
-            for name, array in self._plain_constants().items()
+            for name, array in self.plain_constants().items()
         ]
         formal = [name or f"absent{position}" for position, name in enumerate(self.inputs)]
         opsets = [helper.make_opsetid("", self.opset)]
@@ -60,7 +60,15 @@ class Body:
         )
 
     def types(self, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> Iterator[onnx.ValueInfoProto]:
-        """What ONNX's inference says of the outputs that are wanted, under their names inside.
+        """What ONNX's inference says of the outputs that are wanted, under their names inside; see `known_types`."""
+        symbols = {size for value in inputs if value is not None for size in value.shape or ()}
+        types = self.known_types(inputs, constants)
+        return (_without_new_symbols(types[name], symbols) for name in self.outputs if name and name in types)
+
+    def known_types(
+        self, inputs: Sequence[Value | None], constants: Mapping[int, Array]
+    ) -> dict[str, onnx.ValueInfoProto]:
+        """What ONNX's inference says of values inside, by their names; not of all constants.
 
         Args:
             inputs: what is known of the node's inputs; None where one is absent.
@@ -68,7 +76,7 @@ class Body:
         """
         graph = onnx.GraphProto(name="body")
         own = {name: array for position, array in constants.items() if (name := self.inputs[position])}
-        for name, array in (own | self._plain_constants()).items():
+        for name, array in (own | self.plain_constants()).items():
             if array.size <= _SMALL_ELEMENTS and array.dtype != object:
                 graph.initializer.append(initializer_of(name, array))
             else:
@@ -77,11 +85,10 @@ class Body:
         graph.input.extend(info_of(_named(value, name)) for name, value in told.items() if value is not None)
         graph.node.extend(self._protos())
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
-        symbols = {size for value in told.values() if value is not None for size in value.shape or ()}
-        types = infer(model)
-        return (_without_new_symbols(types[name], symbols) for name in self.outputs if name and name in types)
+        return dict(infer(model))
 
-    def _plain_constants(self) -> dict[str, Array]:
+    def plain_constants(self) -> dict[str, Array]:
+        """The constants as arrays."""
         return {name: each.plain() if isinstance(each, SizeArray) else each for name, each in self.constants.items()}
 
     def _protos(self) -> Iterator[onnx.NodeProto]:
@@ -118,6 +125,7 @@ class BodyBuilder:
         constants: contents of inputs that are known, by position.
         opset: the operator set to write in.
         integers: contents of an input that follow from sizes, traced where those are; None of any other.
+        oldest: the oldest operator set that the body can be written in.
     """
 
     def __init__(
@@ -127,9 +135,10 @@ class BodyBuilder:
         constants: Mapping[int, Array] = MappingProxyType({}),
         opset: int = NEWEST_OPSET,
         integers: Callable[[int], tuple[int, ...] | None] = lambda position: None,
+        oldest: int = OLDEST_OPSET,
     ) -> None:
-        if opset < OLDEST_OPSET:
-            raise Refusal(Reason.UNSUPPORTED_VERSION, f"bodies of {node.op_type} need opset {OLDEST_OPSET} or newer")
+        if opset < oldest:
+            raise Refusal(Reason.UNSUPPORTED_VERSION, f"bodies of {node.op_type} need opset {oldest} or newer")
         self.node, self.opset = node, opset
         self.inputs = NodeInputs(node, inputs, constants, integers)
         self._names = tuple("" if value is None else f"input{position}" for position, value in enumerate(inputs))

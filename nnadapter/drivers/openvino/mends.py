@@ -7,6 +7,7 @@ from typing import Any
 
 from nnadapter.drivers.openvino.booleans import compare_booleans
 from nnadapter.drivers.openvino.comparisons import compare_the_other_way
+from nnadapter.drivers.openvino.divisions import divide_exactly
 from nnadapter.drivers.openvino.extremes import reach_infinities
 from nnadapter.drivers.openvino.joined_steps import join_steps
 from nnadapter.drivers.openvino.large_terms import keep_small_terms
@@ -32,6 +33,7 @@ _MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
     (("Gather", "Split"), (keep_permutations,)),
     (("Greater", "GreaterOrEqual"), (compare_the_other_way,)),
     (("Cast",), (compare_booleans,)),
+    (("Round",), (divide_exactly,)),
     (("Transpose",), (leave_out_opposite_orders, part_from_orders)),
     (("ReduceMax", "ReduceMin"), (reach_infinities,)),
     (_REDUCING, (reduce_in_four_dimensions,)),

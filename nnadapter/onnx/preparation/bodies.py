@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import onnx
 
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.attention_bodies import attention_body, rotary_embedding_body
-from nnadapter.onnx.body import NEWEST_OPSET, BodyBuilder
+from nnadapter.onnx.body import NEWEST_OPSET, OLDEST_OPSET, Body, BodyBuilder
 from nnadapter.onnx.building import array_info
 from nnadapter.onnx.function_ops import BodyRule, body_of
 from nnadapter.onnx.functions import Bodies, expand_functions
+from nnadapter.onnx.integer_bodies import (
+    OLDEST_INTEGER_OPSET,
+    conv_integer_body,
+    dynamic_quantize_linear_body,
+    mat_mul_integer_body,
+)
+from nnadapter.onnx.nested_bodies import written_through
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, prepare_again
 from nnadapter.onnx.quantized_bodies import qlinear_conv_body, qlinear_mat_mul_body
@@ -22,11 +31,23 @@ from nnadapter.onnx.schemas import is_further
 from nnadapter.onnx.values import value_of_type
 from partition.graph import Value
 
-_WRITTEN: Mapping[str, BodyRule] = {
-    "Attention": attention_body,
-    "QLinearConv": qlinear_conv_body,
-    "QLinearMatMul": qlinear_mat_mul_body,
-    "RotaryEmbedding": rotary_embedding_body,
+
+class _Writing(NamedTuple):
+    """How an op is written down."""
+
+    rule: BodyRule
+    oldest: int = OLDEST_OPSET
+    """The oldest opset in which it can be."""
+
+
+_WRITTEN: Mapping[str, _Writing] = {
+    "Attention": _Writing(attention_body),
+    "ConvInteger": _Writing(conv_integer_body, OLDEST_INTEGER_OPSET),
+    "DynamicQuantizeLinear": _Writing(dynamic_quantize_linear_body, OLDEST_INTEGER_OPSET),
+    "MatMulInteger": _Writing(mat_mul_integer_body, OLDEST_INTEGER_OPSET),
+    "QLinearConv": _Writing(qlinear_conv_body),
+    "QLinearMatMul": _Writing(qlinear_mat_mul_body),
+    "RotaryEmbedding": _Writing(rotary_embedding_body),
 }
 """Ops of ONNX's own domain that are written down in other ops than ONNX's function has."""
 
@@ -38,26 +59,36 @@ def function_body(prepared: Prepared, position: int) -> onnx.FunctionProto | Non
         return None
     if is_further(node.domain, node.op_type, node.since_version):
         return _further_body(prepared, node)
-    rule = None if node.domain else _WRITTEN.get(node.op_type)
-    if rule is not None:
-        return _written_body(prepared, node, rule)
+    if not node.domain and node.op_type in _WRITTEN:
+        values, constants, opset = _known(prepared, node)
+        body = _written(node, values, constants, opset=opset)
+        return None if body is None else body.function(node)
     types = [_type(prepared, name) for name in node.inputs]
     proto = prepared.model.graph.node[position]
     return typed_body(proto, node.since_version, node.domain, prepared.opsets[node.domain], types)
 
 
 def _further_body(prepared: Prepared, node: OnnxNode) -> onnx.FunctionProto | None:
+    """The body, with what of its ops is written down itself, too: devices that refused the node have none of them."""
+    values, constants, opset = _known(prepared, node)
     try:
-        body = body_of(node, *_known(prepared, node))
+        body = body_of(node, values, constants, opset)
     except Refusal:
         return None
-    return None if body is None else body.function(node)
+    if body is None:
+        return None
+    return written_through(body, values, constants, partial(_written, opset=opset)).function(node)
 
 
-def _written_body(prepared: Prepared, node: OnnxNode, rule: BodyRule) -> onnx.FunctionProto | None:
+def _written(
+    node: OnnxNode, values: Sequence[Value | None], constants: Mapping[int, Array], *, opset: int
+) -> Body | None:
+    writing = None if node.domain else _WRITTEN.get(node.op_type)
+    if writing is None:
+        return None
     try:
-        builder = BodyBuilder(node, *_known(prepared, node))
-        return builder.finish(rule(builder)).function(node)
+        builder = BodyBuilder(node, values, constants, opset, oldest=writing.oldest)
+        return builder.finish(writing.rule(builder))
     except Refusal:
         return None
 

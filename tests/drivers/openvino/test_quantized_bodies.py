@@ -67,3 +67,15 @@ def test_models_of_older_opsets_run_on_the_cpu_as_they_are():
     known = onnxruntime.InferenceSession(model.SerializeToString())
     with InferenceSession(model, devices="openvino") as session:
         np.testing.assert_array_equal(session.run(None, feed)[0], known.run(None, feed)[0])
+
+
+def test_channels_last():
+    """As com.microsoft has it, QLinearConv is transposed, and written out inside of that."""
+    weights = ", ".join(map(str, np.random.default_rng(1).integers(-127, 127, 72)))
+    check(
+        f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (uint8[N, 5, 5, 2] x) => (uint8 y)
+    <float s = {{0.04}}, uint8 z = {{3}}, int8[4, 2, 3, 3] w = {{{weights}}}, float ws = {{0.02}}, int8 wz = {{0}},
+    float ys = {{0.3}}, uint8 yz = {{10}}>
+    {{ y = com.microsoft.QLinearConv<channels_last = 1, pads = [1, 1, 1, 1]>(x, s, z, w, ws, wz, ys, yz) }}""",
+        ((1, 5, 5, 2), (3, 5, 5, 2)),
+    )
