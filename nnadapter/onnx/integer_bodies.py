@@ -21,6 +21,8 @@ OLDEST_INTEGER_OPSET = 11
 _LARGEST = 255
 """The largest difference of two integers of 8 bits, and as many steps as these have."""
 _EXACT = 2**24
+_OLDEST_QUANTIZED = 13
+"""The oldest opset whose DequantizeLinear is written."""
 _SPLIT_INPUT = 13
 """The opset since which Split gets its sizes as an input."""
 
@@ -28,7 +30,7 @@ _SPLIT_INPUT = 13
 def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
     """The range of the input with 0 in it, in 255 steps; where all is 0 a step is 1, as in ONNX Runtime.
 
-    It is not written down with QuantizeLinear, which devices round in ways of their own.
+    What rounds is not QuantizeLinear, which devices do in ways of their own.
 
     Source: ONNX DynamicQuantizeLinear-11.
     """
@@ -42,12 +44,18 @@ def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
     below = body.add("Sub", zero, body.add("Div", low, scale))
     point = body.add("Round", body.add("Clip", below, zero, steps))
     moved = body.add("Add", body.add("Round", body.add("Div", x, scale)), point)
-    return [body.cast(body.add("Clip", moved, zero, steps), "uint8"), scale, body.cast(point, "uint8")]
+    clipped = body.add("Clip", moved, zero, steps)
+    # These are integers already: a step of 1 changes none, and shows a device that they are.
+    is_shown = body.opset >= _OLDEST_QUANTIZED and body.inputs.rank(0)
+    y = body.add("QuantizeLinear", clipped, one, body.constant(0, "uint8")) if is_shown else body.cast(clipped, "uint8")
+    return [y, scale, body.cast(point, "uint8")]
 
 
 def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
     """Zero points of A are one for all or one per row, of B one per column. Source: ONNX MatMulInteger-10."""
     rank, summed = body.inputs.rank(0), max(body.inputs.rank(1) - 2, 0)
+    if _is_quantized(body):
+        return [_quantized_product(body)]
     a, b = _centered(body, 0, (-1, 1)), _centered(body, 1, (-1,))
     if _is_known(body):
         weights = np.moveaxis(_magnitudes(body, (-1,)), summed, 0)
@@ -56,6 +64,32 @@ def mat_mul_integer_body(body: BodyBuilder) -> Sequence[str]:
     sizes = _parts(body, weights)
     pairs = zip(_cut(body, a, rank - 1, sizes), _cut(body, b, summed, sizes), strict=True)
     return [_sum(body, [body.add("MatMul", *pair) for pair in pairs])]
+
+
+def _is_quantized(body: BodyBuilder) -> bool:
+    """Whether it is what quantize_dynamic makes of a Linear: by a known matrix of int8 whose zero point is 0."""
+    if body.opset < _OLDEST_QUANTIZED or not _is_known(body) or (body.input(3) and body.inputs.contents(3).any()):
+        return False
+    is_one = not body.input(2) or body.inputs.rank(2) == 0 or (body.inputs.rank(2) == 1 and body.inputs.width(2) == 1)
+    ranks, dtypes = (body.inputs.rank(0), body.inputs.rank(1)), (body.inputs.dtype(0), body.inputs.dtype(1))
+    return is_one and min(ranks) > 1 and ranks[1] == 2 and dtypes == ("uint8", "int8")
+
+
+def _quantized_product(body: BodyBuilder) -> str:
+    """The product of both without the zero point of A, less that times the sums of the columns of B.
+
+    So it reads dequantized values of scale 1, which devices multiply in integers.
+    """
+    weights = body.inputs.contents(1).astype(np.int16)
+    sizes = _parts(body, np.abs(weights))
+    one, point = body.constant(1, "float32"), body.cast(body.input(2), "float32") if body.input(2) else ""
+    first, second = _cut(body, body.input(0), body.inputs.rank(0) - 1, sizes), _cut(body, body.input(1), 0, sizes)
+    sums = []
+    for a, b, part in zip(first, second, np.split(weights, np.cumsum(sizes)[:-1]), strict=True):
+        made = body.add("MatMul", body.add("DequantizeLinear", a, one), body.add("DequantizeLinear", b, one))
+        columns = body.constant(part.sum(axis=0, dtype=np.int64), "float32")
+        sums.append(body.add("Sub", made, body.add("Mul", point, columns)) if point else made)
+    return _sum(body, sums)
 
 
 def conv_integer_body(body: BodyBuilder) -> Sequence[str]:

@@ -9,6 +9,7 @@ from nnadapter.drivers.openvino.booleans import compare_booleans
 from nnadapter.drivers.openvino.comparisons import compare_the_other_way
 from nnadapter.drivers.openvino.divisions import divide_exactly
 from nnadapter.drivers.openvino.extremes import reach_infinities
+from nnadapter.drivers.openvino.integer_sums import keep_sums
 from nnadapter.drivers.openvino.joined_steps import join_steps
 from nnadapter.drivers.openvino.large_terms import keep_small_terms
 from nnadapter.drivers.openvino.opposite_orders import leave_out_opposite_orders
@@ -27,7 +28,7 @@ _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", 
 _REDUCING = (*(f"Reduce{name}" for name in _REDUCTIONS), "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool")
 """Ops of which the engine makes reductions."""
 _MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
-    (QUANTIZING, (join_steps, keep_bounds, keep_real, part_products, keep_signs, part_rectified)),
+    (QUANTIZING, (join_steps, keep_bounds, keep_real, part_products, keep_signs, part_rectified, keep_sums)),
     (("NonMaxSuppression",), (exclude_thresholds,)),
     (("Add", "Sub", "Mul", "Div"), (keep_small_terms,)),
     (("Gather", "Split"), (keep_permutations,)),

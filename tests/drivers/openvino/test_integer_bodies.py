@@ -153,3 +153,38 @@ def test_forms_of_com_microsoft(form, depth):
             np.testing.assert_allclose(session.run(None, {"x": x})[0], wanted, rtol=0, atol=1e-6 * abs(wanted).max())
         assert is_on_device(session)
         assert len(session.report().segments) == 1
+
+
+def quantized_model(weights, end=""):
+    """What quantize_dynamic makes of a Linear, with the sums as an output."""
+    depth, width = weights.shape
+    text = f"""<ir_version: 8, opset_import: ["": 17]>
+    g (float[N, {depth}] x) => (int32[N, {width}] y, float[N, {width}] r) <float s = {{0.01}}> {{
+    i, a, p = DynamicQuantizeLinear(x)  y = MatMulInteger(i, b, p)
+    f = Cast<to = 1>(y)  c = Mul(a, s)  m = Mul(f, c) {end or "r = Relu(m)"} }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "b"))
+    return model
+
+
+def check_quantized(model):
+    depth = model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+    known = onnxruntime.InferenceSession(model.SerializeToString())
+    with InferenceSession(model, devices="openvino") as session:
+        for rows in (1, 5):
+            x = np.random.default_rng(rows).standard_normal((rows, depth)).astype(np.float32)
+            sums, reals = known.run(None, {"x": x})
+            result, computed = session.run(None, {"x": x})
+            np.testing.assert_array_equal(result, sums, strict=True)
+            np.testing.assert_allclose(computed, reals, rtol=0, atol=1e-6 * abs(reals).max())
+        assert is_on_device(session)
+
+
+ENDS = ("", "r = Neg(m)", "r = Softmax(m)", "k = Concat<axis = 1>(m, m)  r, o = Split<axis = 1>(k)")
+
+
+@for_every(depth=(24, 515, 3000), largest=(60, 127), end=ENDS)
+def test_quantized_products_in_integers(depth, largest, end):
+    weights = np.clip(integers(1, "int8", depth, 16), -largest, largest)
+    weights[:, 0] = largest
+    check_quantized(quantized_model(weights, end))

@@ -1,0 +1,30 @@
+"""Products of integers are right on processors without instructions for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import numpy as np
+from tests.drivers.openvino.test_integer_bodies import ENDS, check_quantized, quantized_model
+for depth in (24, 515):
+    for largest in (60, 127):
+        for end in ENDS:
+            weights = np.full((depth, 16), largest, np.int8)
+            weights[:, 1::2] = -largest
+            check_quantized(quantized_model(weights, end))
+"""
+
+
+@pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE"])
+def test_without_instructions(instructions):
+    """The engine reads the variable once, when it begins."""
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": instructions}
+    made = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", SCRIPT], env=environment, capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
