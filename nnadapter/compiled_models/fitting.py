@@ -12,7 +12,7 @@ from partition.verdict import Unsupported
 
 _FITTING = frozenset((Compatibility.SAME, Compatibility.COMPATIBLE))
 _WHY = {
-    Compatibility.NO: "its program is another device's",
+    Compatibility.NO: "its program is another device's, or another version of its driver wrote it",
     Compatibility.RECOMPILE: "driver, device or options are others",
 }
 
