@@ -74,7 +74,9 @@ class OpenFilePlans:
         if held is None or isinstance(plan, FilledFilePlan):
             return None
         at = held.at
-        return at if held.bounds is None else lambda shapes: at(shapes) if declares(shapes) else (False, None)
+        if held.size_class is not None and held.bounds is None:  # it says of every size what it has to be
+            return at
+        return lambda shapes: at(shapes) if declares(shapes) else (False, None)
 
     @property
     def count(self) -> int:
