@@ -105,23 +105,17 @@ def _completed(given: Shapes, values: Mapping[str, Value], first: Mapping[str, A
     sizes = {**_sizes_by_name(first, values), **said}
 
     def size(dimension: object, otherwise: int) -> int:
-        terms = dimension.split(" + ") if isinstance(dimension, str) else []
-        numbers = [int(term) if term.isdigit() else sizes.get(term) for term in terms]
-        known = [number for number in numbers if number is not None]
-        return (
-            sum(known)
-            if dimension not in said and terms and len(known) == len(terms)
-            else said.get(dimension, otherwise)
-        )
+        if not isinstance(dimension, str) or dimension in said:
+            return said.get(dimension, otherwise)
+        terms = [int(term) if term.isdigit() else sizes.get(term) for term in dimension.split(" + ")]
+        known = [term for term in terms if term is not None]
+        return sum(known) if len(known) == len(terms) else otherwise
 
-    return {
-        name: given[name]
-        if name in given
-        else shape
-        if shape is None or values[name].shape is None
-        else tuple(map(size, values[name].shape or (), shape))
+    followed = {
+        name: shape if shape is None else tuple(map(size, values[name].shape or shape, shape))
         for name, shape in first.items()
     }
+    return {**followed, **given}
 
 
 def _sizes_by_name(shapes: Mapping[str, Any], values: Mapping[str, Value]) -> dict[object, int]:

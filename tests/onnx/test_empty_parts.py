@@ -11,7 +11,9 @@ from nnadapter.offering.preparing import prepare
 from tests.models import HEAD, numbers, parse, run_whole
 
 
-def rotary(*, start="size", end="9223372036854775807", width="8", axis=2, step="1", parts="turned, rest") -> str:
+def rotary(
+    *, start="size", end="9223372036854775807", width="8", axis=2, step="1", parts="turned, rest", narrow=6
+) -> str:
     """Rotary embeddings that turn as much of each head as there are angles, and hand on the rest."""
     return f"""{HEAD} g (float[n, t, 8] x, float[n, t, {width}] angles) => (float[a, b, c] y) {{
         shape = Shape (angles)
@@ -24,7 +26,9 @@ def rotary(*, start="size", end="9223372036854775807", width="8", axis=2, step="
         step = Constant <value = int64[1] {{{step}}}> ()
         last = Constant <value = int64 {{2}}> ()
         number = Gather (shape, last)
-        size = Unsqueeze (number, zero)
+        narrow = Cast <to = {narrow}> (number)
+        wide = Cast <to = 7> (narrow)
+        size = Unsqueeze (wide, zero)
         head = Slice (x, zero, size, axis)
         cosines = Cos (angles)
         turned = Mul (head, cosines)
@@ -40,6 +44,8 @@ def rotary(*, start="size", end="9223372036854775807", width="8", axis=2, step="
         (rotary(axis=-1), ["turned"]),
         (rotary(parts="rest, turned, rest"), ["turned"]),
         (rotary(start="nine"), ["turned"]),
+        (rotary(narrow=7), ["turned"]),
+        (rotary(narrow=3), ["turned", "rest"]),  # int8 holds no large size
         (rotary(start="eight"), ["turned"]),
         (rotary(start="one"), ["turned", "rest"]),
         (rotary(width="5"), ["turned", "rest"]),

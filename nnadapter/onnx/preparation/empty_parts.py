@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx
+from onnx import TensorProto
 
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.building import copied, with_nodes
@@ -66,15 +67,17 @@ class _Sizes:
             return False
         axes, has_steps = self._numbers(node.inputs[_AXES]), len(node.inputs) > _STEPS and node.inputs[_STEPS]
         steps = self._numbers(node.inputs[_STEPS]) if has_steps else (1,)
-        if axes is None or steps is None or len(axes) != 1 or axes[0] % rank != axis or steps[0] < 1:
+        if not steps or axes is None or len(axes) != 1 or axes[0] % rank != axis or steps[0] < 1:
             return False
         data, start = self._values.get(node.inputs[0]), self._size(node.inputs[1])
         length = None if data is None or data.shape is None else data.shape[axis]
         return isinstance(length, int) and start is not None and start >= length
 
     def _numbers(self, name: str) -> tuple[int, ...] | None:
+        """The integers of a constant, if it is a small one: weights are not read."""
         array = self._constants.get(name)
-        return None if array is None else tuple(map(int, array.reshape(-1)))
+        is_small = array is not None and array.dtype.kind == "i" and array.size <= _MOST_NUMBERS
+        return tuple(map(int, array.reshape(-1))) if is_small and array is not None else None
 
     def _size(self, name: str) -> int | None:
         """A number that is a size, or a constant."""
@@ -84,7 +87,7 @@ class _Sizes:
         node = self._makers.get(name)
         if node is None or node.domain or node.contradiction:
             return None
-        if node.op_type in _SAME:
+        if node.op_type in _SAME and node.attributes.get("to", TensorProto.INT64) in _WIDE:
             return self._size(node.inputs[0])
         return self._picked(node) if node.op_type == "Gather" else None
 
@@ -103,3 +106,7 @@ _AXES, _STEPS = 3, 4
 """Inputs of Slice, from opset 10 on."""
 _SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
 """Ops that hand one number on."""
+_WIDE = frozenset((TensorProto.INT32, TensorProto.INT64))
+"""Types to which a size is cast without a change."""
+_MOST_NUMBERS = 64
+"""No array has more axes than this."""
