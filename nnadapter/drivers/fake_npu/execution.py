@@ -127,6 +127,8 @@ def _compute(runs: Iterable[Run], computation: Computation) -> None:
         blas.begin(computation)
         for run in runs:
             run()
+            if blas.waits_for_company:
+                blas.look_again()
     finally:
         try:
             blas.users.pop(computation, None)

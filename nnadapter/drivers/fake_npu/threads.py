@@ -1,9 +1,13 @@
 """How many threads numpy's BLAS computes with, where several computations are under way at once.
 
 OpenBLAS has one pool of threads per process. One computation may have all of it. Where several have, they wait for
-each other's threads, which spin on the processors that the others need: so each computes with one thread then. As many
-compute at once as there are processors, and the others wait for their turn, in the order in which they came: more
-would only hand Python's lock around, and the caches.
+each other's threads, which spin on the processors that the others need. So each computes with one thread then. Where
+there are so many processors that a few callers leave most of them idle, those have half of the pool, one after the
+other, and what they do beside products has the other half. As many compute at once as there are processors, and the
+others wait for their turn, in the order in which they came: more would only hand Python's lock around, and the caches.
+
+A caller that begins again in a moment counts as one who computes: threads that the others woke meanwhile would spin
+beside it for longer than most runs take.
 
 Small products have one thread, alone as well, where PyTorch is loaded: its threads spin behind each of its loops,
 OpenBLAS's behind each product, and the ones wait for the others' turn on a processor then. It limits nobody who
@@ -21,20 +25,24 @@ after a while, should nobody have called.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
 from queue import Empty, SimpleQueue
 from threading import get_ident
+from time import monotonic
 from typing import Any
 
 from nnadapter.process.cache import remembered
 from nnadapter.process.forking import new_re_lock, part_at_fork
+from nnadapter.process.processors import usable
 
-_CORES = os.cpu_count() or 1
 _LOOK_SECONDS = 0.1
+COMPANY_SECONDS = 0.05
+"""For so long computations that ended count as others that compute; OpenBLAS's threads spin for half of it."""
+_FEW = 3
+"""Computations at most that share the pool where there are four times as many processors and more."""
 _UNSETTLED = -1
 _AFFIXES = tuple(product(("", "scipy_"), ("", "64_", "_64")))
 """Of the names of OpenBLAS's functions; those of numpy's and scipy's wheels have some."""
@@ -62,12 +70,21 @@ class BlasThreads:
     """The threads of numpy's BLAS, and the computations that share them. Usable from many threads.
 
     A computation ends by `users.pop(it, None)`, as the first call of a `finally` around all of it, and `make_room`.
+
+    Args:
+        cores: processors that this process may use.
+        clock: seconds.
     """
 
-    def __init__(self, cores: int = _CORES) -> None:
+    def __init__(self, cores: int | None = None, clock: Callable[[], float] = monotonic) -> None:
         self.users: dict[Computation, None] = {}
         """Those that compute, and those that wait behind them."""
-        self._cores = cores
+        self.waits_for_company = False
+        """The one that computes has fewer threads because others have ended just now; see `look_again`."""
+        self._cores = usable() if cores is None else cores
+        self._clock = clock
+        self._company = (0, 0.0)
+        """How many computed at once, and until when they count."""
         self._lock = new_re_lock()
         self._is_setting = False
         self._number = 0
@@ -96,9 +113,15 @@ class BlasThreads:
                     called.put(None)
         self._settle()
 
+    def look_again(self) -> None:
+        """Between two steps of a computation that `waits_for_company`: set what it wants, if nobody has come."""
+        if self._clock() >= self._company[1]:
+            self._settle()
+
     def part(self) -> None:
         """In a process that was forked: those who computed are not there, and the number is as it was."""
         self._is_setting = False
+        self._company = (0, 0.0)
         self.users.clear()
         self._settle()
 
@@ -126,12 +149,35 @@ class BlasThreads:
 
     def _wanted(self) -> int:
         users = list(self.users)
-        if len(users) > 1 and 2 * len(users) > self._cores:
-            return 1
+        if not users:
+            return 0
+        share = self._share(self._counted(len(users)))
         limits = [each.threads for each in users if each.threads]
         if limits:
-            return min(limits)
-        return int(bool(users) and all(each.is_small for each in users))
+            return min(share or limits[0], *limits)
+        return 1 if all(each.is_small for each in users) else share
+
+    def _counted(self, users: int) -> int:
+        """How many compute at once, with those that did so a moment ago."""
+        if users == 1 and not self._company[0]:
+            return 1
+        now = self._clock()
+        most, end = self._company
+        if users > 1 and (users >= most or now >= end):
+            self._company = users, now + COMPANY_SECONDS
+        elif now < end:
+            self.waits_for_company = users == 1
+            return most
+        elif users == 1:
+            self._company = (0, 0.0)
+        self.waits_for_company = False
+        return users
+
+    def _share(self, users: int) -> int:
+        """How many threads each of so many has; 0 for all."""
+        if users == 1:
+            return 0
+        return self._cores // 2 if users <= _FEW and 4 * users <= self._cores else 1
 
     def _set(self, number: int) -> None:
         if not self._number:

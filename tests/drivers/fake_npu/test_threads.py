@@ -16,9 +16,10 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 import nnadapter as nna
 from nnadapter.drivers import Control
+from nnadapter.drivers.fake_npu import execution
 from nnadapter.drivers.fake_npu import threads as blas
 from nnadapter.drivers.fake_npu.execution import _compute
-from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, BlasThreads, Computation
+from nnadapter.drivers.fake_npu.threads import BLAS_THREADS, COMPANY_SECONDS, BlasThreads, Computation
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType
 from tests.drivers.fake_npu.harness import context, floats
@@ -42,9 +43,42 @@ def set_number() -> list[int]:
     return [pool.number() for pool in blas._pools()]
 
 
+@pytest.fixture(autouse=True)
+def _nobody_computed_just_now():
+    BLAS_THREADS.part()
+
+
+class Clock:
+    """Stands still."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
 @pytest.fixture
-def pool() -> BlasThreads:
-    return BlasThreads(cores=4)
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def pool(clock) -> BlasThreads:
+    return BlasThreads(4, clock)
+
+
+class Library:
+    """The threads of an OpenBLAS that there are many of."""
+
+    def __init__(self, threads):
+        self.threads = threads
+
+    def number(self):
+        return self.threads
+
+    def set_number(self, threads):
+        self.threads = threads
 
 
 class Worker(threading.Thread):
@@ -100,17 +134,81 @@ def test_alone_the_number_is_what_was_asked_for(pool) -> None:
         assert blas_threads() == before
 
 
-def test_in_company_each_has_one_and_the_last_all(pool) -> None:
+def test_in_company_each_has_one_and_the_last_all(pool, clock) -> None:
     before = blas_threads()
-    workers = [begun(pool), begun(pool)]
-    assert blas_threads() == before, "half of the processors are free"
-    workers.append(begun(pool))
+    workers = [begun(pool)]
+    assert blas_threads() == before
+    workers += [begun(pool), begun(pool)]
     assert blas_threads() == {1}
     workers.pop().finish()
+    workers.pop().finish()
+    assert blas_threads() == {1}, "those who ended come again at once"
+    pool.look_again()
+    assert blas_threads() == {1}
+    clock.now += COMPANY_SECONDS
+    assert pool.waits_for_company
+    pool.look_again()
+    assert blas_threads() == before and not pool.waits_for_company
+    workers.pop().finish()
     assert blas_threads() == before
+
+
+def test_who_begins_again_in_a_moment_counts(pool, clock) -> None:
+    before = blas_threads()
+    workers = [begun(pool), begun(pool)]
     for worker in workers:
         worker.finish()
+    assert blas_threads() == before, "nobody computes"
+    for seconds, expected in ((COMPANY_SECONDS / 2, {1}), (COMPANY_SECONDS, before), (0.0, before)):
+        clock.now += seconds
+        worker = begun(pool)
+        assert blas_threads() == expected
+        worker.finish()
+        assert blas_threads() == before
+
+
+def test_a_run_that_goes_on_alone_has_all_threads_again(pool, clock) -> None:
+    before, seen = blas_threads(), []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(execution, "BLAS_THREADS", pool)
+        begun(pool).finish()
+        other = begun(pool)
+
+        def leave():
+            other.finish()
+            clock.now += COMPANY_SECONDS / 2
+
+        def wait():
+            clock.now += COMPANY_SECONDS
+
+        look = lambda: seen.append(blas_threads())  # noqa: E731
+        _compute([look, leave, look, wait, look], Computation())
+    assert seen == [{1}, {1}, before]
     assert blas_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("cores", "numbers"),
+    [
+        (1, [1]),
+        (2, [2, 1]),
+        (4, [4, 1, 1, 1]),
+        (8, [8, 4, 1, 1, 1]),
+        (16, [16, 8, 8, 1, 1, 1, 1, 1]),
+        (64, [64, 32, 32, 1, 1]),
+    ],
+)
+def test_few_on_many_processors_share_half_of_the_pool(cores, numbers, monkeypatch) -> None:
+    library = Library(cores)
+    monkeypatch.setattr(blas, "_pools", lambda: [library])
+    pool = BlasThreads(cores)
+    workers = []
+    for number in numbers:
+        workers.append(begun(pool))
+        assert library.threads == number
+    for worker in workers:
+        worker.finish()
+    assert library.threads == cores
 
 
 def test_as_many_compute_as_there_are_processors_and_the_others_in_their_order() -> None:
@@ -137,18 +235,22 @@ def test_who_waits_comes_even_if_nobody_called() -> None:
     worker.finish()
 
 
-def test_small_products_have_one_thread_and_limit_nobody(pool) -> None:
-    before = blas_threads()
+def test_small_products_have_one_thread_and_limit_nobody(clock, monkeypatch) -> None:
+    library = Library(16)
+    monkeypatch.setattr(blas, "_pools", lambda: [library])
+    pool = BlasThreads(16, clock)
     small = begun(pool, is_small=True)
-    assert blas_threads() == {1}
+    assert library.threads == 1
     large = begun(pool)
-    assert blas_threads() == before
+    assert library.threads == 8
     for worker in (small, large):
         worker.finish()
+    assert library.threads == 16
+    clock.now += COMPANY_SECONDS
     limited = begun(pool, 2, is_small=True)
-    assert blas_threads() == {min(2, *before)}
+    assert library.threads == 2
     limited.finish()
-    assert blas_threads() == before
+    assert library.threads == 16
 
 
 def test_one_inside_of_another_waits_for_nobody() -> None:
