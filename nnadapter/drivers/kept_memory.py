@@ -42,7 +42,8 @@ class KeptMemory:
         """Keep memory for its owner, unless it is kept already; what another thread kept under the key before."""
         kept = _Owner(owner, self._gone.append)  # of C: it waits for no lock, and no interrupt comes into it
         kept.memory, kept.key = memory, key
-        self.free_gone()
+        if self._gone:
+            self.free_gone()
         first = self._owners.setdefault(key, kept)
         if first.memory is not memory:
             memory.free()

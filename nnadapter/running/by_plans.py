@@ -114,7 +114,8 @@ class PlansEngine(ABC, Generic[Held]):
                 self._last = shapes
             if checks is not None and (is_due or not checks.is_checked(compiled)):
                 return self._run_checked(checks, use, shapes, (values, wanted, kept), options, control)
-            if not self.defaults and (latest is None or latest.lease is not lease or is_open or latest.is_of_choice):
+            is_other = latest is None or latest.lease is not lease or is_open or latest.is_of_choice
+            if kept is None and is_other and not self.defaults:  # which repeats nothing that stays on devices
                 serves, fits = self._serves(compiled, values), self._fits(values)
                 self._latest = Repeat(self._plans, lease, compiled, self.signature, values, sizes, serves, fits)
             if control is None:

@@ -19,8 +19,11 @@ from nnadapter.drivers.selection import CPU, canonical
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import type_name
+from nnadapter.process.cache import remembered
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE
 
+_MOST_NAMES = 64
+"""Devices whose names are looked up once."""
 _HOST = (1, 0)
 """As DLPack numbers it: kDLCPU, the first."""
 _READ_ONLY_SINCE = (1, 0)
@@ -284,6 +287,7 @@ def exported(array: Array, stream: Any, max_version: tuple[int, int] | None, dl_
         return array.__dlpack__(stream=stream)
 
 
+@remembered(_MOST_NAMES)
 def device_named(device_type: str, device_id: int) -> str:
     """A device as ONNX Runtime writes it, by one name: `fake_npu` and 1 are `fake_npu:1`, `cuda` is `ort:CUDA`."""
     from nnadapter.drivers.execution_providers.names import device_name, provider_at  # few write so

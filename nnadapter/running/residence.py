@@ -119,7 +119,7 @@ def delivered(copies: Copies, name: str, device: str, made: list[Transfer]) -> C
         device: where; empty for wherever it lies.
         made: gets the transfer, if there is one.
     """
-    if device and has_memory(device) and can_lie_on_devices(copies):
+    if device and not copies.is_on(device) and has_memory(device) and can_lie_on_devices(copies):
         copies.on(device, name, made)
     return copies
 

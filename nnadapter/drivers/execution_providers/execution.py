@@ -10,7 +10,7 @@ from nnadapter.drivers.execution_providers.memory import EpMemory, tensor_of
 from nnadapter.drivers.execution_providers.names import PLACES
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.sessions import SessionExecution, run_options
-from nnadapter.drivers.onnxruntime.values import goes_by_memory, results_of
+from nnadapter.drivers.onnxruntime.values import goes_by_memory, run_in_place_of
 from nnadapter.process.real_onnxruntime import onnxruntime
 
 
@@ -19,21 +19,19 @@ class EpExecution(SessionExecution):
 
     def __init__(self, session: onnxruntime.InferenceSession, provider: str) -> None:
         super().__init__(session, provider)
-        self._session, self._provider = session, provider
-        self._is_plain = not goes_by_memory(session)
+        self._provider = provider
+        self._run_in_place = None if goes_by_memory(session) else run_in_place_of(session, PLACES[provider])
 
     def compute_on_device(
         self, inputs: Sequence[DeviceTensor], control: Control = UNLIMITED
     ) -> Sequence[DeviceTensor] | None:
         """See `Execution.compute_on_device`; None where a type is none that ONNX Runtime's Python interface takes."""
-        if not self._is_plain:
+        if self._run_in_place is None:
             return None
-        binding, place = self._session.io_binding(), PLACES[self._provider]
+        values = []
         for name, tensor in zip(self.input_names, inputs, strict=True):
             assert isinstance(tensor.memory, EpMemory), "memory of a device is its own"
-            binding.bind_ortvalue_input(name, tensor.memory.value(tensor.dtype, tensor.shape))
-        for name in self.output_names:
-            binding.bind_output(name, place, 0)
+            values.append((name, tensor.memory.value(tensor.dtype, tensor.shape)))
         with translated(self._failure, "check the inputs"):
-            self._session.run_with_iobinding(binding, run_options.get())
-            return [tensor_of(value, self._provider) for value in results_of(binding)]
+            made = self._run_in_place(values, self.output_names, run_options.get())
+        return [tensor_of(value, self._provider) for value in made]

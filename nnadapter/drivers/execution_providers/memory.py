@@ -22,6 +22,8 @@ from nnadapter.process.cache import remembered
 from nnadapter.process.real_onnxruntime import onnxruntime
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 
+Form = tuple[np.dtype[Any], tuple[int, ...]]
+"""Data type and dimensions."""
 _BOOL = "tensor(bool)"
 _KINDS = 16
 """Data types that are copied on a device."""
@@ -34,16 +36,20 @@ class EpMemory(Memory):
         provider: whose device it is.
         nbytes: how much may be copied in.
         value: what lies there.
+        form: its data type and dimensions, if it is an OrtValue.
     """
 
-    def __init__(self, provider: str, nbytes: int, value: Any = None) -> None:
+    def __init__(self, provider: str, nbytes: int, value: Any = None, form: Form | None = None) -> None:
         self._provider, self._value, self._is_free = provider, value, False
+        self._form = form
         self.nbytes = nbytes
 
     def copy_in(self, array: Array) -> None:
         """See `Memory.copy_in`."""
         self._check()
-        self._value = array.copy() if is_foreign_type(array.dtype) else _placed(array, PLACES[self._provider])
+        is_foreign = is_foreign_type(array.dtype)
+        self._value = array.copy() if is_foreign else _placed(array, PLACES[self._provider])
+        self._form = None if is_foreign else (array.dtype, array.shape)
 
     def copy_out(self, array: Array) -> None:
         """See `Memory.copy_out`."""
@@ -58,16 +64,15 @@ class EpMemory(Memory):
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
         """What lies there as an OrtValue, seen as a tensor of this type, which is one that those take."""
         self._check()
-        held = self._value
-        if isinstance(held, onnxruntime.OrtValue) and (_dtype_of(held), tuple(held.shape())) == (dtype, shape):
-            return held
+        if self._form == (dtype, shape):
+            return self._value
         array = np.empty(shape, dtype)
         self.copy_out(array)
         return _placed(array, PLACES[self._provider])
 
     def free(self) -> None:
         """See `Memory.free`: ONNX Runtime frees a value when nothing refers to it any more."""
-        self._value, self._is_free = None, True
+        self._value, self._form, self._is_free = None, None, True
 
     def dlpack_device(self) -> tuple[int, int] | None:
         """See `Memory.dlpack_device`."""
@@ -105,8 +110,8 @@ def taken_over(tensor: Any, provider: str) -> DeviceTensor | None:
 
 def tensor_of(value: Any, provider: str) -> DeviceTensor:
     """An OrtValue that nobody else has, as a tensor in memory of its own."""
-    dtype, shape = _dtype_of(value), tuple(value.shape())
-    return DeviceTensor(EpMemory(provider, value.tensor_size_in_bytes(), value), dtype, shape)
+    form = dtype, shape = _dtype_of(value), tuple(value.shape())
+    return DeviceTensor(EpMemory(provider, value.tensor_size_in_bytes(), value, form), dtype, shape)
 
 
 def _placed(array: Array, place: str) -> Any:
@@ -133,4 +138,9 @@ def _identity(provider: str, element_type: int) -> onnxruntime.InferenceSession:
 
 
 def _dtype_of(value: Any) -> np.dtype[Any]:
-    return np.dtype(DTYPE_OF_ELEMENT_TYPE[value.element_type()])
+    return _dtype(value.element_type())
+
+
+@remembered(len(DTYPE_OF_ELEMENT_TYPE))
+def _dtype(element_type: int) -> np.dtype[Any]:
+    return np.dtype(DTYPE_OF_ELEMENT_TYPE[element_type])

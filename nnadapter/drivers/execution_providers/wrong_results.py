@@ -18,6 +18,8 @@ _Shape = Sequence[int | str | None] | None
 _SPATIAL = 2
 """Dimensions in front of those of a picture."""
 _LEAST_BLOCK = 16
+_ATTENTION_BIAS, _HEAD_SINK = 10, 11
+"""Inputs of GroupQueryAttention."""
 _REALS = ("float32", "float64")
 """Of those of 16 bits it finds the infinities."""
 
@@ -124,6 +126,23 @@ def _small_blocks(node: onnx.NodeProto, known: _Known) -> bool:
     return isinstance(size, int) and size < _LEAST_BLOCK
 
 
+def _given(node: onnx.NodeProto, position: int) -> bool:
+    return len(node.input) > position and bool(node.input[position])
+
+
+def _unsigned(node: onnx.NodeProto, known: _Known) -> bool:
+    return known.dtype(node.input[0]).startswith("uint")
+
+
+def _bias_and_sinks(node: onnx.NodeProto, known: _Known) -> bool:
+    """GroupQueryAttention with attention_bias, and a softmax of one element more: `smooth_softmax` or `head_sink`."""
+    return _given(node, _ATTENTION_BIAS) and (_given(node, _HEAD_SINK) or bool(_stated(node, "smooth_softmax")))
+
+
+def _zero_points(node: onnx.NodeProto, known: _Known) -> bool:
+    return _given(node, 3)
+
+
 def _no_picture(node: onnx.NodeProto, known: _Known) -> bool:
     shape = known.shape(node.input[0])
     return shape is not None and len(shape) - _SPATIAL not in (2, 3)
@@ -176,7 +195,10 @@ _CUDA: _Forms = {
     "Attention": (_scores_that_are_changed, _ATTRIBUTE, "gives scores as they are multiplied, and no others"),
     "Cast": (_cast_without_kernel, _TYPE, "takes this Cast and has no kernel for it, or a wrong one"),
     "CastLike": (_cast_without_kernel, _TYPE, "takes this cast and has no kernel for it, or a wrong one"),
+    "GatherBlockQuantized": (_zero_points, _ATTRIBUTE, "is off by much with zero points"),
     "Gelu": (lambda node, known: known.shape(node.input[0]) == (), _RANK, "takes no scalars"),
+    "GroupQueryAttention": (_bias_and_sinks, _ATTRIBUTE, "has no attention_bias beside smooth_softmax or head_sink"),
+    "HardSigmoid": (_of_double, _TYPE, "computes float64 in float32"),
     "LayerNormalization": (
         _normalized_otherwise,
         _TYPE,
@@ -188,8 +210,9 @@ _CUDA: _Forms = {
     "RMSNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),
     "ReduceMax": (_extreme_of_reals, _TYPE, _INFINITIES),
     "ReduceMin": (_extreme_of_reals, _TYPE, _INFINITIES),
+    "Shrink": (_unsigned, _TYPE, "makes 0 of what is below 0 and has no sign"),
 }
-"""Seen with ONNX Runtime 1.31 on an H100."""
+"""Seen with ONNX Runtime 1.31 on an H100 and an H200."""
 _WEB_GPU: _Forms = {
     "BatchNormalization": (lambda node, _: bool(_stated(node, "training_mode")), _ATTRIBUTE, "does not train"),
     "LayerNormalization": (_spread_scale, _RANK, "takes a scale for each number that is normalized"),

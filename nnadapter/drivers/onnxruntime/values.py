@@ -25,6 +25,8 @@ Run = Callable[[Sequence[str], Mapping[str, Any], Any], list[Any]]
 """Output names, inputs by name, run options -> results."""
 RunInto = Callable[[Iterable[tuple[str, Any]], Iterable[tuple[str, Any]], Any], None]
 """Inputs by name, arrays to write into by output name, run options."""
+RunInPlace = Callable[[Iterable[tuple[str, Any]], Sequence[str], Any], list[Any]]
+"""Inputs by name as OrtValues, output names, run options -> results as OrtValues."""
 
 _PLAIN = frozenset(
     f"tensor({name})"
@@ -70,6 +72,29 @@ def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
         for name, array in outputs:
             binding.bind_ortvalue_output(name, native.OrtValue.ortvalue_from_numpy(array, device))
         inner.run_with_iobinding(binding, options)
+
+    return run
+
+
+def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInPlace:
+    """A session's run on OrtValues, which leaves the outputs in new memory of a kind of device, its first.
+
+    A binding is made for each run, so that any number of threads may run at once. Its Python layer is left out.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    inner, device = session._sess, onnxruntime.OrtDevice.make(place, 0)._get_c_device()
+
+    def run(inputs: Iterable[tuple[str, Any]], outputs: Sequence[str], options: Any) -> list[Any]:
+        binding = native.SessionIOBinding(inner)
+        for name, value in inputs:
+            binding.bind_ortvalue_input(name, value._ortvalue)
+        for name in outputs:
+            binding.bind_output(name, device)
+        inner.run_with_iobinding(binding, options)
+        return _held_by_themselves(binding.get_outputs())
 
     return run
 
@@ -125,13 +150,21 @@ def results_of(binding: onnxruntime.IOBinding) -> list[onnxruntime.OrtValue]:
 
     Up to ONNX Runtime 1.27 `get_outputs` refers to what the binding holds, which the next run replaces.
     """
+    return _held_by_themselves(binding._iobinding.get_outputs())
+
+
+def _held_by_themselves(values: Any) -> list[onnxruntime.OrtValue]:
+    """The OrtValues of a vector of ONNX Runtime's inner layer, which may refer to a binding, as others that do not.
+
+    By their positions: to begin to iterate takes as long as to push seven dozen.
+    """
     from onnxruntime.capi import onnxruntime_pybind11_state as native
 
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     held = native.OrtValueVector()
-    for value in binding.get_outputs():
-        held.push_back(value._ortvalue)
+    for position in range(len(values)):
+        held.push_back(values[position])
     return [onnxruntime.OrtValue(held[position]) for position in range(len(held))]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import onnx.parser
+from onnx import helper
 
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.probing import computes_half
@@ -34,6 +35,10 @@ CASES = {
     "Cast of float8 to bool": (CUDA, "float8e5m2[2]", "bool[2]", "Cast<to = 9>(x)", True),
     "Cast": (CUDA, "float[2]", "bool[2]", "Cast<to = 9>(x)", False),
     "Cast to 4 bits": (CUDA, "float[2]", "float4e2m1[2]", "Cast<to = 23>(x)", True),
+    "HardSigmoid of double": (CUDA, "double[2]", "double[2]", "HardSigmoid(x)", True),
+    "HardSigmoid": (CUDA, "float[2]", "float[2]", "HardSigmoid(x)", False),
+    "Shrink of what has no sign": (CUDA, "uint64[2]", "uint64[2]", "Shrink<bias = 1.0>(x)", True),
+    "Shrink": (CUDA, "int64[2]", "int64[2]", "Shrink<bias = 1.0>(x)", False),
     "MatMul by a vector": (WEB_GPU, "float[2, 3]", "float[2]", "MatMul(x, w)", True),
     "MatMul": (WEB_GPU, "float[3, 3]", "float[3, 3]", "MatMul(x, x)", False),
     "Softmax of nothing": (WEB_GPU, "float[0, 3]", "float[0, 3]", "Softmax(x)", True),
@@ -49,6 +54,30 @@ def test_forms_that_go_wrong_are_kept_from_a_provider(name):
     text = f"{head} g ({given} x) => ({made} y) <float[3] w = {{1, 2, 3}}> {{ y = {node} }}"
     found = computed_otherwise(onnx.parser.parse_model(text), provider)
     assert bool(found) == refused and all(provider in verdict.detail for verdict in found.values())
+
+
+def microsoft(op_type, inputs, **attributes):
+    """A model of one node of com.microsoft; inputs by the letters of a word, those left out by _."""
+    names = ["" if name == "_" else name for name in inputs]
+    node = helper.make_node(op_type, names, ["y"], domain="com.microsoft", **attributes)
+    return helper.make_model(helper.make_graph([node], "g", [], []))
+
+
+@for_every(
+    case=[
+        ("GatherBlockQuantized", "abc", {}, False),
+        ("GatherBlockQuantized", "abcz", {}, True),
+        ("GroupQueryAttention", "qkvpplt", {}, False),
+        ("GroupQueryAttention", "qkvpplt___b", {}, False),
+        ("GroupQueryAttention", "qkvpplt___bs", {}, True),
+        ("GroupQueryAttention", "qkvpplt____s", {}, False),
+        ("GroupQueryAttention", "qkvpplt___b", {"smooth_softmax": 1}, True),
+        ("GroupQueryAttention", "qkvpplt", {"smooth_softmax": 1}, False),
+    ]
+)
+def test_forms_of_com_microsoft_that_go_wrong_are_kept_from_cuda(case):
+    op_type, inputs, attributes, refused = case
+    assert bool(computed_otherwise(microsoft(op_type, inputs, **attributes), CUDA)) == refused
 
 
 REPEATED = {
