@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 from contextlib import redirect_stdout, suppress
+from pathlib import Path
 
+from nnadapter.drivers.execution_providers.names import short_name
 from nnadapter.process.cache import remembered
 from nnadapter.process.real_onnxruntime import onnxruntime
 
+_NOT_FOUND = ": cannot open shared object file"
+"""What Linux's loader says behind the name of a library that it does not find (dl-load.c of glibc; musl says more)."""
 _NEED_CUDA = frozenset(("CUDAExecutionProvider", "TensorrtExecutionProvider"))
 
 
@@ -18,6 +23,24 @@ def load_libraries(provider: str) -> None:
     """
     if provider in _NEED_CUDA:
         _load_cuda()
+
+
+def missing_library(provider: str, folder: Path | None = None) -> str:
+    """Name the first library that the loader does not find for a provider that ONNX Runtime brings; empty if none.
+
+    ONNX Runtime tells it in its log alone.
+
+    Args:
+        provider: which did not start.
+        folder: where ONNX Runtime has its libraries.
+    """
+    named = f"libonnxruntime_providers_{short_name(provider).lower()}.so"
+    try:
+        ctypes.CDLL(str((folder or Path(onnxruntime.__file__).parent / "capi") / named))
+    except OSError as error:
+        missing, found, _ = str(error).partition(_NOT_FOUND)
+        return missing if found and Path(missing).name != named else ""
+    return ""
 
 
 @remembered(1)

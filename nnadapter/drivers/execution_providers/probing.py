@@ -6,6 +6,7 @@ import numpy as np
 
 from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
+from nnadapter.drivers.execution_providers.foreign_libraries import missing_library
 from nnadapter.drivers.execution_providers.names import NO_HARDWARE, has_hardware
 from nnadapter.drivers.execution_providers.small_models import FLOAT, HALF, model_of_one
 from nnadapter.drivers.onnxruntime.errors import brief
@@ -21,13 +22,19 @@ def takes_addition(backing: Backing) -> bool:
 
     Raises:
         InvalidOptionError: the provider does not start.
-        DeviceUnavailableError: nor can it, on this machine.
+        DeviceUnavailableError: nor can it, on this machine, or without a library that is missing.
     """
     try:
         assignment = read_assignment(backing.open(_addition(FLOAT)), backing.provider)
     except Exception as error:
         if not has_hardware(backing.provider):
             raise DeviceUnavailableError(f"{backing.provider} cannot be used: {NO_HARDWARE}; choose another") from error
+        missing = missing_library(backing.provider)
+        if missing:
+            raise DeviceUnavailableError(
+                f"{backing.provider} does not start: {missing} is not found; install what has it where the system's "
+                "loader looks (LD_LIBRARY_PATH)"
+            ) from error
         options_text = ", ".join(f"{name}={value}" for name, value in backing.options.items()) or "none"
         raise InvalidOptionError(
             f"{backing.provider} does not start: {brief(error)}; change its options, got {options_text}, or install "
