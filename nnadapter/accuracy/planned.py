@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 from nnadapter.accuracy.bands import BANDS, precision_of
 from nnadapter.accuracy.locating import Blame, Located, locate
@@ -41,7 +41,8 @@ class PlannedSubject:
     """The plans of an engine that plans. See `Subject`."""
 
     def __init__(self, engine: PlannedEngine) -> None:
-        self._engine, self._setting = engine, engine.setting
+        self._engine: PlannedEngine = proxy(engine)  # which has this
+        self._setting = engine.setting
         self._quantized: WeakKeyDictionary[Partitioning, frozenset[str]] = WeakKeyDictionary()
 
     @property

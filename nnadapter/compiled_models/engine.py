@@ -82,7 +82,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         self._open_devices = open_devices(
             message.devices, requests, options.fallback, session_options, trace, options.isolated
         )
-        make_room = self._plans.make_room
+        make_room = self._plans.room_maker()
         self._loader = Loader(file, self._open_devices, options.fallback, trace, session_options, make_room, whole)
         self._open = self._open_plans() if any(plan.HasField("open") for plan in message.plans) else None
         try:

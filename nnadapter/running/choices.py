@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, islice, product
 from typing import Any
+from weakref import proxy, ref
 
 from nnadapter.errors import CompilationError, InvalidModelError, NNAdapterError
 from nnadapter.onnx.preparation.choice import MOST_FORKS, Choice, Truths, in_words, truths_of
@@ -207,7 +208,8 @@ class Choices:
     def _fork_of(self, decision: Decision) -> Fork[Chosen]:
         self._decisions[truths_of(decision.prepared.choice)] = decision
         # Where conditions cannot be told, whoever runs the model as it was given meets the same, and says so.
-        return Fork(decision.conditions, lambda truths: self._behind(decision, truths), lambda error: self._own)
+        own: Choices = proxy(self)  # which has the fork
+        return Fork(decision.conditions, lambda truths: own._behind(decision, truths), lambda error: own._own)
 
     def _behind(self, decision: Decision, truths: Truths) -> Fork[Chosen] | Chosen:
         if len(self._made) >= MOST_CHOICES or next(self._forks) > MOST_FORKS:
@@ -225,7 +227,10 @@ class Choices:
 
     def _new(self, prepared: Prepared) -> Chosen:
         def admit(partitioning: Partitioning) -> None:
-            made.admit(partitioning)
+            chosen = known()
+            if chosen is not None:
+                chosen.admit(partitioning)
 
         made = Chosen(ModelPlans(self._session, prepared, {}, next(self._numbers), admit))
+        known = ref(made)  # which has the plans
         return made

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import proxy
 
 from nnadapter.drivers.copies import on_host
 from nnadapter.errors import CompilationError, InvalidModelError
@@ -89,13 +90,14 @@ class ModelPlans:
         """The shapes that have a plan of their own though others need none; empty where nobody came back to them."""
         self._first_is_prepared = False
         """Somebody asked for their plan before a run: it stays."""
+        own: ModelPlans = proxy(self)  # in a cycle its weights would stay until Python looks for cycles
         self.open = OpenPlans(
             self._plans,
             session.setting,
             session.inputs,
-            lambda: self.planner.prepared,
-            lambda shapes: self._make_open(shapes),
-            lambda: [partitioning.model.shapes for partitioning in self._partitionings()],
+            lambda: own.planner.prepared,
+            lambda shapes: own._make_open(shapes),
+            lambda: [partitioning.model.shapes for partitioning in own._partitionings()],
             session.limit,
             number,
         )

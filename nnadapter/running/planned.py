@@ -66,7 +66,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         )
         self._setting = setting
         self._taken_back: dict[str, dict[str, Unsupported]] = {}
-        self._compiler = Compiler(setting, self._plans.make_room)
+        self._compiler = Compiler(setting, self._plans.room_maker())
         self._measurer = _measurer(self._compiler, session_options) if setting.constraints.policy.times else None
         self._session_plans = SessionPlans(
             plans=self._plans,

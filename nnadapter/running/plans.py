@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
+from weakref import proxy
 
 from nnadapter.errors import ClosedError
 from nnadapter.process.closing import Closable, close_all
@@ -195,6 +196,11 @@ class PlanCache(Generic[Kept]):
             self._drop_for_room(min(idle, key=_recurs)[0])
         self.close_unused()
         return True
+
+    def room_maker(self) -> Callable[[], bool]:
+        """`make_room` for the plans themselves: they hold nothing of this, so no cycle keeps what nobody has."""
+        own: Self = proxy(self)
+        return lambda: own.make_room()
 
     def close_unused(self) -> None:
         """Close what was dropped and nobody uses any more."""

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from threading import RLock, Thread
 from typing import NamedTuple
-from weakref import finalize
+from weakref import WeakMethod, finalize
 
 from nnadapter.drivers.isolation.child import Child
-from nnadapter.errors import DeviceTimeoutError, NNAdapterError
+from nnadapter.errors import ClosedError, DeviceTimeoutError, NNAdapterError
 from nnadapter.process.forking import part_at_fork
 
 
@@ -25,12 +25,13 @@ class Made:
     """See above. Usable from many threads.
 
     Args:
-        make: makes it, in a process that lives.
+        make: a method of what has this, which makes it, in a process that lives. That is not kept alive by it: a cycle
+            would keep what is there until Python looks for cycles.
         there: where it was made already.
     """
 
     def __init__(self, make: Callable[[], There], there: There | None = None) -> None:
-        self._make = make
+        self._make = WeakMethod(make)
         self.known: There | None = None
         """Where it was when somebody asked last."""
         self._lock = RLock()
@@ -57,8 +58,14 @@ class Made:
         with self._lock:
             there = self.known
             if there is None or there.child.lost:
-                there = self._take(self._make())
+                there = self._take(self._made())
             return there
+
+    def _made(self) -> There:
+        make = self._make()
+        if make is None:  # while it was made aside
+            raise ClosedError("what was made in the device's process is in use by nobody any more")
+        return make()
 
     def part(self) -> None:
         """In a process that was forked: it is made again there."""

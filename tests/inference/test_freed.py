@@ -1,0 +1,92 @@
+"""What a session held is gone with it: no cycle keeps its weights until Python looks for cycles."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import nnadapter as nna
+from benchmarks.language_model import Sizes, first_feed, language_model
+from benchmarks.merged_decoder import CHOOSES, merged_decoder
+from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.running.compiled import Compiled
+from tests.models import HEAD, numbers, parse
+
+SIZES = Sizes(layers=1, width=16, heads=2, words=20)
+PROMPTS = ((1, 2, 3), (1, 2), (4, 3, 2, 1))
+CHAIN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Exp (x) b = Softmax (a) y = Neg (b) }}"
+
+
+def decode(session, **others):
+    for prompt in PROMPTS:
+        session.run(None, {**first_feed(SIZES, prompt), **others})
+
+
+def plain(device, folder):
+    decode(nna.InferenceSession(language_model(SIZES), devices=device))
+
+
+def closed(device, folder):
+    with nna.InferenceSession(language_model(SIZES), devices=device) as session:
+        decode(session)
+        session.report()
+
+
+def choosing(device, folder):
+    decode(nna.InferenceSession(merged_decoder(SIZES), devices=device), **{CHOOSES: numbers(1).astype(bool)})
+
+
+def kept(device, folder):
+    decode(nna.InferenceSession(language_model(SIZES), devices=device, options=nna.Options(cache_dir=folder)))
+
+
+def checked(device, folder):
+    decode(nna.InferenceSession(language_model(SIZES), devices=device, options=nna.Options(verify="once")))
+
+
+def of_a_file(device, folder):
+    path = folder / "model.nna"
+    if not path.exists():
+        nna.compile(language_model(SIZES), path, devices=device)
+    decode(nna.InferenceSession(path))
+
+
+def isolated(device, folder):
+    session = nna.InferenceSession(parse(CHAIN), devices=device, options=nna.Options(isolate=True))
+    for rows in (1, 2, 3):
+        session.run(None, {"x": numbers(rows, 4)})
+
+
+def of_two_devices(device, folder):
+    devices = [("fake_npu", {"switched_off": ("SOFTMAX",)}), device] if device != "fake_npu" else [device, "null"]
+    session = nna.InferenceSession(parse(CHAIN), devices=devices)
+    for rows in (1, 2, 3):
+        session.run(None, {"x": numbers(rows, 4)})
+
+
+USES = [plain, closed, choosing, kept, checked, of_a_file, isolated, of_two_devices]
+DEVICES = ["null", "fake_npu", "openvino"]
+
+
+@pytest.mark.parametrize(
+    ("use", "device"),
+    [(use, device) for use in USES for device in DEVICES if (use, device) != (checked, "null")],  # its zeros are wrong
+)
+def test_nothing_of_a_session_waits_for_the_collector(use, device, tmp_path):
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    use(device, tmp_path)  # what is made once in a process is made
+    gc.collect()
+    gc.disable()
+    try:
+        before = held()
+        use(device, tmp_path)
+        assert held() == before
+    finally:
+        gc.enable()
+
+
+def held() -> list[str]:
+    """What models and plans are in the process, by their kinds."""
+    return sorted(type(each).__name__ for each in gc.get_objects() if type(each) in (Prepared, Compiled))
