@@ -45,7 +45,7 @@ def rotary(
         (rotary(parts="rest, turned, rest"), ["turned"]),
         (rotary(start="nine"), ["turned"]),
         (rotary(narrow=7), ["turned"]),
-        (rotary(narrow=3), ["turned", "rest"]),  # int8 holds no large size
+        (rotary(narrow=3), ["turned"]),  # int8 holds so small a size
         (rotary(start="eight"), ["turned"]),
         (rotary(start="one"), ["turned", "rest"]),
         (rotary(width="5"), ["turned", "rest"]),

@@ -100,6 +100,54 @@ def test_the_constant_part_is_folded_once():
     assert [node.origins for node in result.graph.nodes] == [("Add_3",)]
 
 
+@pytest.mark.parametrize(
+    ("taken", "expected"),
+    [
+        ("Gather (s, one)", [4]),
+        ("Gather (s, both)", [[4, 6]]),
+        ("Gather (s, first)", None),
+        ("Gather (first, first)", [0]),
+        ("Gather (end, zero)", [6]),
+        ("Slice (s, one, three)", [4, 6]),
+        ("Slice (s, one, three, zero)", [4, 6]),
+        ("Slice (s, three, zero, zero, back)", [6, 4]),
+        ("Slice (s, one, three, , two)", [4]),
+        ("Slice (s, zero, one)", None),
+        ("Slice (s, zero, three, zero, two)", None),
+        ("Slice (s, computed, three)", [4, 6]),
+        ("Slice (s, unknown, three)", None),
+    ],
+)
+def test_known_sizes_are_taken_of_a_shape_that_is_known_in_part(taken, expected):
+    text = f"""{HEAD} g (float[N, 4, 6] x, int64[1] unknown) => (int64[a] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] three = {{3}},
+         int64[1] back = {{-1}}, int64[1, 2] both = {{1, -1}}, int64[1] first = {{0}}> {{
+        s = Shape (x)  end = Shape <start = 2> (x)
+        computed = Sub (two, one)
+        y = {taken}
+    }}"""
+    found = prepare(parse(text)).constants.get("y")
+    assert (None if found is None else found.tolist()) == expected
+
+
+def test_what_hangs_on_sizes_that_are_taken_is_folded_whatever_it_makes():
+    """As PyTorch writes repeat_interleave of a known width: a range and a selection by it, sizes unknown at first."""
+    text = f"""{HEAD} g (float[N, 4] x) => (float[N, a] y)
+        <int64 one = {{1}}, int64 zero = {{0}}, int64[1] axis = {{0}}> {{
+        s = Shape (x)
+        width = Gather (s, one)
+        every = Range (zero, width, one)
+        odd = Constant <value_ints = [0, 1, 0, 1]> ()
+        chosen = Mul (every, odd)
+        places = NonZero (chosen)
+        flat = Squeeze (places, axis)
+        y = Gather <axis = 1> (x, flat)
+    }}"""
+    prepared = prepare(parse(text))
+    assert prepared.constants["flat"].tolist() == [1, 3]
+    assert left(specialize(prepared, {"x": (3, 4)})) == ["Gather"]
+
+
 def test_what_hangs_on_known_shapes_is_folded_to_a_fixed_point():
     text = f"""{HEAD} g (float[N, 4, 6] x) => (float[A, B] y) {{
         s = Shape(x)

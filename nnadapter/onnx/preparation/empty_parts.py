@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx
-from onnx import TensorProto
 
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.building import copied, with_nodes
@@ -69,9 +68,9 @@ class _Sizes:
         steps = self._numbers(node.inputs[_STEPS]) if has_steps else (1,)
         if not steps or axes is None or len(axes) != 1 or axes[0] % rank != axis or steps[0] < 1:
             return False
-        data, start = self._values.get(node.inputs[0]), self._size(node.inputs[1])
+        data, starts = self._values.get(node.inputs[0]), self._numbers(node.inputs[1])
         length = None if data is None or data.shape is None else data.shape[axis]
-        return isinstance(length, int) and start is not None and start >= length
+        return isinstance(length, int) and starts is not None and len(starts) == 1 and starts[0] >= length
 
     def _numbers(self, name: str) -> tuple[int, ...] | None:
         """The integers of a constant, if it is a small one: weights are not read."""
@@ -79,34 +78,8 @@ class _Sizes:
         is_small = array is not None and array.dtype.kind == "i" and array.size <= _MOST_NUMBERS
         return tuple(map(int, array.reshape(-1))) if is_small and array is not None else None
 
-    def _size(self, name: str) -> int | None:
-        """A number that is a size, or a constant."""
-        known = self._numbers(name)
-        if known is not None:
-            return known[0] if len(known) == 1 else None
-        node = self._makers.get(name)
-        if node is None or node.domain or node.contradiction:
-            return None
-        if node.op_type in _SAME and node.attributes.get("to", TensorProto.INT64) in _WIDE:
-            return self._size(node.inputs[0])
-        return self._picked(node) if node.op_type == "Gather" else None
-
-    def _picked(self, node: OnnxNode) -> int | None:
-        """What a Gather takes from a Shape."""
-        shape, places = self._makers.get(node.inputs[0]), self._numbers(node.inputs[1])
-        if shape is None or shape.op_type != "Shape" or shape.attributes or places is None or len(places) != 1:
-            return None
-        value = self._values.get(shape.inputs[0])
-        sizes = () if value is None or value.shape is None else value.shape
-        size = sizes[places[0]] if -len(sizes) <= places[0] < len(sizes) else None
-        return size if isinstance(size, int) else None
-
 
 _AXES, _STEPS = 3, 4
 """Inputs of Slice, from opset 10 on."""
-_SAME = frozenset(("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-"""Ops that hand one number on."""
-_WIDE = frozenset((TensorProto.INT32, TensorProto.INT64))
-"""Types to which a size is cast without a change."""
 _MOST_NUMBERS = 64
 """No array has more axes than this."""

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping
-from math import prod
-from typing import cast
-
-import numpy as np
 
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.nodes import RUNNING_GRAPHS
 from nnadapter.onnx.preparation.folding import evaluate
+from nnadapter.onnx.preparation.measuring import measured, taken_sizes
 from partition.graph import Graph, Value
 
 _UNKNOWN_SIZE_BYTES = 1 << 20
@@ -65,26 +62,6 @@ def result_bytes(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str
     return inputs * 8 if selects else float("inf")
 
 
-def measured(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> Array | None:
-    """The result of Shape or Size where the shape of the input is known, though its contents are not."""
-    if node.op_type not in ("Shape", "Size") or node.domain or node.contradiction:
-        return None
-    name = node.inputs[0]
-    shape = known[name].shape if name in known else values[name].static_shape if name in values else None
-    if shape is None:
-        return None
-    if node.op_type == "Size":
-        return _read_only(prod(shape))
-    start, end = node.attributes.get("start", 0), node.attributes.get("end")
-    return _read_only(shape[cast("int", start) : cast("int | None", end)])
-
-
-def _read_only(sizes: int | tuple[int, ...]) -> Array:
-    array = np.array(sizes, np.int64)
-    array.flags.writeable = False
-    return array
-
-
 class Folding:
     """What becomes known of one graph: nodes whose inputs are known wait, and are evaluated in one go."""
 
@@ -113,26 +90,39 @@ class Folding:
 
     def measure(self, index: int, values: Mapping[str, Value]) -> bool:
         """Whether the node at `index` only measures what is known: then its result is."""
-        node = self._read.nodes[index]
-        sizes = measured(node, values, self.known)
+        return self._keep(index, measured(self._read.nodes[index], values, self.known))
+
+    def take_sizes(self, index: int, values: Mapping[str, Value]) -> bool:
+        """Whether the node at `index`, which was not evaluated, takes known sizes of a shape that is known in part."""
+        return index not in self.evaluated and self._keep(index, taken_sizes(self._read, index, values, self.known))
+
+    def _keep(self, index: int, sizes: Array | None) -> bool:
         if sizes is not None:
-            self.folded[node.outputs[0]] = sizes
+            self.folded[self._read.nodes[index].outputs[0]] = sizes
             self.evaluated.add(index)
         return sizes is not None
 
     def await_evaluation(self, index: int, values: Mapping[str, Value]) -> None:
         """Let the node at `index` wait, if it may be folded and its inputs are known or waited for."""
-        node = self._read.nodes[index]
-        for name in node.inputs:
-            if name and name not in self._known_before and name not in self.folded and name not in self._promised:
-                return
-        if not may_fold(self._read, index, self._dequantizing):
+        if not self._reads_known(index) or not may_fold(self._read, index, self._dequantizing):
             return
+        node = self._read.nodes[index]
         size = result_bytes(node, values, self.known)
         if size <= self._budget:
             self._budget -= size
             self._waiting.append(index)
             self._promised.update(filter(None, node.outputs))
+
+    def hangs_on_known(self, index: int) -> bool:
+        """Whether the node at `index` was not evaluated, and may be, as its inputs are known or waited for."""
+        is_new = index not in self.evaluated and self._promised.isdisjoint(self._read.nodes[index].outputs)
+        return is_new and self._reads_known(index) and may_fold(self._read, index, self._dequantizing)
+
+    def _reads_known(self, index: int) -> bool:
+        for name in self._read.nodes[index].inputs:
+            if name and name not in self._known_before and name not in self.folded and name not in self._promised:
+                return False
+        return True
 
     def is_awaited(self, index: int) -> bool:
         """Whether the node at `index` reads a result that is waited for."""

@@ -3,7 +3,8 @@
 The way through, for one model:
 
 1. `prepare` does once what does not depend on the shapes of inputs: functions expanded (`functions.py`), names,
-   attributes read, the constant part of the graph evaluated in one ONNX Runtime run.
+   attributes read, the constant part of the graph evaluated in one ONNX Runtime run, and what hangs on sizes that the
+   model fixes (`measuring.py`).
 2. `specialize` does per set of input shapes what is left: shapes propagated by onnx's own inference, `Shape` and `Size`
    of known shapes taken as constants, what hangs on them evaluated, until nothing new becomes known: over the whole
    graph twice, which is enough for most models, then node by node in order (`forward.py`).
@@ -46,6 +47,7 @@ from nnadapter.onnx.preparation.structure import NodeHashes, structure_of
 from nnadapter.onnx.reading_ahead import read_ahead
 from nnadapter.onnx.references import array_of, lightened
 from nnadapter.onnx.sparse import with_dense
+from nnadapter.onnx.values import values_of
 from nnadapter.onnx.versions import check_versions, with_imports
 from nnadapter.process.collecting import paused_collection
 from partition.graph import Graph, Node, Value
@@ -221,6 +223,7 @@ def prepare_again(
         before = replace(before, stated=onward.stated)
     values = inference.values(before)
     folding = _fold(known, before, values, _once_bytes(initializers))
+    values = _fold_further(known, folding, inference, before, values)
     return Prepared(
         model=model,
         graph=known.graph,
@@ -370,3 +373,27 @@ def _fold(read: OnnxModel, known: KnownBefore, values: Mapping[str, Value], budg
             folding.await_evaluation(index, values)
     folding.evaluate()
     return folding
+
+
+def _fold_further(
+    read: OnnxModel, folding: Folding, inference: Inference, known: KnownBefore, values: dict[str, Value]
+) -> dict[str, Value]:
+    """Take sizes of shapes that are known in part, and evaluate what hangs on those; return what is known of values.
+
+    What a node makes of those alone is inferred by itself where its sizes were not known, as of a Range.
+    """
+    graph = read.graph
+    for _ in range(_MOST_ROUNDS):
+        taken = [index for index in known.nodes if folding.take_sizes(index, values)]
+        if not taken:
+            break
+        values = dict(values)
+        for index in known.nodes:
+            if folding.hangs_on_known(index):
+                if not is_known(graph, index, values):
+                    folding.evaluate()
+                    made = inference.types_of_one(index, {}, folding.known)
+                    values.update(values_of(made.values()))
+                folding.await_evaluation(index, values)
+        folding.evaluate()
+    return values
