@@ -13,12 +13,14 @@ from typing import Any
 from nnadapter.drivers.openvino.parting import part
 
 _REALS = frozenset(("f16", "f32"))
+_NORMALIZING = frozenset(("Exp", "Softmax"))
+"""The engine makes a Softmax of Exp that is divided by its sum."""
 
 
 def part_scores(model: Any) -> None:
-    """Put a step in front of each Softmax of open size that normalizes a product, or what is computed of one alone."""
+    """Put a step in front of each Softmax, or Exp, of open size, of a product, or of what is computed of one alone."""
     for operator in model.get_ordered_ops():
-        if operator.get_type_name() == "Softmax" and operator.get_output_partial_shape(0).is_dynamic:
+        if operator.get_type_name() in _NORMALIZING and operator.get_output_partial_shape(0).is_dynamic:
             is_real = operator.get_output_element_type(0).get_type_name() in _REALS
             if is_real and _is_of_product(operator.input_value(0).get_node()):
                 part(operator.input(0))

@@ -36,7 +36,7 @@ _MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
     (("Greater", "GreaterOrEqual"), (compare_the_other_way,)),
     (("Cast",), (compare_booleans,)),
     (("Round",), (divide_exactly,)),
-    (("Softmax",), (part_scores,)),
+    (("Exp", "Softmax"), (part_scores,)),
     (("Transpose",), (leave_out_opposite_orders, part_from_orders)),
     (("ReduceMax", "ReduceMin"), (reach_infinities,)),
     (_REDUCING, (reduce_in_four_dimensions,)),

@@ -73,6 +73,22 @@ def test_a_decoder_that_begins_with_one_word():
         assert session.report().plans.made == 1
 
 
+def test_a_softmax_that_is_spelled_out():
+    model = model_of("""(float[1, 5, 32] q, float[1, n, 32] k) => (float[1, 5, 32] y) <int64[1] last = {-1}> {
+        turned = Transpose<perm = [0, 2, 1]>(k)
+        u = MatMul(q, turned)
+        e = Exp(u)
+        s = ReduceSum(e, last)
+        w = Div(e, s)
+        y = MatMul(w, k)
+    }""")
+    execution = context().compile(model).create_execution()
+    for keys in (1, 16, 33):
+        feed = {"q": numbers(1, 5, 32), "k": numbers(1, keys, 32, seed=1)}
+        (got,) = execution.compute([*map(fixed, feed.values())])
+        np.testing.assert_allclose(got, run_whole(model, feed)[0], rtol=1e-3, atol=1e-4)
+
+
 def test_a_softmax_of_no_product_stays_as_it_is():
     model = model_of("(float[n, 4] x) => (float[n, 4] y) { y = Softmax<axis = 0>(x) }")
     x = numbers(20, 4)
