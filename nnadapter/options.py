@@ -48,9 +48,9 @@ class Options:
     """How many bytes the compiled plans may hold together, beside weights that they share, as far as their devices
     say what they hold; what was used once and longest ago goes first, the one used last stays however large it is."""
     deadline_s: float | None = None
-    """Seconds that a run may take once it has its plan; in a stream, waits for its turn on a device do not count.
-    Then it raises DeadlineExceededError, before its next step or, where the device can stop, in the middle of one. A
-    run that came to its end gives its results, however late. A run may have another one:
+    """Seconds that a run may take once it has its plan; in a stream over several devices, waits for its turn on one of
+    them do not count. Then it raises DeadlineExceededError, before its next step or, where the device can stop, in the
+    middle of one. A run that came to its end gives its results, however late. A run may have another one:
     `run_options.add_run_config_entry("nnadapter.deadline_s", "0.5")`."""
     isolate: bool | Collection[str] | Mapping[str, Any] | None = None
     """Devices that have a process of their own, so that a crash or a hang of their driver is an error

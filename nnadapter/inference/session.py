@@ -6,6 +6,7 @@ What only some sessions use is imported by those.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -134,14 +135,21 @@ class InferenceSession:
         user_data: Any,
         run_options: onnxruntime.RunOptions | None = None,
     ) -> None:
-        """Run in the background, then call `callback(results, user_data, error)`; `error` is empty if all went well."""
+        """Run in the background, then call `callback(results, user_data, error)`; `error` is empty if all went well.
+
+        Arrays of the feed are read until then, and are not to be changed. What the callback raises goes to
+        `threading.excepthook`.
+        """
 
         def work() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
             except Exception as failure:  # noqa: BLE001  handed to the callback, as in ONNX Runtime
                 results, error = [], str(failure)
-            callback(results, user_data, error)
+            try:
+                callback(results, user_data, error)
+            except BaseException:  # noqa: BLE001  nobody asks the pool for what its work raised
+                threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
         self._pool().submit(work)
 
@@ -151,7 +159,7 @@ class InferenceSession:
         input_feed: Mapping[str, Any],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> RunFuture:
-        """Run in the background, as `run` does.
+        """Run in the background, as `run` does. Arrays of the feed are not to be changed before it is done.
 
         Returns:
             A `concurrent.futures.Future` of the results. Once it is done it has the run's `provenance`; `cancel` also
@@ -171,7 +179,8 @@ class InferenceSession:
         last. An error is raised in place of its result, and `next` goes on behind it.
 
         Args:
-            feeds: what `run` takes, one after the other; as many as `depth` are taken ahead of those under way.
+            feeds: what `run` takes, one after the other; as many as `depth` are taken ahead of those under way. Arrays
+                are not to be changed, nor filled anew for a later feed, before the result is given.
             depth: how many runs are under way at once; by default one more than the session has devices.
 
         Raises:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from queue import SimpleQueue
-from threading import Lock, Thread
+from threading import Lock, Thread, get_ident
 from types import TracebackType
 from typing import Any, Self
 
@@ -92,6 +92,8 @@ class Stream(Iterator[list[Any]]):
         self._queue: SimpleQueue[_Item | None] = SimpleQueue()
         self._workers: list[Thread] = []
         self._taking = new_lock()
+        self._taker = 0
+        """The thread that takes a result."""
         self._feeds: Iterator[Feed] | None = iter(feeds)
 
     def __next__(self) -> list[Any]:
@@ -100,13 +102,19 @@ class Stream(Iterator[list[Any]]):
         Raises:
             StopIteration: there is none.
             NNAdapterError: what the run of this input raised; the stream goes on.
+            RuntimeError: the inputs ask for it, or a handler of signals where it is taken: they would wait for ever.
         """
+        if self._taker == get_ident():
+            raise RuntimeError("the stream's next result waits for the feeds, which ask for it; call run for feedback")
         with self._taking:
             try:
+                self._taker = get_ident()
                 item = self._oldest()
             except BaseException:  # an interrupt: what became of which input is not known
                 self._dismiss()
                 raise
+            finally:
+                self._taker = 0
         if item is None or item.was_dropped:
             self.close()
             raise StopIteration

@@ -192,7 +192,13 @@ class Signature:
         array = _as_array(name, fed_value, value)
         _check_dtype(array, value)
         _check_shape(array, value)
-        return array
+        return plain(array) if isinstance(array, np.ndarray) else array
+
+
+def plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The array as devices read it: numpy's own, others may compute otherwise, in this machine's order of bytes."""
+    is_plain = type(array) is np.ndarray and array.dtype.isnative
+    return array if is_plain else np.asarray(array, array.dtype.newbyteorder("="))
 
 
 def read_signature(model: onnx.ModelProto, inputs: Sequence[str], defaults: frozenset[str]) -> Signature:

@@ -125,11 +125,11 @@ class PlannedBinding:
         feed = {name: _fed(value) for name, value in self._inputs.items()}
         feed |= {name: feed[name].given_up() for name in _replaced(values, feed, targets)}
         results, provenance = self._engine.run(list(targets), feed, options, kept=kept)
-        given = list(zip(results, targets.values(), strict=True))
-        for result, target in given:  # before anything can fail, since what they held may be gone
+        given = list(zip(targets.items(), results, strict=True))
+        for (_, target), result in given:  # before anything can fail, since what they held may be gone
             if isinstance(target, DeviceValue):
                 target.replace(result)
-        self.results = [_delivered(result, target) for result, target in given]
+        self.results = [_delivered(name, result, target) for (name, target), result in given]
         return provenance
 
     def arrays(self) -> list[Any]:
@@ -274,17 +274,36 @@ def _of_ort_value(value: onnxruntime.OrtValue) -> Any:
     return Copies(None, {device_name(provider): tensor_of(value, provider)})
 
 
-def _delivered(result: Any, target: Target) -> Any:
-    """A result in its place, as `Binding.results` has it; values have theirs."""
+def _delivered(name: str, result: Any, target: Target) -> Any:
+    """A result in its place, as `Binding.results` has it; values have theirs.
+
+    Raises:
+        InvalidInputError: it is bound to memory of another data type or shape.
+    """
     if isinstance(target, np.ndarray):
+        _refuse_other(name, result, target.dtype.name, target.shape)
         target[...] = result
         return DeviceValue(target, CPU)
     if isinstance(target, DeviceValue):
         return target
     if not isinstance(target, str):
+        if target.is_tensor():
+            _refuse_other(name, result, DTYPE_OF_ELEMENT_TYPE[target.element_type()], tuple(target.shape()))
         target.update_inplace(np.ascontiguousarray(result))
         return target
     return DeviceValue(result, target) if isinstance(result, (np.ndarray, Copies)) else result
+
+
+def _refuse_other(name: str, result: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    """Numpy would convert and repeat, ONNX Runtime copy bytes beyond the end."""
+    is_array = isinstance(result, np.ndarray)
+    made = "string" if is_array and result.dtype.kind in "OUS" else str(getattr(result, "dtype", "a list"))
+    if not is_array or (made, result.shape) != (dtype, shape):
+        raise InvalidInputError(
+            f"output {name!r} is {made}{list(getattr(result, 'shape', ()))}, and is bound to memory of "
+            f"{dtype}{list(shape)}; bind it to memory of its own type and shape",
+            name=name,
+        )
 
 
 def array_at(name: str, device_type: str, element_type: Any, shape: Sequence[int], address: int) -> Array:

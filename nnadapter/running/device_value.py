@@ -20,6 +20,7 @@ from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import type_name
 from nnadapter.process.cache import remembered
+from nnadapter.onnx.signature import plain, type_name
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE
 
 _MOST_NAMES = 64
@@ -60,7 +61,7 @@ class DeviceValue:
         """
         if not isinstance(array, np.ndarray):
             raise InputTypeError(f"a value on a device is made of a numpy array, got {type(array).__name__}")
-        name = canonical(device)
+        name, array = canonical(device), plain(array)
         if not has_of(name, open_device(name), "has_memory"):
             return cls(array, name)
         if not array.size:  # as a cache at its start, which lies nowhere
@@ -292,7 +293,7 @@ def device_named(device_type: str, device_id: int) -> str:
     """A device as ONNX Runtime writes it, by one name: `fake_npu` and 1 are `fake_npu:1`, `cuda` is `ort:CUDA`."""
     from nnadapter.drivers.execution_providers.names import device_name, provider_at  # few write so
 
-    provider = provider_at(device_type) if not device_id else None
+    provider = provider_at(canonical(device_type)) if not device_id else None
     if provider is not None:
         return device_name(provider)
     return canonical(f"{device_type}:{device_id}" if device_id else device_type)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from nnadapter.drivers.capability import Capability, MemoryStatistics
+from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.drivers.registry import open_device, open_isolated
 from nnadapter.drivers.selection import canonical
 from nnadapter.errors import FAILURES, DriverError, NNAdapterError, describe
@@ -57,6 +58,7 @@ class Device(Handle):
             DriverError: the driver failed.
         """
         try:
+            TENSORS.free_gone()
             return self._device.memory_statistics()
         except NNAdapterError:
             raise

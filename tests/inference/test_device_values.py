@@ -12,8 +12,7 @@ from onnx.parser import parse_model
 
 import nnadapter as nna
 from nnadapter.drivers.copies import Copies
-from nnadapter.drivers.kept_memory import TENSORS
-from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
+from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError, InvalidOptionError
 from nnadapter.running.device_value import exported
 from tests.c_compiler import needs_compiler
 from tests.running.test_residence import acme  # noqa: F401  a fixture
@@ -36,8 +35,11 @@ def available(device):
 
 def used(device="fake_npu"):
     gc.collect()
-    TENSORS.free_gone()
     return nna.Device.acquire(device).memory_statistics()
+
+
+def values_of(session, feed):
+    return [value.numpy() for value in session.run_with_ort_values(None, feed)]
 
 
 def token():
@@ -284,12 +286,48 @@ def test_wrong_values_and_wrong_devices():
             binding.bind_output("y", "null")
         with pytest.raises(InvalidInputError, match="Invalid output name"):
             binding.bind_output("z")
+        with pytest.raises(InvalidOptionError, match="by its name, got None"):
+            binding.bind_output("y", None)
         binding.bind_ortvalue_input("past", nna.DeviceValue.from_numpy(np.zeros((1, 8), np.float32), "fake_npu"))
         binding.bind_cpu_input("x", token())
         with pytest.raises(InvalidInputError, match="past"):
             session.run_with_iobinding(binding)
     with nna.InferenceSession(parse_model(CACHE), devices="cpu") as session, pytest.raises(InvalidInputError):
         session.io_binding().bind_output("y", "fake_npu")
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu", "openvino"])
+@pytest.mark.parametrize("result", [(1, 2, 8), (1, 1, 8)], ids=["whole", "one to repeat"])
+def test_memory_for_something_else_is_refused(device, result):
+    """It would be converted or repeated, and an OrtValue be filled beyond its end."""
+    rows = result[1] - 1
+    feed = {"past": np.ones((1, rows, 8), np.float32), "x": token()}
+    wrong = [np.zeros(result, np.float64), np.zeros(result, np.int8), np.zeros((1, 5, 8), np.float32)]
+    with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
+        for target in wrong:
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(target)
+            binding, also = session.io_binding(), session.io_binding()
+            place = (target.dtype.type, target.shape, target.ctypes.data)
+            binding.bind_output("present", "cpu", 0, *place)
+            also.bind_ortvalue_output("present", value)
+            for each in (binding, also):
+                for name, array in feed.items():
+                    each.bind_cpu_input(name, array)
+                with pytest.raises(InvalidInputError, match="present|output"):
+                    session.run_with_iobinding(each)
+            assert not target.any() and not value.numpy().any()
+
+
+@pytest.mark.parametrize("device", ["fake_npu", "openvino"])
+def test_arrays_of_other_kinds_are_read_as_numbers(device):
+    """In the other order of bytes, or of a class that computes otherwise."""
+    past, x = np.full((1, 2, 8), 2, np.float32), token()
+    with nna.InferenceSession(parse_model(CACHE), devices=available(device)) as session:
+        expected = session.run(None, {"past": past, "x": x})
+        for other in (past.astype(">f4"), past.view(type("Mine", (np.ndarray,), {}))):
+            value = nna.DeviceValue.from_numpy(other, device)
+            for got in (session.run(None, {"past": other, "x": x}), values_of(session, {"past": value, "x": x})):
+                assert all(map(np.array_equal, got, expected))
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])

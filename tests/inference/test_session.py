@@ -5,6 +5,7 @@ import gc
 import pickle
 import threading
 import warnings
+from queue import SimpleQueue
 
 import numpy as np
 import onnxruntime
@@ -227,6 +228,20 @@ def test_background_runs():
             np.testing.assert_array_equal(result[0], session.run(None, {"x": x + index})[0])
         with pytest.raises(MissingInputError):
             session.submit(None, {}).result()
+
+
+def test_what_a_callback_raises_is_told_by_its_thread(monkeypatch):
+    heard = SimpleQueue()
+    monkeypatch.setattr(threading, "excepthook", heard.put)
+
+    def fail(*_):
+        raise OSError("no more room")
+
+    with nna.InferenceSession(parse(CHAIN), devices="trial") as session:
+        session.run_async(None, {"x": numbers(2, 3)}, fail, None)
+        said = heard.get(timeout=10)
+        assert said.exc_type is OSError and str(said.exc_value) == "no more room" and said.exc_traceback is not None
+        assert session.submit(None, {"x": numbers(2, 3)}).result(10), "the pool goes on"
 
 
 def test_bindings():

@@ -198,6 +198,25 @@ def test_a_stream_that_is_closed_while_it_takes_an_input_ends(session, stream_th
     until(lambda: not stream_threads())
 
 
+def test_feeds_that_wait_for_a_result_of_their_own_stream_fail(session, stream_threads):
+    def given():
+        yield feeds(1)[0]
+        next(stream)
+
+    stream, heard = session.stream(given()), []
+
+    def take():
+        heard.append(len(next(stream)))
+        with pytest.raises(RuntimeError, match="waits for the feeds"):
+            next(stream)
+        heard.extend(stream)
+
+    taker = threading.Thread(target=take, daemon=True)
+    taker.start()
+    taker.join(30)
+    assert heard == [1] and not taker.is_alive() and not stream_threads()
+
+
 def test_who_waits_for_an_input_that_is_dropped_is_let_go(session):
     item, queue = _Item(feeds(1)[0], RunControl()), SimpleQueue()
     item.control.stop()

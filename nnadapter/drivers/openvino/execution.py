@@ -23,6 +23,8 @@ _FEW_BYTES = 1 << 16
 _NOTHING: Mapping[int, Any] = {}
 _LOOK_MS = 2
 """How often somebody who may stop a computation is asked; the engine tells at once when it is done."""
+_COUNTING = frozenset(("NonMaxSuppression", "NonZero"))
+"""Nodes of the engine whose data decide sizes."""
 
 
 class Failing:
@@ -56,6 +58,7 @@ class OpenvinoExecution(Execution):
         self._tensor, self._set_input = module().Tensor, request.set_input_tensor
         self._inputs = signature.inputs
         self._open = frozenset(port for port, each in enumerate(request.model_inputs) if each.partial_shape.is_dynamic)
+        self._knows_sizes = False if self._open else None
         self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
         self._stays = [shape is None or _is_small(shape, dtype) for shape, dtype in self._outputs]
         """Outputs that lie in the engine's memory, until other memory is given for them."""
@@ -77,7 +80,12 @@ class OpenvinoExecution(Execution):
         return self._computed(inputs, self._new(), self._infer_copies if all(self._stays) else self._infer)
 
     def compute_within(self, inputs: Sequence[Array], control: Control) -> Sequence[Array]:
-        """See `Execution.compute_within`: the engine is stopped between two of its nodes."""
+        """See `Execution.compute_within`: the engine is stopped between two of its nodes, where all sizes are known.
+
+        Where some are open, or data decide them, it computes to its end. Nodes that did not run would have made room at
+        the sizes of the run that was stopped, and keep it at those of the run before: results are wrong, or of another
+        shape. Seen with OpenVINO 2026.4.
+        """
         return self._computed(inputs, self._new(), partial(self._infer_while_wanted, control.cancelled or _never))
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
@@ -105,7 +113,7 @@ class OpenvinoExecution(Execution):
         try:
             self._request.start_async(fed)
             while not self._request.wait_for(_LOOK_MS):
-                if cancelled():
+                if cancelled() and self._may_stop():
                     self._request.cancel()
                     with suppress(Exception):  # it says that it was cancelled
                         self._request.wait()
@@ -113,13 +121,23 @@ class OpenvinoExecution(Execution):
             self._request.wait()
         except BaseException:  # an interrupt: the engine still works, on arrays that go with the frames above
             with suppress(Exception):  # it says that it was cancelled
-                self._request.cancel()
+                if self._may_stop():
+                    self._request.cancel()
                 self._request.wait()
             raise
         return [
             self._request.get_output_tensor(port).data.copy() if stays else None
             for port, stays in enumerate(self._stays)
         ]
+
+    def _may_stop(self) -> bool:
+        """Whether all sizes are known before a run; looked up when a run is to stop, which takes some milliseconds."""
+        if self._knows_sizes is None:
+            self._knows_sizes = False  # where the engine does not tell its graph
+            with suppress(Exception):
+                nodes = self._request.get_compiled_model().get_runtime_model().get_ops()
+                self._knows_sizes = all(node.get_rt_info()["layerType"].astype(str) not in _COUNTING for node in nodes)
+        return self._knows_sizes
 
     def _computed(
         self, inputs: Sequence[Array], results: Sequence[Array | None], infer: Callable[[Mapping[int, Any]], Any]

@@ -12,6 +12,7 @@ from nnadapter.drivers.openvino.extremes import reach_infinities
 from nnadapter.drivers.openvino.integer_sums import keep_sums
 from nnadapter.drivers.openvino.joined_steps import join_steps
 from nnadapter.drivers.openvino.large_terms import keep_small_terms
+from nnadapter.drivers.openvino.lone_keys import part_scores
 from nnadapter.drivers.openvino.opposite_orders import leave_out_opposite_orders
 from nnadapter.drivers.openvino.overlaps import exclude_thresholds
 from nnadapter.drivers.openvino.permutations import keep_permutations
@@ -35,6 +36,7 @@ _MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
     (("Greater", "GreaterOrEqual"), (compare_the_other_way,)),
     (("Cast",), (compare_booleans,)),
     (("Round",), (divide_exactly,)),
+    (("Exp", "Softmax"), (part_scores,)),
     (("Transpose",), (leave_out_opposite_orders, part_from_orders)),
     (("ReduceMax", "ReduceMin"), (reach_infinities,)),
     (_REDUCING, (reduce_in_four_dimensions,)),
