@@ -18,9 +18,8 @@ from nnadapter.drivers.registry import open_device
 from nnadapter.drivers.selection import CPU, canonical
 from nnadapter.errors import ClosedError, InputTypeError, InvalidInputError
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.signature import type_name
-from nnadapter.process.cache import remembered
 from nnadapter.onnx.signature import plain, type_name
+from nnadapter.process.cache import remembered
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ELEMENT_TYPE_OF_DTYPE
 
 _MOST_NAMES = 64
