@@ -13,6 +13,7 @@ from contextlib import suppress
 from math import inf
 from threading import TIMEOUT_MAX, Lock, Thread
 from typing import TYPE_CHECKING
+from weakref import ReferenceType, finalize, ref
 
 from nnadapter.errors import InvalidOptionError
 from nnadapter.process.forking import new_lock, part_at_fork
@@ -59,6 +60,7 @@ class Deadlines:
         self._asleep = Lock()
         """Held while there is something to watch over."""
         self._asleep.acquire()
+        finalize(self, _let_go, self._asleep).atexit = False
         part_at_fork(self)
 
     def watch(self, tell: Tell) -> float:
@@ -77,8 +79,7 @@ class Deadlines:
 
     def close(self) -> None:
         """Nobody comes any more. May be called again."""
-        if self._asleep.locked():
-            self._asleep.release()
+        _let_go(self._asleep)
 
     def part(self) -> None:
         """In a process that was forked: neither the thread nor the runs are there."""
@@ -89,19 +90,18 @@ class Deadlines:
         with self._lock:
             if not self._is_awake:
                 self._is_awake = True
-                Thread(target=self._look, name="nnadapter deadlines", daemon=True).start()
+                watching = Thread(target=_look, args=(ref(self), self._asleep), name="nnadapter deadlines", daemon=True)
+                watching.start()
 
-    def _look(self) -> None:
-        while self._goes_on():
-            now = time.monotonic()
-            ends = list(self._ends.items())
-            for tell, end in ends:
-                if end <= now and self._ends.pop(tell, None) is not None and (later := tell()) is not None:
-                    self._ends[tell] = later  # if its run ended this moment, it is told once, and forgotten
-            seconds = max(0.0, min([end - now for end in list(self._ends.values())], default=self.seconds))
-            if self._asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
-                self._asleep.release()
-                return
+    def _tell(self) -> float | None:
+        """Tell those whose time is over; return seconds to the next end, None where nobody ran for so long."""
+        if not self._goes_on():
+            return None
+        now = time.monotonic()
+        for tell, end in list(self._ends.items()):
+            if end <= now and self._ends.pop(tell, None) is not None and (later := tell()) is not None:
+                self._ends[tell] = later  # if its run ended this moment, it is told once, and forgotten
+        return max(0.0, min([end - now for end in list(self._ends.values())], default=self.seconds))
 
     def _goes_on(self) -> bool:
         if self._ends:
@@ -111,3 +111,17 @@ class Deadlines:
             self._is_awake = False
             self._is_awake = bool(self._ends)
             return self._is_awake
+
+
+def _look(held: ReferenceType[Deadlines], asleep: Lock) -> None:
+    """What the thread does; it keeps nothing alive, and ends with what it watches over."""
+    while (deadlines := held()) is not None and (seconds := deadlines._tell()) is not None:
+        del deadlines
+        if asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
+            asleep.release()
+            return
+
+
+def _let_go(asleep: Lock) -> None:
+    if asleep.locked():
+        asleep.release()
