@@ -206,9 +206,16 @@ class DeviceValue:
         self._contents = None
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The contents, read-only where nothing is copied."""
+        """The contents, read-only where nothing is copied.
+
+        Raises:
+            ValueError: no copy is allowed, as numpy says it, and the data type is another.
+        """
         array = self._array()
-        if copy or (dtype is not None and array.dtype != dtype):
+        is_other = dtype is not None and array.dtype != dtype
+        if is_other and copy is False:
+            raise ValueError(f"the value is {array.dtype}, and is not {np.dtype(dtype)} without a copy; allow one")
+        if copy or is_other:
             return array.astype(dtype or array.dtype)
         view = array.view()
         view.setflags(write=False)

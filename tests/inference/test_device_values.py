@@ -396,6 +396,15 @@ class ArrayWithoutVersions(np.ndarray):
         return super().__dlpack__(stream=stream)
 
 
+@pytest.mark.parametrize("device", ["cpu", "fake_npu"])
+def test_a_copy_that_is_not_allowed_is_not_made(device):
+    value = nna.DeviceValue.from_numpy(np.ones(3, np.float32), device)
+    assert value.__array__(np.float32, copy=False).dtype == np.float32
+    assert value.__array__(np.float64).dtype == np.float64
+    with pytest.raises(ValueError, match="float32, and is not float64 without a copy"):
+        value.__array__(np.float64, copy=False)
+
+
 def test_dlpack_of_an_array_that_knows_no_versions():
     array = np.arange(6, dtype=np.float32).view(ArrayWithoutVersions)
     given = exported(array, None, (1, 0), (1, 0))

@@ -18,12 +18,17 @@ _NORMALIZING = frozenset(("Exp", "Softmax"))
 
 
 def part_scores(model: Any) -> None:
-    """Put a step in front of each Softmax, or Exp, of open size, of a product, or of what is computed of one alone."""
+    """Put a step in front of each Softmax, or Exp, of open length, of a product or of what is computed of one alone."""
     for operator in model.get_ordered_ops():
-        if operator.get_type_name() in _NORMALIZING and operator.get_output_partial_shape(0).is_dynamic:
+        if operator.get_type_name() in _NORMALIZING and _grows(operator.get_output_partial_shape(0)):
             is_real = operator.get_output_element_type(0).get_type_name() in _REALS
             if is_real and _is_of_product(operator.input_value(0).get_node()):
                 part(operator.input(0))
+
+
+def _grows(shape: Any) -> bool:
+    """Whether the last dimension is open, which may be one at first and more later."""
+    return shape.rank.is_dynamic or (len(shape) > 0 and bool(shape[len(shape) - 1].is_dynamic))
 
 
 def _is_of_product(node: Any) -> bool:
