@@ -17,7 +17,7 @@ from operator import le
 from nnadapter.onnx.signature import Shapes
 
 _FURTHER = 4
-"""How many times the largest size that was looked at may be passed before it is looked again."""
+"""How many times the largest size that was looked at may be passed before it is looked again; small ones are alike."""
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,9 @@ class Bounds:
             {name: tuple(map(max, self.most[name], shape)) for name, shape in shapes.items()},
             self.unread,
         )
+
+
+def nearby(shapes: Shapes) -> Bounds:
+    """Return where costs are taken to be in the proportions that they are in at these shapes: every size is alike."""
+    least = {name: tuple(size // _FURTHER for size in shape) for name, shape in shapes.items()}
+    return Bounds(least, {name: tuple(max(size, _FURTHER) for size in shape) for name, shape in shapes.items()})

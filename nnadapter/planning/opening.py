@@ -1,10 +1,10 @@
 """A partitioning whose sizes are left open: one plan for all shapes of inputs, where its devices can.
 
 It is the plan at some shapes, where no other shapes would have made another one: devices said yes, or no for reasons
-that hold at all shapes (as sizes that nobody knows are taken to), and neither costs nor limits decided. Every device is
-asked once more, for its segments with their sizes open; the host takes any, others those that they say yes to, if they
-have `Capability.open_sizes`. A device that takes adapter IR and does not take a segment so gets it filled, for each set
-of sizes. Why not is a refusal.
+that hold at all shapes (as sizes that nobody knows are taken to), and no limits decided; where costs did, for shapes
+that are like those (`bounds.nearby`). Every device is asked once more, for its segments with their sizes open; the host
+takes any, others those that they say yes to, if they have `Capability.open_sizes`. A device that takes adapter IR and
+does not take a segment so gets it filled, for each set of sizes. Why not is a refusal.
 """
 
 from __future__ import annotations
@@ -177,8 +177,6 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
     """What might have been decided otherwise at other shapes."""
     setting, graph = partitioning.setting, partitioning.plan.graph
     constraints = setting.constraints
-    if constraints.policy.weighs:
-        yield _refused(f"policy {constraints.policy.name!r} weighs costs, which hang on sizes")
     if constraints.rules.limits != Limits():
         yield _refused("the limits of rules hang on sizes")
     ranks = partitioning.model.prepared.graph

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nnadapter.errors import NNAdapterError
 from nnadapter.onnx.preparation.caches import agreeing
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
-from nnadapter.planning.bounds import Bounds
+from nnadapter.planning.bounds import Bounds, nearby
 from nnadapter.planning.looking_through import is_full
 from nnadapter.planning.opening import Opened, unread_inputs
 from nnadapter.process.cache import Cache
@@ -41,11 +41,17 @@ class _Looked:
 
 
 class OpenPlan:
-    """One plan that leaves sizes open, by the key that it is kept under."""
+    """One plan that leaves sizes open, by the key that it is kept under.
 
-    def __init__(self, key: tuple[str, int], at: Shapes) -> None:
-        """Take the shapes at which it is made."""
+    Args:
+        key: it is kept under it.
+        at: the shapes at which it is made.
+        is_weighed: costs at those shapes say what runs where, so that it is for shapes like them.
+    """
+
+    def __init__(self, key: tuple[str, int], at: Shapes, *, is_weighed: bool = False) -> None:
         self.key, self.at = key, at
+        self._near = nearby(at) if is_weighed else None
         self.opening: Opened | None = None
         self._looked: _Looked | None = None
         self.widened = 0
@@ -70,7 +76,8 @@ class OpenPlan:
         assert opening is not None, "the plan was made"
         sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
         of_class = opening.sizes is None or sizes is not None
-        return of_class and (self._looked is None or self._is_within(self._looked, shapes)), sizes
+        holds = of_class and self._is_near(shapes) and (self._looked is None or self._is_within(self._looked, shapes))
+        return holds, sizes
 
     def serves(self, opening: Opened, declares: Callable[[Shapes], bool]) -> Serves | None:
         """What says whether it is known to hold at shapes, without a look at the model; None where nothing does.
@@ -80,16 +87,20 @@ class OpenPlan:
             declares: says whether the model takes shapes at all.
         """
         size_class, looked = opening.sizes, self._looked
-        if looked is None:
+        if looked is None and (size_class is None or self._near is None):
             return None if size_class is None else size_class.at
 
         def at(shapes: Shapes) -> tuple[bool, Sequence[Any] | None]:
-            if not declares(shapes):
+            if not declares(shapes) or not self._is_near(shapes):
                 return False, None
             sizes = None if size_class is None else size_class.sizes(shapes)
-            return (size_class is None or sizes is not None) and looked.bounds.hold(shapes), sizes
+            is_within = looked is None or looked.bounds.hold(shapes)
+            return (size_class is None or sizes is not None) and is_within, sizes
 
         return at
+
+    def _is_near(self, shapes: Shapes) -> bool:
+        return self._near is None or self._near.hold(shapes)
 
     @property
     def bounds(self) -> Bounds | None:
@@ -98,6 +109,8 @@ class OpenPlan:
 
     def broken(self, shapes: Shapes) -> str:
         """Why it does not hold at these shapes."""
+        if not self._is_near(shapes):
+            return "sizes are far from those at which costs were weighed"
         sizes = None if self.opening is None else self.opening.sizes
         return (sizes.broken(shapes) if sizes is not None else "") or "other nodes are left to run"
 

@@ -65,7 +65,7 @@ class OpenPlans:
         self._limit, self._count, self._planned_at = limit, 0, planned_at
         self._kept_as = f"open {number}" if number else "open"
         self._plans, self._inputs, self._prepared, self._make = plans, inputs, prepared, make
-        self._trace = setting.trace
+        self._trace, self._weighs = setting.trace, setting.constraints.policy.weighs
         takes_ir = {device.takes_ir for device in setting.devices if device.accelerates}
         self.needs_elements = False in takes_ir
         """A device takes ONNX: tensors without elements have plans of their own, but for a cache at its start."""
@@ -301,7 +301,7 @@ class OpenPlans:
         for at in [] if self._made else self._planned_at():
             if not _are_alike(at, known):
                 continue
-            plan = OpenPlan(key, at)
+            plan = OpenPlan(key, at, is_weighed=self._weighs)
             try:
                 made = self._make(at)
             except FixedSizesError:  # perhaps there alone
@@ -310,7 +310,7 @@ class OpenPlans:
             if plan.sizes(made.opening, known)[0]:
                 return plan, made
             made.close()
-        plan = OpenPlan(key, self._with_elements(known))
+        plan = OpenPlan(key, self._with_elements(known), is_weighed=self._weighs)
         made = self._make(plan.at)
         plan.made(made)
         return plan, made

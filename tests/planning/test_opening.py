@@ -13,9 +13,10 @@ import pytest
 from onnx import numpy_helper
 
 import nnadapter as nna
+from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
 from nnadapter.errors import FallbackWarning
 from nnadapter.offering.preparing import prepare
-from nnadapter.planning.bounds import Bounds
+from nnadapter.planning.bounds import Bounds, nearby
 from nnadapter.planning.opening import growing_inputs
 from tests import open_sizes_driver
 from tests.models import numbers, parse, run_whole
@@ -258,6 +259,33 @@ def test_a_plan_is_looked_through_at_sizes_beyond_those_before():
     assert [bounds.hold({"x": (rows, 4)}) for rows in (1, 2, 3, 12, 13)] == [False, True, True, True, False]
     wider = bounds.widened({"x": (1, 4)}).widened({"x": (20, 4)})
     assert [wider.hold({"x": (rows, 4)}) for rows in (0, 1, 80, 81)] == [False, True, True, False]
+
+
+def test_where_costs_are_taken_to_be_alike():
+    bounds = nearby({"x": (20, 1), "past": (2, 0, 8)})
+    alike, others = [(5, 1), (80, 1), (20, 16), (20, 0)], [(4, 1), (81, 1), (20, 17)]
+    assert all(bounds.hold({"x": shape, "past": (2, 0, 8)}) for shape in alike)
+    assert not any(bounds.hold({"x": shape, "past": (2, 0, 8)}) for shape in others)
+    assert bounds.hold({"x": (20, 1), "past": (16, 16, 32)}) and not bounds.hold({"x": (20, 1), "past": (2, 17, 8)})
+
+
+@pytest.mark.parametrize("policy", ["latency", "throughput"])
+def test_what_costs_say_holds_for_sizes_like_those(policy):
+    """A cache grows by one at each token; every one had a plan of its own, at 20 to 500 ms."""
+    small = Sizes(layers=1, width=16, heads=2, words=20)
+    model, names = language_model(small), list(cache_names(small))
+    feed, counts = first_feed(small, (1, 2, 3)), []
+    devices, options = [("fake_npu", {"clock": "simulated"})], nna.Options(policy=policy)
+    with nna.InferenceSession(model, devices=devices, options=options) as opened:
+        for _ in range(40):
+            logits, *cache = opened.run(None, feed)
+            for got, expected in zip((logits, *cache), run_whole(model, feed), strict=True):
+                np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+            counts.append(opened.report().plans.made)
+            feed = {"ids": np.array([[int(logits[0, -1].argmax())]])}
+            feed |= {f"past.{name}": value for name, value in zip(names, cache, strict=True)}
+        assert counts[-1] <= 4 and counts[20] == counts[25]
+        assert "sizes are far from those at which costs were weighed" in sizes(opened)
 
 
 def test_an_input_of_any_rank_is_planned_at_each():
