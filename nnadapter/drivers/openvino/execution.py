@@ -13,6 +13,7 @@ import numpy as np
 from nnadapter.drivers.control import Control
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.openvino.engine import brief, module
+from nnadapter.drivers.openvino.living import Living
 from nnadapter.drivers.openvino.ports import Ports
 from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.errors import ExecutionError
@@ -27,14 +28,6 @@ _COUNTING = frozenset(("NonMaxSuppression", "NonZero"))
 """Nodes of the engine whose data decide sizes."""
 
 
-class Failing:
-    """What executions of one program know of each other."""
-
-    why = ""
-    """Why a run at open sizes failed. The engine reads memory of before from then on: what it makes is wrong, or it
-    ends the process. Seen with OpenVINO 2026.4."""
-
-
 class OpenvinoExecution(Execution):
     """One request, which computes one thing at a time.
 
@@ -42,32 +35,33 @@ class OpenvinoExecution(Execution):
     Where sizes are open, arrays are nearly always others, and go in with the run.
     """
 
-    def __init__(
-        self, request: Any, signature: Ports, read_from: object = None, failing: Failing | None = None
-    ) -> None:
-        """Hold a request.
+    def __init__(self, living: Living, signature: Ports) -> None:
+        """Make a request.
 
         Args:
-            request: the engine's.
+            living: of which model.
             signature: its ports.
-            read_from: memory that the engine may look into as long as the request lives: it holds none itself.
-            failing: what it shares with others of its program.
         """
-        self._request, self._failing = request, failing or Failing()
-        self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)
-        self._tensor, self._set_input = module().Tensor, request.set_input_tensor
         self._inputs = signature.inputs
+        self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
+        self._tensor = module().Tensor
+        self._fed = tuple((position, port) for position, port in enumerate(signature.inputs) if port is not None)
+        self._begin(living.latest())
+
+    def _begin(self, living: Living) -> None:
+        """Hold a request of a model, to which nothing is bound."""
+        self._living, request = living, living.compiled.create_infer_request()
+        self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)
+        self._set_input = request.set_input_tensor
         self._open = frozenset(port for port, each in enumerate(request.model_inputs) if each.partial_shape.is_dynamic)
         self._knows_sizes = False if self._open else None
-        self._outputs = tuple((output.known_shape, np.dtype(output.dtype)) for output in signature.outputs)
         self._stays = [shape is None or _is_small(shape, dtype) for shape, dtype in self._outputs]
         """Outputs that lie in the engine's memory, until other memory is given for them."""
-        self._fed = tuple((position, port) for position, port in enumerate(signature.inputs) if port is not None)
         self._is_plain = all(self._stays) and not self._open
         """A run is told nothing, and gives copies."""
-        self._bound_inputs: list[object] = [None] * len(signature.inputs)
-        self._bound_outputs: list[object] = [None] * len(signature.outputs)
-        self._read_from = read_from  # the last one, so that it goes after the request
+        self._bound_inputs: list[object] = [None] * len(self._inputs)
+        self._bound_outputs: list[object] = [None] * len(self._outputs)
+        self._request = request
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`. The engine reads the given arrays, and writes into new ones that are handed over.
@@ -75,6 +69,7 @@ class OpenvinoExecution(Execution):
         Raises:
             ExecutionError: the engine does not take the inputs, or fails.
         """
+        self._begin_again()
         if self._is_plain:
             return self._copied(inputs)
         return self._computed(inputs, self._new(), self._infer_copies if all(self._stays) else self._infer)
@@ -86,10 +81,12 @@ class OpenvinoExecution(Execution):
         the sizes of the run that was stopped, and keep it at those of the run before: results are wrong, or of another
         shape. Seen with OpenVINO 2026.4.
         """
+        self._begin_again()
         return self._computed(inputs, self._new(), partial(self._infer_while_wanted, control.cancelled or _never))
 
     def compute_into(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute_into`, and `compute`. What is used again stays bound."""
+        self._begin_again()
         return self._computed(inputs, outputs, self._infer)
 
     def _copied(self, inputs: Sequence[Array]) -> Sequence[Array]:
@@ -143,7 +140,6 @@ class OpenvinoExecution(Execution):
         self, inputs: Sequence[Array], results: Sequence[Array | None], infer: Callable[[Mapping[int, Any]], Any]
     ) -> Sequence[Array]:
         fed = {}
-        self._refuse_failed()
         try:
             for position, (port, array) in enumerate(zip(self._inputs, inputs, strict=True)):
                 if port in self._open:
@@ -155,30 +151,55 @@ class OpenvinoExecution(Execution):
                     self._stays[port] = self._is_plain = False
                     self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
             own = np.array if infer is self._infer else np.asarray  # of views, or of copies
-            made = [
+            computed = self._at_open_sizes(infer, fed) if self._open else infer(fed)
+            return [
                 own(each, dtype) if result is None else result
-                for each, result, (_, dtype) in zip(infer(fed), results, self._outputs, strict=True)
+                for each, result, (_, dtype) in zip(computed, results, self._outputs, strict=True)
             ]
-        except ExecutionError:  # it was stopped
+        except ExecutionError:  # it was stopped, or others failed
             raise
         except Exception as error:
-            if self._open:
-                self._failing.why = self._failing.why or brief(error)
             raise _failed(error) from error
-        self._refuse_failed()  # while this one was under way
-        return made
 
-    def _refuse_failed(self) -> None:
-        """Raise ExecutionError where a run at open sizes failed, in this execution or in another of its program."""
-        if self._failing.why:
-            raise ExecutionError(
-                f"OpenVINO failed at other sizes before ({self._failing.why}), and is not to be trusted after that; "
-                "make the session again for runs on the device"
-            )
+    def _at_open_sizes(self, infer: Callable[[Mapping[int, Any]], Any], fed: Mapping[int, Any]) -> Any:
+        """What the engine computes, where no run failed before, or meanwhile."""
+        living = self._living
+        with living.turn:
+            if living.why:
+                raise self._not_trusted()
+            try:
+                computed = infer(fed)
+            except ExecutionError:  # it was stopped
+                raise
+            except Exception as error:
+                living.why = living.why or brief(error)
+                raise
+        if living.why:
+            raise self._not_trusted()
+        return computed
+
+    def _begin_again(self) -> None:
+        """Go on with the model in the place of one by which a run failed, in this execution or in another."""
+        if not self._living.why:
+            return
+        try:
+            living = self._living.latest()
+            if living is not self._living:
+                self._begin(living)
+        except Exception as error:
+            raise self._not_trusted() from error
+        if self._living.why:
+            raise self._not_trusted()
+
+    def _not_trusted(self) -> ExecutionError:
+        return ExecutionError(
+            f"OpenVINO failed at other sizes before ({self._living.why}), and is not to be trusted after that; "
+            "make the session again for runs on the device"
+        )
 
     def close(self) -> None:
         """See `Execution.close`."""
-        del self._infer, self._infer_copies, self._set_input, self._request
+        del self._infer, self._infer_copies, self._set_input, self._request, self._living
 
     def _bind(self, setter: Callable[..., None], port: int, array: Array, bound: list[object], position: int) -> None:
         interface = array.__array_interface__

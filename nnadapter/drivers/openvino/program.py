@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,11 @@ import numpy as np
 from nnadapter.drivers.envelope import ADVICE, PREFIX_BYTES, Envelope
 from nnadapter.drivers.interface import Compatibility, Execution, Program
 from nnadapter.drivers.openvino.engine import core, module, refuse_forked, translated
-from nnadapter.drivers.openvino.execution import Failing, OpenvinoExecution
+from nnadapter.drivers.openvino.execution import OpenvinoExecution
 from nnadapter.drivers.openvino.footprint import Footprint, footprint_of
+from nnadapter.drivers.openvino.living import Living
 from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
 from nnadapter.drivers.openvino.sharing import shareable
-from nnadapter.drivers.openvino.turning import turns_by_narrow_tables
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
 
 _ENVELOPE = Envelope(magic=b"nna-ov\r\n", version=3)
@@ -35,6 +36,7 @@ class OpenvinoProgram(Program):
         weight_bytes: int,
         copied: int,
         read_from: object = None,
+        contents: memoryview | None = None,
         *,
         is_kept: bool = True,
     ) -> None:
@@ -47,23 +49,25 @@ class OpenvinoProgram(Program):
             weight_bytes: of the model that it was compiled from.
             copied: how many of them the engine has a copy of.
             read_from: memory that the engine may look into as long as the model lives.
+            contents: what it was read from, if it was read.
             is_kept: the engine reads it again as it writes it (`written.py`).
         """
-        self._is_kept = is_kept
-        self._compiled, self._read_from = compiled, read_from
-        self._signature = signature
         self._seal = dict(seal)
+        read = partial(_imported, seal=self._seal) if is_kept else None
+        takes_turns = self._seal["properties"].get("PERFORMANCE_HINT") == "LATENCY"
+        self._living = Living(compiled, read_from, read, contents, takes_turns=takes_turns)
+        self._signature = signature
         self._weight_bytes, self._copied_bytes = weight_bytes, copied
         self._footprint: Footprint | None = None
         self._is_open = any(None in output.shape for output in signature.outputs)
         self._may_have_run = False
-        self._failing = Failing()
 
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`, and `footprint`; where sizes are open, as at those of the last run."""
+        self._living = self._living.known()  # what failed goes
         if self._footprint is None or (self._is_open and self._may_have_run):
-            self._footprint = footprint_of(self._compiled)
+            self._footprint = footprint_of(self._living.compiled)
         return self._footprint.held_bytes(self._copied_bytes)
 
     @property
@@ -75,22 +79,21 @@ class OpenvinoProgram(Program):
         """See `Program.create_execution`."""
         self._may_have_run = True
         with translated("OpenVINO made no request for a run", "close other programs", ExecutionError):
-            request = self._compiled.create_infer_request()
-            return OpenvinoExecution(request, self._signature, self._read_from, self._failing)
+            return OpenvinoExecution(self._living, self._signature)
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`."""
-        if not self._is_kept or turns_by_narrow_tables(self._compiled):
-            return None
         with translated("OpenVINO did not export the program", "run it without keeping it", ExecutionError):
-            contents = self._compiled.export_model().getvalue()
+            contents = self._living.written()
+        if contents is None:
+            return None
         header = {"seal": self._seal, "signature": self._signature.to_dict(), "weight_bytes": self._weight_bytes}
         written = json.dumps(header).encode()
         return _ENVELOPE.close(written + b" " * (-(PREFIX_BYTES + len(written)) % _ALIGNMENT), [contents])
 
     def close(self) -> None:
         """See `Program.close`."""
-        del self._compiled, self._read_from
+        del self._living
 
 
 def compatibility(blob: memoryview, seal: Mapping[str, Any]) -> Compatibility:
@@ -141,7 +144,7 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
         if not fits(signature, compiled.inputs, outputs_of(compiled)):
             raise IncompatibleProgramError(f"the program has other inputs and outputs than its header says; {ADVICE}")
     copied_bytes = weight_bytes if tensor is None else 0
-    return OpenvinoProgram(compiled, signature, seal, weight_bytes, copied_bytes, tensor)
+    return OpenvinoProgram(compiled, signature, seal, weight_bytes, copied_bytes, tensor, contents)
 
 
 def _imported(contents: memoryview, seal: Mapping[str, Any]) -> tuple[Any, Any]:
