@@ -77,8 +77,6 @@ class _Template:
         return _of_list(self.block.place(address, "value", "Attribute"), (value,))
 
 
-_MOST_BYTES = 2.0**63 - 2.0**32
-"""Of a tensor, with some room for what reals round."""
 _REAL = (AttributeKind.FLOAT, AttributeKind.FLOATS)
 
 
@@ -140,18 +138,14 @@ class _Products:
     """Products of numbers of a replay, by the words where they stand."""
 
     def __init__(self, standing: Iterable[tuple[int, _Bytes]]) -> None:
-        products = list(standing)
-        read = dict.fromkeys(number for _, each in products for number in each.numbers)
-        self._take, one = taking(list(read)), len(read)
-        places = dict(zip(read, range(one), strict=True))
-        self._words = np.array([start + each.place for start, each in products], np.intp)
-        self._plain = np.array([each.factor for _, each in products], np.int64)
-        most = max((len(each.numbers) for _, each in products), default=0)
-        factors = [
-            [*map(places.__getitem__, each.numbers), *[one] * (most - len(each.numbers))] for _, each in products
-        ]
-        self._factors = np.array(factors, np.intp).reshape(len(products), most)
-        """Per product which numbers; as many for each, of which some are 1."""
+        different = dict[tuple[int, tuple[int, ...]], list[int]]()
+        for start, each in standing:
+            different.setdefault((each.factor, each.numbers), []).append(start + each.place)
+        self._different = tuple(different)
+        """A factor and numbers each: there are few, as a model has few forms of tensors."""
+        self._words = np.array([word for words in different.values() for word in words], np.intp)
+        self._of = np.repeat(np.arange(len(different)), list(map(len, different.values())))
+        """Per word which product stands there."""
 
     def write(self, words: Array, known: Sequence[Any]) -> None:
         """Write them all.
@@ -159,11 +153,8 @@ class _Products:
         Raises:
             OverflowError: one does not fit.
         """
-        factors = np.array((*self._take(known), 1), np.int64)[self._factors]
-        most = (factors.prod(axis=1, dtype=np.float64) * self._plain).max(initial=0.0)
-        if most >= _MOST_BYTES:
-            raise OverflowError(f"a tensor has {most:.3g} bytes")
-        words[self._words] = factors.prod(axis=1) * self._plain
+        products = [factor * prod(map(known.__getitem__, numbers)) for factor, numbers in self._different]
+        words[self._words] = np.array(products, np.int64)[self._of]
 
 
 def _has_packed_sizes(of: FillableModel) -> bool:
