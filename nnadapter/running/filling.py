@@ -122,13 +122,13 @@ class Filling(Generic[FilledPlan]):
         wrap: Callable[[CompiledPlan, Mapping[int, float], Filling[FilledPlan]], FilledPlan],
     ) -> None:
         self._steps, self._fillable, self._binder = steps, fillable, binder
-        for device in {steps[position].device for position in fillable}:
-            fill_together([part for position, part in fillable.items() if steps[position].device == device])
         kinds: dict[Hashable, list[int]] = {}
         for position, part in fillable.items():
             kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
         self._same = {first: tuple(others) for first, *others in kinds.values()}
         """Positions of segments that are filled -> those of others that are the same, and have their programs."""
+        for device in {steps[position].device for position in self._same}:
+            fill_together([fillable[position] for position in self._same if steps[position].device == device])
         self._build, self._wrap = build, wrap
         self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
         """The steps that serve all sizes, by position."""

@@ -79,7 +79,8 @@ class JoinedBlocks:
         self.starts = tuple(accumulate(map(len, blocks), initial=0))
         """The word at which each begins, and the end."""
         self._roots = [block.root for block in blocks]
-        self._moves: Array = np.concatenate([_NONE, *(block._moves for block in blocks)])
+        self._moves = [block._moves for block in blocks]
+        self._places = list(map(slice, self.starts, self.starts[1:]))
         self._words: Array = np.concatenate([_NONE, *(block._words for block in blocks)])
 
     def words(self) -> Array:
@@ -88,8 +89,7 @@ class JoinedBlocks:
 
     def copied(self, number: int, words: Array) -> tuple[Array, int]:
         """A copy of one block with these words of all, and the address of its root."""
-        start, end = self.starts[number : number + 2]
-        copied, address = _copied(words[start:end], self._moves[start:end])
+        copied, address = _copied(words[self._places[number]], self._moves[number])
         return copied, address + self._roots[number]
 
 
