@@ -31,6 +31,8 @@ class Replay:
         self.known = known
         """Every number."""
         self._types = types
+        self.places: list[int] = []
+        """Of the models that were filled, among those that are filled together."""
         self._prepared: dict[Hashable, Any] = {}
 
     @cached_property
@@ -170,11 +172,13 @@ class FilledModel(Model):
     """
 
     def __init__(self, of: FillableModel, known: Sequence[Any], contents: Mapping[int, Array]) -> None:
+        replay = of.together.at(known)
+        replay.places.append(of.place)
         # Model's own __init__ would want what is made later, and sets every field the slow way.
         self.__dict__.update(
             of=of,
             known=known,
-            replay=of.together.at(known),
+            replay=replay,
             contents=contents,
             inputs=of.model.inputs,
             outputs=of.model.outputs,
