@@ -31,6 +31,8 @@ class Replay:
         self.known = known
         """Every number."""
         self._types = types
+        self.places: list[int] = []
+        """Of the models that were filled, among those that are filled together."""
         self._prepared: dict[Hashable, Any] = {}
 
     @cached_property
@@ -58,7 +60,6 @@ class FilledTogether:
         self._types: dict[tuple[Any, ...], int] = {}
         self._borders: dict[Hashable, int] = {}
         self._likenesses: dict[Hashable, Hashable] = {}
-        self._kinds: dict[Hashable, int] = {}
         self._prepared: dict[Hashable, Any] = {}
         self._last: Replay | None = None
         for place, model in enumerate(self.models):
@@ -72,10 +73,6 @@ class FilledTogether:
     def add_likeness(self, likeness: Hashable) -> Hashable:
         """The same for all that are equal, so that they are compared at once."""
         return self._likenesses.setdefault(likeness, likeness)
-
-    def add_kind(self, kind: Hashable) -> int:
-        """The number of what a model is but for names, the same for all that are equal."""
-        return self._kinds.setdefault(kind, len(self._kinds))
 
     def add_border(self, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> int:
         """The number of a border, the same where types of inputs and outputs, or their numbers, are the same."""
@@ -125,6 +122,9 @@ class FillableModel:
         self._take = taking(list(self._traced_numbers))
         self.likeness: Hashable = (self.model.structure, plain)
         """What models have in common that differ in names, in traced numbers and in what constants hold."""
+        holds = self.given or any(each.value is not None for each in operands)
+        self.kind: Hashable = (self.likeness, self._traced_numbers, object() if holds else None)
+        """Equal for those of one trace that are the same at any sizes, but for names; with constants, none is."""
         self._types: dict[int, int] = {}
         """By operand whose type is traced, the number of that."""
         FilledTogether([self])
@@ -133,8 +133,6 @@ class FillableModel:
     """Those that are filled with it; itself alone, as long as nobody says otherwise."""
     place: int
     """Among them."""
-    kind: int
-    """Equal for those of them that are the same at any sizes, but for names; with constants, each is one of its own."""
     border: int
     """Equal for those of them of which the same goes in and comes out, at any sizes."""
 
@@ -152,8 +150,6 @@ class FillableModel:
             for each in (self.model.inputs, self.model.outputs)
         )
         self.border = together.add_border(inputs, outputs)
-        holds = self.given or any(each.value is not None for each in plain)
-        self.kind = together.add_kind((self.likeness, self._traced_numbers, place if holds else None))
 
     def numbers_at(self, known: Sequence[Any]) -> Hashable:
         """The numbers of the model in the order of `ir.structure.numbers`, equal where they are the very same."""
@@ -176,11 +172,13 @@ class FilledModel(Model):
     """
 
     def __init__(self, of: FillableModel, known: Sequence[Any], contents: Mapping[int, Array]) -> None:
+        replay = of.together.at(known)
+        replay.places.append(of.place)
         # Model's own __init__ would want what is made later, and sets every field the slow way.
         self.__dict__.update(
             of=of,
             known=known,
-            replay=of.together.at(known),
+            replay=replay,
             contents=contents,
             inputs=of.model.inputs,
             outputs=of.model.outputs,

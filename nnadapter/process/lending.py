@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from nnadapter.process.forking import new_lock
 
@@ -13,12 +13,20 @@ Thing = TypeVar("Thing")
 class Lending(Generic[Thing]):
     """Lends things, each to one user at a time; safe to use from many threads.
 
+    Plans of many segments have thousands, so each is small.
+
     A user is a new `object()`. It ends its use by `users.pop(user, None)`, as the first call of a `finally` around
     `take` and the use: that call is all of C, so no interrupt comes before it or into it, and it takes no lock.
+
+    Args:
+        make: makes one.
+        arguments: of `make`.
     """
 
-    def __init__(self, make: Callable[[], Thing]) -> None:
-        self._make = make
+    __slots__ = ("_arguments", "_lock", "_make", "all", "users")
+
+    def __init__(self, make: Callable[..., Thing], *arguments: Any) -> None:
+        self._make, self._arguments = make, arguments
         self._lock = new_lock()
         self.all: list[Thing] = []
         """What was made so far."""
@@ -33,7 +41,7 @@ class Lending(Generic[Thing]):
                 return self.all[0]
             loan = self._free() if self.all else None
             if loan is None:
-                loan = self._make()
+                loan = self._make(*self._arguments)
                 self.all.append(loan)
             self.users[user] = loan
             return loan

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ref
 
@@ -48,8 +47,8 @@ Build = Callable[[Sequence[Wanted]], Iterable[tuple[Program, float]]]
 """Segments of one plan -> their programs, one after the other, and what compiling each took; or raises."""
 _Key = tuple[int, tuple[Any, ...]]
 """The position of a step, and the numbers that its segment hangs on."""
-_SHARED: tuple[Any, ...] = ()
-_POSITION = attrgetter("position")
+_SHARED: _Key = (-1, ())
+"""Of the steps that serve all sizes."""
 _BYTES_PER_PROGRAM = 7 << 10
 """What a program, its execution and its step take beside what the driver tells; measured on 6,500 programs of a driver
 in C that tells nothing."""
@@ -123,20 +122,23 @@ class Filling(Generic[FilledPlan]):
         wrap: Callable[[CompiledPlan, Mapping[int, float], Filling[FilledPlan]], FilledPlan],
     ) -> None:
         self._steps, self._fillable, self._binder = steps, fillable, binder
-        for device in {steps[position].device for position in fillable}:
-            fill_together([part for position, part in fillable.items() if steps[position].device == device])
         kinds: dict[Hashable, list[int]] = {}
         for position, part in fillable.items():
             kinds.setdefault((steps[position].device, part.model.kind), []).append(position)
         self._same = {first: tuple(others) for first, *others in kinds.values()}
         """Positions of segments that are filled -> those of others that are the same, and have their programs."""
+        for device in {steps[position].device for position in self._same}:
+            fill_together([fillable[position] for position in self._same if steps[position].device == device])
         self._build, self._wrap = build, wrap
         self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
         """The steps that serve all sizes, by position."""
-        self._shared = tuple((position, _SHARED) for position in shared)
-        self._made: dict[_Key, _Made] = {
-            (position, _SHARED): _Made((step,), seconds) for position, (step, seconds) in shared.items()
-        }
+        self._shared = (_SHARED,) if shared else ()
+        self._made: dict[_Key, _Made] = dict.fromkeys(self._shared, _Made(tuple(self.shared.values()), 0.0))
+        self._bound: list[Any] = [self.shared.get(position) for position in range(len(steps))]
+        """By position, the steps that serve all sizes; None for the others."""
+        self._seconds = {step.segment: 0.0 for step in steps}
+        """What compiling took of the plan without those."""
+        self._seconds.update({step.step.segment: seconds for step, seconds in shared.values()})
         is_told = sizes is not None and bool(
             sizes.contents.names or any(step.is_told_sizes for step, _ in shared.values())
         )
@@ -178,10 +180,11 @@ class Filling(Generic[FilledPlan]):
             self._leaving = _Leaving(None, before)  # first: an interrupt may come at any time
             try:
                 self._make([key for key in keys if key not in self._made], sizes)
-                made = [self._made[key] for key in own]
-                steps = sorted([step for each in made for step in each.steps], key=_POSITION)
-                seconds = dict.fromkeys([step.step.segment for step in steps], 0.0)
-                seconds.update([(each.steps[0].step.segment, each.seconds) for each in made])
+                steps, seconds = self._bound.copy(), self._seconds.copy()
+                for made in map(self._made.__getitem__, keys):
+                    seconds[made.steps[0].step.segment] = made.seconds
+                    for step in made.steps:
+                        steps[step.position] = step
                 filled = self._wrap(self._binder.plan(steps, self._told), seconds, self)
                 self._hold(filled, own, before)
             except BaseException:

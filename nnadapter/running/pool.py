@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.border import create_execution
@@ -29,6 +28,18 @@ _NOTHING = Holding(0, {})
 class ExecutionPool:
     """Executions of one program, made as they are needed and used again; keeps to the device's threading."""
 
+    __slots__ = (
+        "_call",
+        "_calls",
+        "_device_lock",
+        "_executions",
+        "_holding",
+        "_is_closed",
+        "_reentrant",
+        "_shared",
+        "program",
+    )
+
     def __init__(self, program: Program, threading_: Threading, calls: NamedCalls) -> None:
         """Take a program of the device whose calls are named."""
         self.program = program
@@ -38,7 +49,7 @@ class ExecutionPool:
         self._reentrant = threading_ is Threading.REENTRANT
         self._device_lock = device_lock(calls.device) if threading_ is Threading.SERIAL else None
         self._shared: Execution | None = None
-        self._executions = Lending(partial(calls["create_execution"], create_execution, program))
+        self._executions: Lending[Execution] = Lending(calls["create_execution"], create_execution, program)
 
     @property
     def holding(self) -> Holding:
@@ -107,8 +118,7 @@ class ExecutionPool:
 
     def kept_by(self, user: object) -> Execution:
         """An execution that nobody else gets until it is given back."""
-        execution: Execution = self._executions.take(user)
-        return execution
+        return self._executions.take(user)
 
     def give_back(self, user: object) -> None:
         """Let others have what a user kept."""

@@ -68,39 +68,37 @@ class Block:
 
     def copied(self) -> tuple[Array, int]:
         """A copy as words, and the address of its root."""
-        words, address = _copied(self._words, self._moves)
-        return words, address + self.root
+        words = self._words.copy()
+        return words, _placed(words, self._moves) + self.root
 
 
 class JoinedBlocks:
-    """Blocks one after the other: numbers are written into all at once, and each is copied alone."""
+    """Blocks one after the other: numbers are written into all at once, and all are one copy."""
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self.starts = tuple(accumulate(map(len, blocks), initial=0))
         """The word at which each begins, and the end."""
-        self._roots = [block.root for block in blocks]
+        placed = list(zip(self.starts, blocks, strict=False))
         self._moves: Array = np.concatenate([_NONE, *(block._moves for block in blocks)])
-        self._words: Array = np.concatenate([_NONE, *(block._words for block in blocks)])
+        moved = (block._words + block._moves * (start * WORD) for start, block in placed)
+        self._words: Array = np.concatenate([_NONE, *moved])
 
     def words(self) -> Array:
-        """The words of all, to be written into."""
+        """The words of a copy, to be written into and then placed."""
         return self._words.copy()
 
-    def copied(self, number: int, words: Array) -> tuple[Array, int]:
-        """A copy of one block with these words of all, and the address of its root."""
-        start, end = self.starts[number : number + 2]
-        copied, address = _copied(words[start:end], self._moves[start:end])
-        return copied, address + self._roots[number]
+    def placed(self, words: Array) -> int:
+        """Have the pointers of a copy point into it, and return its address."""
+        return _placed(words, self._moves)
 
 
 _NONE: Array = np.zeros(0, np.int64)
 
 
-def _copied(pattern: Array, moves: Array) -> tuple[Array, int]:
-    words: Array = pattern.copy()
+def _placed(words: Array, moves: Array) -> int:
     address = ctypes.addressof(ctypes.c_char.from_buffer(words.data))  # a quarter of what numpy takes to say it
     words += moves * address
-    return words, address
+    return address
 
 
 def _pointers(thing: Any) -> Iterable[int]:

@@ -33,6 +33,7 @@ from partition.verdict import Reason, Unsupported, Verdict
 
 _SMALL = 16
 """Operations of a model whose verdicts are written where others were."""
+_NONE_BUILT = None, Holder(), 0
 
 
 class NativeContext(Context):
@@ -42,10 +43,11 @@ class NativeContext(Context):
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = new_lock()
         self._seats = Lending(self._new_seat)
-        self._last: tuple[Model | None, Holder, int] = None, Holder(), 0
+        self._last: tuple[Model | None, Holder, int] = _NONE_BUILT
         self._admitted = VerdictSink(1, supported=True)
         self._admission = Room("Admission", [{"verdict": self._admitted.addresses[0]}])
-        self._compiling = Room("CompileRequest", [{"control": build_control(UNLIMITED, Holder())}])
+        self._unlimited = Holder()
+        self._compiling = Room("CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}])
         """What all calls have that nobody may stop, as long as they hold the lock."""
         self._borders = OpenBorders()
         self._sinks: dict[int, VerdictSink] = {}
@@ -91,9 +93,9 @@ class NativeContext(Context):
             CompilationError: the deadline passed, or the driver failed.
         """
         verify(model)
-        (held, address), passing = self._taken(model), Holder()
+        held, address = self._taken(model)
         with self._lock:
-            request = self._request(address, control, passing)
+            _passing, request = self._request(address, control)
             handle = self._functions.made(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
@@ -110,9 +112,10 @@ class NativeContext(Context):
         if "bind" not in self._functions:
             return None
         verify(model)
-        (held, address), passing = self._taken(model), Holder()
+        held, address = self._taken(model)
         with self._lock:
-            handle = program.bound(self._request(address, control, passing))
+            _passing, request = self._request(address, control)
+            handle = program.bound(request)
         return (
             None
             if handle is None
@@ -160,13 +163,14 @@ class NativeContext(Context):
             code = self._functions.plain("check_blob", self._handle, contents(array), array.nbytes)
         return COMPATIBILITIES.get(code, Compatibility.RECOMPILE) if code else None
 
-    def _request(self, model: int, control: Control, passing: Holder) -> int:
-        """The address of a request to compile a model, as long as `passing` lives and the lock is held."""
+    def _request(self, model: int, control: Control) -> tuple[Holder, int]:
+        """A request to compile a model, as long as what keeps it alive does and the lock is held, and its address."""
         if control is not UNLIMITED:
-            return passing.make("CompileRequest", model=model, control=build_control(control, passing))
+            passing = Holder()
+            return passing, passing.make("CompileRequest", model=model, control=build_control(control, passing))
         self._compiling.clear()
         self._compiling.structures[0].model = model
-        return self._compiling.addresses[0]
+        return self._unlimited, self._compiling.addresses[0]
 
     def _sink(self, count: int) -> VerdictSink:
         """Room for so many verdicts, as if it were new."""
@@ -180,7 +184,7 @@ class NativeContext(Context):
     def _taken(self, model: Model) -> tuple[Holder, int]:
         """A model in C for a program, which keeps it from here on."""
         built = self._built(model)
-        self._last = None, Holder(), 0
+        self._last = _NONE_BUILT
         return built
 
     def _built(self, model: Model) -> tuple[Holder, int]:
@@ -200,7 +204,7 @@ class NativeContext(Context):
 
     def close(self) -> None:
         """See `Context.close`."""
-        self._last = None, Holder(), 0
+        self._last = _NONE_BUILT
         close_all(self._seats.clear())
         self._functions.plain("destroy_context", self._handle)
 

@@ -2,20 +2,20 @@
 
 1. Once per class of shapes each model is built as any other, at the sizes that it was traced at, and becomes a `Block`.
 2. Where numbers stand in it that hang on sizes is looked up: dimensions, bytes, attributes; and contents that do.
-3. At new sizes these are written for all models of the class at once, and whoever builds one gets a copy of its block:
-   a program keeps no other. No operand or operation is made for it.
+3. At new sizes these are written for all models at once that are filled then, in one piece of memory, which lives as
+   long as a program of one of them. No operand or operation is made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.drivers.native.blocks import Block, JoinedBlocks
+from nnadapter.drivers.native.blocks import WORD, Block, JoinedBlocks
 from nnadapter.drivers.native.models import aligned, build, contents
 from nnadapter.drivers.native.packing import PACKED
 from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
@@ -27,6 +27,10 @@ from nnadapter.ir.replaying import taking
 from nnadapter.ir.schema import AttributeKind, AttributeValue
 from nnadapter.ir.structure import numbers, with_numbers
 from nnadapter.ir.tracing import Traced, current, is_traced
+from nnadapter.process.cache import Cache
+
+_MOST_JOINED = 16
+"""Different sets of models that are filled at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,6 @@ class _Template:
         return _of_list(self.block.place(address, "value", "Attribute"), (value,))
 
 
-_MOST_BYTES = 2.0**63 - 2.0**32
-"""Of a tensor, with some room for what reals round."""
 _REAL = (AttributeKind.FLOAT, AttributeKind.FLOATS)
 
 
@@ -86,16 +88,9 @@ class ModelTemplates:
     """NNAdapterModels of models that are filled together."""
 
     def __init__(self, of: FilledTogether) -> None:
-        templates = {model.place: _Template(model) for model in of.models if not _has_packed_sizes(model)}
-        self._numbers = {place: number for number, place in enumerate(templates)}
-        """Of the blocks, by the places of their models."""
-        self._blocks = JoinedBlocks([each.block for each in templates.values()])
-        self._held = [each.holder for each in templates.values()]
-        self._data = [each.data for each in templates.values()]
-        moved = list(zip(self._blocks.starts, templates.values(), strict=False))
-        self._integers = _Numbers((start + word, number) for start, each in moved for word, number in each.integers)
-        self._reals = _Numbers((start + word, number) for start, each in moved for word, number in each.reals)
-        self._products = _Products((start, product) for start, each in moved for product in each.bytes)
+        self._templates = {model.place: _Template(model) for model in of.models if not _has_packed_sizes(model)}
+        """By the places of their models."""
+        self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
 
     def build(self, model: FilledModel, holder: Holder) -> int | None:
         """The address of one of the models, see `models.build`; None for one that is built anew at each sizes.
@@ -103,24 +98,62 @@ class ModelTemplates:
         Raises:
             InvalidModelError: numbers of one of them have more than 64 bits.
         """
-        number = self._numbers.get(model.of.place)
-        if number is None:
+        place = model.of.place
+        if place not in self._templates:
             return None
-        words, address = self._blocks.copied(number, model.replay.prepared(self, self._filled))
+        filled: _Filled = model.replay.prepared(self, self._filled)
+        start = filled.starts.pop(place, None)
+        if start is None:  # the model came later, or is there twice
+            filled = self._filled_at((place,), model.replay)
+            start = filled.starts.pop(place)
+        template = self._templates[place]
         for index, value in model.contents.items():
-            words[self._data[number][index]] = contents(holder.keep(aligned(value))) or 0
-        holder.keep((words, self._held[number]))
-        return address
+            filled.words[start + template.data[index]] = contents(holder.keep(aligned(value))) or 0
+        holder.keep((filled.words, template.holder))
+        return filled.address + start * WORD + template.block.root
 
-    def _filled(self, replay: Replay) -> Array:
-        words = self._blocks.words()
+    def _filled(self, replay: Replay) -> _Filled:
+        return self._filled_at(tuple([place for place in replay.places if place in self._templates]), replay)
+
+    def _filled_at(self, places: tuple[int, ...], replay: Replay) -> _Filled:
+        joined = self._joined.made(places, lambda: _Joined({place: self._templates[place] for place in places}))
         try:
-            self._integers.write(words, replay.known)
-            self._reals.write(words.view(np.float64), replay.known)
-            self._products.write(words, replay.known)
+            return joined.filled(replay.known)
         except OverflowError as error:
             raise InvalidModelError(f"sizes are too large for a driver in C: {error}; give smaller inputs") from error
-        return words
+
+
+class _Filled(NamedTuple):
+    """Models at some sizes, in one piece of memory."""
+
+    words: Array
+    address: int
+    starts: dict[int, int]
+    """By the places of those that nobody has yet, the word where each begins."""
+
+
+class _Joined:
+    """Models that are filled at once, by their places: those of a plan that others do not have yet."""
+
+    def __init__(self, templates: Mapping[int, _Template]) -> None:
+        self._blocks = JoinedBlocks([each.block for each in templates.values()])
+        self._starts = dict(zip(templates, self._blocks.starts, strict=False))
+        moved = list(zip(self._blocks.starts, templates.values(), strict=False))
+        self._integers = _Numbers((start + word, number) for start, each in moved for word, number in each.integers)
+        self._reals = _Numbers((start + word, number) for start, each in moved for word, number in each.reals)
+        self._products = _Products((start, product) for start, each in moved for product in each.bytes)
+
+    def filled(self, known: Sequence[Any]) -> _Filled:
+        """Write the numbers of a replay.
+
+        Raises:
+            OverflowError: one does not fit.
+        """
+        words = self._blocks.words()
+        self._integers.write(words, known)
+        self._reals.write(words.view(np.float64), known)
+        self._products.write(words, known)
+        return _Filled(words, self._blocks.placed(words), self._starts.copy())
 
 
 class _Numbers:
@@ -140,18 +173,14 @@ class _Products:
     """Products of numbers of a replay, by the words where they stand."""
 
     def __init__(self, standing: Iterable[tuple[int, _Bytes]]) -> None:
-        products = list(standing)
-        read = dict.fromkeys(number for _, each in products for number in each.numbers)
-        self._take, one = taking(list(read)), len(read)
-        places = dict(zip(read, range(one), strict=True))
-        self._words = np.array([start + each.place for start, each in products], np.intp)
-        self._plain = np.array([each.factor for _, each in products], np.int64)
-        most = max((len(each.numbers) for _, each in products), default=0)
-        factors = [
-            [*map(places.__getitem__, each.numbers), *[one] * (most - len(each.numbers))] for _, each in products
-        ]
-        self._factors = np.array(factors, np.intp).reshape(len(products), most)
-        """Per product which numbers; as many for each, of which some are 1."""
+        different = dict[tuple[int, tuple[int, ...]], list[int]]()
+        for start, each in standing:
+            different.setdefault((each.factor, each.numbers), []).append(start + each.place)
+        self._different = tuple(different)
+        """A factor and numbers each: there are few, as a model has few forms of tensors."""
+        self._words = np.array([word for words in different.values() for word in words], np.intp)
+        self._of = np.repeat(np.arange(len(different)), list(map(len, different.values())))
+        """Per word which product stands there."""
 
     def write(self, words: Array, known: Sequence[Any]) -> None:
         """Write them all.
@@ -159,11 +188,8 @@ class _Products:
         Raises:
             OverflowError: one does not fit.
         """
-        factors = np.array((*self._take(known), 1), np.int64)[self._factors]
-        most = (factors.prod(axis=1, dtype=np.float64) * self._plain).max(initial=0.0)
-        if most >= _MOST_BYTES:
-            raise OverflowError(f"a tensor has {most:.3g} bytes")
-        words[self._words] = factors.prod(axis=1) * self._plain
+        products = [factor * prod(map(known.__getitem__, numbers)) for factor, numbers in self._different]
+        words[self._words] = np.array(products, np.int64)[self._of]
 
 
 def _has_packed_sizes(of: FillableModel) -> bool:

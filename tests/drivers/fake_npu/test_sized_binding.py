@@ -73,6 +73,32 @@ def test_layers_alike_in_the_same_memory_are_bound_once(scales: list[float], add
     assert len(of_kernel["softmax"]) <= 2, "the last one may lie elsewhere"
 
 
+def test_scratch_memory_is_what_the_sizes_at_hand_want() -> None:
+    """As many rows want what they did; others, then, want something else."""
+    trace, builder = Trace(), ModelBuilder()
+    x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(8), trace.variable(6))))
+    (moved,) = builder.add_operation("TANH", (x,))
+    (made,) = builder.add_operation("SOFTMAX", (moved,), {"axis": 1})
+    graph = lower(builder.finish(builder.add_operation("TANH", (made,)))).graph
+    traced = TracedGraph(graph)
+    numbers = traced.numbers(trace.replay([8, 6]))  # type: ignore[arg-type]  # one class
+    before = SizedBinding(Layout.at(traced, numbers, 1 << 20), numbers, {})
+    arena = np.zeros(before.frame.memory.arena_bytes, np.uint8)
+    bound, (scratch,) = before.bound(arena), (each.scratch for each in before.frame.graph.instructions if each.scratch)
+    for rows, columns in ((8, 7), (8, 8), (5, 8), (5, 9), (10, 6), (10, 5)):
+        after = before.resized(traced.numbers(trace.replay([rows, columns])))  # type: ignore[arg-type]
+        assert after is not None, "there is room for it"
+        bound = after.bound_after(arena, before, bound)
+        assert list(map(after.dimensions, scratch)) == [(rows, 1)]
+        x_now = np.random.default_rng(0).random((rows, columns), np.float32)
+        out = np.empty((rows, columns), np.float32)
+        for run in after.runs(bound, [x_now], [out]):
+            run()
+        powers = np.exp(np.tanh(x_now))
+        np.testing.assert_allclose(out, np.tanh(powers / powers.sum(1, keepdims=True)), rtol=1e-5)
+        before = after
+
+
 def test_whether_products_are_small_follows_from_the_sizes_at_hand() -> None:
     """In one layout: in the memory for many rows few are bound again, and each layer counts."""
     trace, builder = Trace(), ModelBuilder()

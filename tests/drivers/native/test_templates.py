@@ -82,9 +82,12 @@ def said(address):
 
 def fillable(dtype=DataType.FLOAT32):
     trace = Trace()
-    model = made_of(trace.variable(2), trace.variable(5), dtype=dtype)
-    given = [index for index in model.inputs if model.operands[index].name == "table"]
-    return trace, FillableModel(model, given)
+    return trace, fillable_of(trace.variable(2), trace.variable(5), dtype)
+
+
+def fillable_of(rows, columns, dtype=DataType.FLOAT32):
+    model = made_of(rows, columns, dtype=dtype)
+    return FillableModel(model, [index for index in model.inputs if model.operands[index].name == "table"])
 
 
 def filled_at(trace, of, rows, columns, dtype=np.float32):
@@ -151,6 +154,23 @@ def test_a_model_keeps_the_tables_of_no_other():
     templates.build(FilledModel(models[0], known, {}), held)
     ((words, _),) = held.kept
     assert words.base is None and words.nbytes < 4096
+
+
+def test_models_that_are_filled_at_once_lie_together_and_one_that_is_there_twice_lies_alone():
+    trace = Trace()
+    rows, columns = trace.variable(2), trace.variable(5)
+    models = [fillable_of(rows, columns) for _ in range(3)]
+    templates, known, held = ModelTemplates(FilledTogether(models)), trace.replay((7, 3)), Holder()
+    tables = [np.arange(3).astype(np.float32) + number for number in range(3)]
+    filled = [
+        FilledModel(models[place], known, dict.fromkeys(models[place].given, table))
+        for place, table in zip((0, 2, 0), tables, strict=True)
+    ]
+    addresses = [templates.build(model, held) for model in filled]
+    memory = [each[0] for each in held.kept if isinstance(each, tuple)]
+    assert memory[0] is memory[1] is not memory[2]
+    other = Holder()
+    assert list(map(said, addresses)) == [said(build(made_of(7, 3, table), other)) for table in tables]
 
 
 def test_given_contents_of_four_bits_are_built_as_any_other():
