@@ -40,7 +40,7 @@ class Living:
     ) -> None:
         self.compiled, self.read_from = compiled, read_from
         self.turn: AbstractContextManager[Any] = new_re_lock() if takes_turns else nullcontext()
-        """Held by a run at open sizes while the engine has it: so none begins before it is known whether another failed.
+        """Held by a run at open sizes while the engine has it: none begins before it is known whether another failed.
         A handler of signals may run in the middle of one."""
         self.why = ""
         """Why a run failed; empty as long as none did."""

@@ -82,7 +82,7 @@ def test_wrong_options_name_what_is_allowed(options, why):
 
 @pytest.mark.parametrize("options", [{}, {"threads": 1}, {"performance_hint": "throughput"}])
 def test_options_reach_the_engine_and_floats_stay_exact(options):
-    compiled = context(**options).compile(model_of(SMALL))._compiled
+    compiled = context(**options).compile(model_of(SMALL))._living.compiled
     assert compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name() == "f32"
     assert not options.get("threads") or compiled.get_property("INFERENCE_NUM_THREADS") == 1
 
