@@ -8,9 +8,10 @@ them would ask of it: numbers are the same in all, and most types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
+from weakref import ref
 
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Lifetime, Operand, OperandType
@@ -55,15 +56,20 @@ class FilledTogether:
     """
 
     def __init__(self, models: Sequence[FillableModel]) -> None:
-        self.models = tuple(models)
+        self._models = tuple(map(ref, models))  # which have this
         self._values = Interned()
         self._types: dict[tuple[Any, ...], int] = {}
         self._borders: dict[Hashable, int] = {}
         self._likenesses: dict[Hashable, Hashable] = {}
         self._prepared: dict[Hashable, Any] = {}
         self._last: Replay | None = None
-        for place, model in enumerate(self.models):
+        for place, model in enumerate(models):
             model.join(self, place)
+
+    @property
+    def models(self) -> Sequence[FillableModel]:
+        """In their places, as long as somebody has them."""
+        return tuple([model for held in self._models if (model := held()) is not None])
 
     def add(self, type_: OperandType) -> int:
         """The number of a traced type, the same for types that are equal wherever a replay does not refuse."""
@@ -82,7 +88,7 @@ class FilledTogether:
         """What models share at these numbers, as long as the same ones are asked for again."""
         last = self._last
         if last is None or last.known is not known:
-            last = self._last = Replay(known, lambda: self._types_at(known))
+            last = self._last = Replay(known, partial(_types_at, self._types, self._values, known))
         return last
 
     def prepared(self, key: Hashable, prepare: Callable[[FilledTogether], Any]) -> Any:
@@ -91,9 +97,10 @@ class FilledTogether:
             self._prepared[key] = prepare(self)
         return self._prepared[key]
 
-    def _types_at(self, known: Sequence[Any]) -> list[OperandType]:
-        values = self._values.settled(known)
-        return [OperandType(dtype, values[dimensions], *rest) for dtype, dimensions, *rest in self._types]
+
+def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, known: Sequence[Any]) -> list[OperandType]:
+    settled = values.settled(known)
+    return [OperandType(dtype, settled[dimensions], *rest) for dtype, dimensions, *rest in types]
 
 
 class FillableModel:

@@ -9,8 +9,12 @@ import pytest
 import nnadapter as nna
 from benchmarks.language_model import Sizes, first_feed, language_model
 from benchmarks.merged_decoder import CHOOSES, merged_decoder
+from nnadapter.drivers.isolation.program import IsolatedProgram
+from nnadapter.drivers.native.program import NativeExecution
+from nnadapter.ir.filled_model import FillableModel
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.running.compiled import Compiled
+from tests.c_compiler import acme_among_devices, needs_compiler
 from tests.models import HEAD, numbers, parse
 
 SIZES = Sizes(layers=1, width=16, heads=2, words=20)
@@ -53,9 +57,7 @@ def of_a_file(device, folder):
 
 
 def isolated(device, folder):
-    session = nna.InferenceSession(parse(CHAIN), devices=device, options=nna.Options(isolate=True))
-    for rows in (1, 2, 3):
-        session.run(None, {"x": numbers(rows, 4)})
+    decode(nna.InferenceSession(language_model(SIZES), devices=device, options=nna.Options(isolate=True)))
 
 
 def of_two_devices(device, folder):
@@ -67,6 +69,20 @@ def of_two_devices(device, folder):
 
 USES = [plain, closed, choosing, kept, checked, of_a_file, isolated, of_two_devices]
 DEVICES = ["null", "fake_npu", "openvino"]
+
+
+@needs_compiler
+def test_nothing_of_a_driver_in_c_does(tmp_path):
+    with acme_among_devices(tmp_path) as device:
+        plain(device, tmp_path)
+        gc.collect()
+        gc.disable()
+        try:
+            before = held()
+            plain(device, tmp_path)
+            assert held() == before
+        finally:
+            gc.enable()
 
 
 @pytest.mark.parametrize(
@@ -87,6 +103,9 @@ def test_nothing_of_a_session_waits_for_the_collector(use, device, tmp_path):
         gc.enable()
 
 
+KINDS = (Prepared, Compiled, FillableModel, IsolatedProgram, NativeExecution)
+
+
 def held() -> list[str]:
-    """What models and plans are in the process, by their kinds."""
-    return sorted(type(each).__name__ for each in gc.get_objects() if type(each) in (Prepared, Compiled))
+    """What models, plans and programs are in the process, by their kinds."""
+    return sorted(type(each).__name__ for each in gc.get_objects() if type(each) in KINDS)

@@ -42,7 +42,7 @@ class NativeContext(Context):
     def __init__(self, functions: Functions, device: int, handle: int) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = new_lock()
-        self._seats = Lending(self._new_seat)
+        self._seats = Lending(_new_seat, functions, device)
         self._last: tuple[Model | None, Holder, int] = _NONE_BUILT
         self._admitted = VerdictSink(1, supported=True)
         self._admission = Room("Admission", [{"verdict": self._admitted.addresses[0]}])
@@ -208,8 +208,9 @@ class NativeContext(Context):
         close_all(self._seats.clear())
         self._functions.plain("destroy_context", self._handle)
 
-    def _new_seat(self) -> Seat:
-        return Seat(NativeStream(self._functions, self._device) if "create_stream" in self._functions else None)
+
+def _new_seat(functions: Functions, device: int) -> Seat:
+    return Seat(NativeStream(functions, device) if "create_stream" in functions else None)
 
 
 def _told(operation: Operation, verdict: Verdict) -> Verdict:

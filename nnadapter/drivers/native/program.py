@@ -53,7 +53,7 @@ class NativeExecution(Execution):
         self._calls: dict[object, tuple[Sized | None, NativeCall]] = {}
         """By handle of the caller's stream, the last request, which the driver reads until it is done; and what for,
         unless that was one run alone."""
-        self._last: tuple[Sequence[int], _SizedExecution | None] = (), None
+        self._last: tuple[Sequence[int], Sized | None] = (), None
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`."""
@@ -89,11 +89,11 @@ class NativeExecution(Execution):
         if self._by_run is None:
             return super().at(sizes)
         numbers = self._by_run.numbers(sizes)
-        last, execution = self._last
-        if execution is None or last != numbers:
-            execution = _SizedExecution(self, self._by_run.at(numbers))
-            self._last = numbers, execution
-        return execution
+        last, sized = self._last
+        if sized is None or last != numbers:
+            sized = self._by_run.at(numbers)
+            self._last = numbers, sized
+        return _SizedExecution(self, sized)
 
     def computed(
         self, sized: Sized, inputs: Sequence[Array], control: Control = UNLIMITED, outputs: Sequence[Array] = ()
