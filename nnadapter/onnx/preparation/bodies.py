@@ -28,6 +28,7 @@ from nnadapter.onnx.quantized_bodies import qlinear_conv_body, qlinear_mat_mul_b
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schema_functions import typed_body
 from nnadapter.onnx.schemas import is_further
+from nnadapter.onnx.stable_bodies import OLDEST_STABLE_OPSET, softplus_body
 from nnadapter.onnx.values import value_of_type
 from partition.graph import Value
 
@@ -48,6 +49,7 @@ _WRITTEN: Mapping[str, _Writing] = {
     "QLinearConv": _Writing(qlinear_conv_body),
     "QLinearMatMul": _Writing(qlinear_mat_mul_body),
     "RotaryEmbedding": _Writing(rotary_embedding_body),
+    "Softplus": _Writing(softplus_body, OLDEST_STABLE_OPSET),
 }
 """Ops of ONNX's own domain that are written down in other ops than ONNX's function has."""
 
