@@ -10,7 +10,7 @@ import nnadapter as nna
 from nnadapter.drivers.xla import donating
 from nnadapter.drivers.xla.donating import Donating, usable
 from nnadapter.drivers.xla.execution import XlaExecution
-from nnadapter.errors import GivenUpError, NNAdapterError
+from nnadapter.errors import GivenUpError, InvalidInputError, NNAdapterError
 from nnadapter.running.resting import IN_A_ROW
 from tests.drivers.xla.harness import DEVICE, context, numbers, relu
 from tests.models import parse
@@ -176,7 +176,7 @@ def test_a_value_has_its_output_though_another_one_does_not_fit():
     binding.bind_cpu_input("new", new)
     binding.bind_output("other", "cpu", 0, np.float32, small.shape, small.ctypes.data)
     binding.bind_ortvalue_output("present", cache)
-    with pytest.raises(ValueError, match="broadcast"):
+    with pytest.raises(InvalidInputError, match="is bound to memory of"):
         session.run_with_iobinding(binding)
     np.testing.assert_array_equal(cache.numpy()[1:2], new)
 
