@@ -71,18 +71,22 @@ USES = [plain, closed, choosing, kept, checked, of_a_file, isolated, of_two_devi
 DEVICES = ["null", "fake_npu", "openvino"]
 
 
+def check_freed(use, device, folder):
+    use(device, folder)  # what is made once in a process is made
+    gc.collect()
+    gc.disable()
+    try:
+        before = held()
+        use(device, folder)
+        assert held() == before
+    finally:
+        gc.enable()
+
+
 @needs_compiler
-def test_nothing_of_a_driver_in_c_does(tmp_path):
+def test_nothing_of_a_driver_in_c_waits_for_the_collector(tmp_path):
     with acme_among_devices(tmp_path) as device:
-        plain(device, tmp_path)
-        gc.collect()
-        gc.disable()
-        try:
-            before = held()
-            plain(device, tmp_path)
-            assert held() == before
-        finally:
-            gc.enable()
+        check_freed(plain, device, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +96,7 @@ def test_nothing_of_a_driver_in_c_does(tmp_path):
 def test_nothing_of_a_session_waits_for_the_collector(use, device, tmp_path):
     if device == "openvino":
         pytest.importorskip("openvino")
-    use(device, tmp_path)  # what is made once in a process is made
-    gc.collect()
-    gc.disable()
-    try:
-        before = held()
-        use(device, tmp_path)
-        assert held() == before
-    finally:
-        gc.enable()
+    check_freed(use, device, tmp_path)
 
 
 KINDS = (Prepared, Compiled, FillableModel, IsolatedProgram, NativeExecution)
