@@ -50,7 +50,7 @@ class OpenvinoExecution(Execution):
 
     def _begin(self, living: Living) -> None:
         """Hold a request of a model, to which nothing is bound."""
-        self._living, request = living, living.compiled.create_infer_request()
+        request = living.compiled.create_infer_request()
         self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)
         self._set_input = request.set_input_tensor
         self._open = frozenset(port for port, each in enumerate(request.model_inputs) if each.partial_shape.is_dynamic)
@@ -62,6 +62,7 @@ class OpenvinoExecution(Execution):
         self._bound_inputs: list[object] = [None] * len(self._inputs)
         self._bound_outputs: list[object] = [None] * len(self._outputs)
         self._request = request
+        self._living = living  # the last one, so that the memory that is read from goes after the request
 
     def compute(self, inputs: Sequence[Array]) -> Sequence[Array]:
         """See `Execution.compute`. The engine reads the given arrays, and writes into new ones that are handed over.
