@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, product
 from types import MappingProxyType
@@ -108,7 +108,7 @@ class _Shortening:
         self._sums = self._sums_of_whole_numbers()
         """Per number that is none that came before it, what it and those equal to it are sums of."""
         self._following: list[tuple[int, int]] = []
-        """What is equal because sums are."""
+        """What was found to be equal, as by conditions or because sums are, and was not by what was found before."""
         self._fixed: dict[int, int] = {}
         """Numbers, none of which is equal to an earlier one -> the slot of the constant that they are."""
         self._own: list[int] = []
@@ -129,7 +129,7 @@ class _Shortening:
         every = [self._answer_slot(number) for number in range(len(self._values))]
         steps, ends = self._ordered()
         slots, firsts = list(map(self._final, every)), dict[int, int]()
-        checks = [(self._final(one), self._final(other)) for one, other in self._checks if one != other]
+        checks = [(self._final(one), self._final(other)) for one, other in _joining(self._checks)]
         return Replay(
             tuple(self._constants),
             steps,
@@ -182,15 +182,14 @@ class _Shortening:
             first, second = sorted((self._root(one), self._root(other)))
             if first == second:
                 continue
+            self._following.append((one, other))
             self._first[second] = first
             for number in (one, other, second):
                 if number in self._fixed:
                     self._fixed.setdefault(first, self._fixed[number])
                 elif number >= self._variables and isinstance(self._steps[number - self._variables][0], Constant):
                     self._fixed.setdefault(first, self._constant(self._values[number]))
-            more = [pair for pair in self._other_parts(first, second) if self._root(pair[0]) != self._root(pair[1])]
-            self._following += more
-            pending += more
+            pending += self._other_parts(first, second)
 
     def _other_parts(self, first: int, second: int) -> list[tuple[int, int]]:
         """What is equal where two numbers are, of which the second is the first one from now on."""
@@ -287,6 +286,24 @@ def _sign(number: float) -> float:
     return math.copysign(1.0, number)
 
 
+def _joining(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of the pairs, which are equal, whose ends are not so by the pairs before them."""
+    roots: dict[int, int] = {}
+
+    def root(slot: int) -> int:
+        while (above := roots.get(slot, slot)) != slot:
+            roots[slot] = slot = roots.get(above, above)
+        return slot
+
+    joining = []
+    for pair in pairs:
+        one, other = map(root, pair)
+        if one != other:
+            roots[other] = one
+            joining.append(pair)
+    return joining
+
+
 def exactly(number: object) -> object:
     """A key that only the very same number has: not an int and a float, not 0.0 and -0.0, and NaN has one too."""
     return repr(number) if isinstance(number, float) else (type(number), number)
@@ -296,4 +313,4 @@ def taking(slots: Sequence[int]) -> Taking:
     """Return what takes the values of some slots."""
     if len(slots) > 1:
         return operator.itemgetter(*slots)
-    return lambda values: tuple(values[slot] for slot in slots)
+    return lambda values: tuple([values[slot] for slot in slots])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from nnadapter.ir.operand import Array, freeze
+from nnadapter.ir.operand import Array
 from nnadapter.ir.tracing import Traced, current
 
 
@@ -47,4 +47,6 @@ class SizeArray:
         return self._filled([known[item.number] if type(item) is Traced else item for item in self.items.flat])
 
     def _filled(self, items: list[Any]) -> Array:
-        return freeze(np.array(items, self.dtype).reshape(self.items.shape))
+        array = np.array(items, self.dtype).reshape(self.items.shape)
+        array.flags.writeable = False
+        return array

@@ -1,5 +1,6 @@
 import operator
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.ir.broken_answers import broken
+from nnadapter.ir.replaying import replay_of
 from nnadapter.ir.tracing import Trace, Traced, greatest, least, plain, settled
 
 STEPS = (
@@ -107,6 +109,22 @@ def test_what_sums_that_are_equal_are_made_of_is_equal_too() -> None:
     assert len({trace.alike((length * 64).number) for length in lengths}) == 1
     assert trace.replay([2, *[7] * 24]) is not None
     assert trace.replay([2, *[7] * 23, 8]) is None
+
+
+def test_what_is_equal_is_checked_once() -> None:
+    """Of so many lengths there are 1,128 pairs."""
+    trace = Trace()
+    words, lengths = trace.variable(3), [trace.variable(5) for _ in range(48)]
+    for one, other in pairwise([length + words for length in lengths]):
+        assert one == other
+        assert other == one
+        assert lengths[0] + words == one
+    values = [trace.value(number) for number in range(trace.count)]
+    replay = replay_of(len(trace.variables), trace.steps, trace.answers, values)
+    assert len(replay.checked(range(trace.count))) < 3 * len(lengths)
+    assert trace.replay([3, *[6] * 48]) is not None
+    for place in range(48):
+        assert trace.replay([3, *[6] * place, 7, *[6] * (47 - place)]) is None
 
 
 def test_a_number_that_is_decided_to_be_one_is_a_constant() -> None:
