@@ -47,6 +47,11 @@ class Options:
     max_plan_bytes: int = 1 << 30
     """How many bytes the compiled plans may hold together, beside weights that they share, as far as their devices
     say what they hold; what was used once and longest ago goes first, the one used last stays however large it is."""
+    background: bool = False
+    """True: no run waits for a device that compiles. A plan for shapes that have none as yet is made in a thread, and
+    until then the CPU runs the model as it is; so which device a run has depends on the clock, and weights are held
+    once more, for models of fixed shapes until their plan is made. False: a run waits for its plan, and sessions that
+    are used alike do alike."""
     deadline_s: float | None = None
     """Seconds that a run may take once it has its plan; in a stream over several devices, waits for its turn on one of
     them do not count. Then it raises DeadlineExceededError, before its next step or, where the device can stop, in the
@@ -83,6 +88,7 @@ class Options:
         _positive("max_plan_bytes", self.max_plan_bytes)
         _positive("max_cache_bytes", self.max_cache_bytes)
         _seconds("deadline_s", self.deadline_s)
+        self._check_background()
         if self.verify is not None:
             _one_of("verify", self.verify, VERIFYING)
         if self.shadow is not None:
@@ -96,6 +102,23 @@ class Options:
             raise InvalidOptionError(f"option 'trace' is the path of a file to be written, got {self.trace!r}")
         if not isinstance(self.cache_dir, (str, os.PathLike, bool, type(None))) or self.cache_dir == "":
             raise InvalidOptionError(f"option 'cache_dir' is the path of a folder, or True, got {self.cache_dir!r}")
+
+    def _check_background(self) -> None:
+        if not isinstance(self.background, bool):
+            raise InvalidOptionError(f"option 'background' is True or False, got {self.background!r}")
+        if not self.background:
+            return
+        if POLICIES[self.policy].times:
+            raise InvalidOptionError(
+                f"option 'background' has the CPU run beside what policy {self.policy!r} would time; choose another "
+                "policy, or leave it out"
+            )
+        for stage in ("compile", "run"):
+            if self.fallback_at(stage) == "forbid":
+                raise InvalidOptionError(
+                    f"option 'background' gives runs to the CPU, which option 'fallback' forbids at stage {stage!r}; "
+                    "leave one of them out"
+                )
 
     @property
     def checks(self) -> bool:

@@ -229,6 +229,10 @@ def _refuse_placing(options: Options) -> None:
                 f"{name} says where nodes go, which was decided when the model was compiled; give it to "
                 "nnadapter compile, or nnadapter.compile"
             )
+    if options.background:
+        raise InvalidOptionError(
+            "background is for sessions that make plans of a model, and a compiled file has them; leave it out"
+        )
     if options.checks:
         raise InvalidOptionError(
             "verify and shadow look for wrong nodes in the model, which a compiled file has not; give verify to "

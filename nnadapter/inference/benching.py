@@ -73,7 +73,7 @@ def bench(
     """
     names = (against,) if isinstance(against, str) else tuple(dict.fromkeys(against))
     _check(model, feed, names, rounds)
-    chosen = options_from(options)
+    chosen = replace(options_from(options), background=False)  # it is the device that is timed
     peers = [peer_of(name) for name in names]
     model = as_onnx(model, chosen)
     feed = random_feed(model, input_shapes) if feed is None else feed

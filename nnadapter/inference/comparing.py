@@ -165,7 +165,8 @@ def compare(
     _check_tolerances(relative=relative_tolerance, absolute=absolute_tolerance)
     _check_paths(layers, save, rules_out)
     # The trace is that of the one session, and parts of the model are not looked for by the next one.
-    chosen = replace(options_from(options), verify=None, shadow=None)  # what is wrong is to be seen
+    # What is wrong is to be seen, and on the device.
+    chosen = replace(options_from(options), verify=None, shadow=None, background=False)
     of_parts = replace(chosen, trace=None, cache_dir=False)
     model = as_onnx(model, chosen)
     compared = partial(Compared, model=model, requests=requests_of(devices, of_parts.isolated), options=of_parts)

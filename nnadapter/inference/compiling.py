@@ -92,7 +92,8 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
         raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
     model = as_onnx(model, chosen)
     wanted = [] if input_shapes is None else list(read_shapes(input_shapes))
-    kept = replace(chosen, max_plans=max(chosen.max_plans, len(wanted), _MOST_PLANS), max_plan_bytes=sys.maxsize)
+    most = max(chosen.max_plans, len(wanted), _MOST_PLANS)
+    kept = replace(chosen, max_plans=most, max_plan_bytes=sys.maxsize, background=False)
     setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
     engine = _engine(model, setting, kept, sess_options)
     try:

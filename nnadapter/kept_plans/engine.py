@@ -74,7 +74,9 @@ class KeptEngine(CompiledEngine):
         self._begun = self._closed = False
         # What says where nodes go is in the plans; where a device fails, the model itself goes on.
         # They were checked before they were kept.
-        plain = replace(options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None)
+        plain = replace(
+            options, policy="priority", rules=None, plan=None, fallback="forbid", verify=None, background=False
+        )
         super().__init__(file, None, plain, SILENT, whole=_leave)
         self._devices, self._begun = tuple(devices), True
 

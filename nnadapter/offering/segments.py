@@ -55,17 +55,7 @@ class OnnxParts:
 
     def as_it_was(self, outputs: Sequence[str]) -> Part:
         """The model before preparation."""
-        own = self.specialized.own
-        read = dict.fromkeys(name for node in own.nodes for name in node.reads if name in own.constants)
-        whole = extract(
-            self.index,
-            own,
-            nodes=range(len(own.nodes)),
-            inputs=own.inputs,
-            constants=list(read),
-            outputs=outputs,
-        )
-        return Part(whole, own.inputs)
+        return as_it_was(self.specialized.own, self.index, outputs)
 
     def without_constants(self) -> onnx.ModelProto:
         """Everything that is left to run, but for the contents of constants."""
@@ -111,6 +101,14 @@ class OnnxParts:
             if node is not own.nodes[position]:
                 _rename(proto, node)
         return part
+
+
+def as_it_was(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part:
+    """Return the model of this graph and index before preparation."""
+    read = dict.fromkeys(name for node in own.nodes for name in node.reads if name in own.constants)
+    nodes = range(len(own.nodes))
+    whole = extract(index, own, nodes=nodes, inputs=own.inputs, constants=list(read), outputs=outputs)
+    return Part(whole, own.inputs)
 
 
 def _rename(proto: onnx.NodeProto, node: Node) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
 from nnadapter.drivers.crashes import NamedCalls
@@ -23,6 +23,7 @@ from nnadapter.errors import (
 )
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.memory.arenas import Arenas
+from nnadapter.offering.part import Part
 from nnadapter.planning.absent import INSTEAD
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.judgment import Atoms, Judgment, banning
@@ -300,16 +301,24 @@ class Compiler:
         forbidden = self.setting.constraints.fallback_at("run") == "forbid"
         if forbidden and isinstance(error, OtherShapeError):
             self._given_up(partitioning, error)
-        host, outputs = self.setting.host, partitioning.plan.graph.outputs
+        outputs = partitioning.plan.graph.outputs
         try:
-            whole = None if forbidden else partitioning.model.parts.as_it_was(outputs)
-            built = None if whole is None else self._builder.built(whole, NamedCalls(host.name))
+            whole = None if forbidden else self.on_host(partitioning.model.parts.as_it_was(outputs), outputs)
         except NNAdapterError:
-            built = None
-        if built is None:
+            whole = None
+        if whole is None:
             raise error
-        pool = self._site.pools(NamedCalls(host.name))(built.program)
-        return Whole(host.name, pool, built.inputs, outputs, partial(self._given_up, partitioning))
+        return replace(whole, say=partial(self._given_up, partitioning))
+
+    def on_host(self, part: Part, outputs: tuple[str, ...]) -> Whole:
+        """A model as a whole, compiled by the host.
+
+        Raises:
+            NNAdapterError: it does not load the model.
+        """
+        calls = NamedCalls(self.setting.host.name)
+        built = self._builder.built(part, calls)
+        return Whole(calls.device, self._site.pools(calls)(built.program), built.inputs, outputs)
 
     def _given_up(self, partitioning: Partitioning, error: NNAdapterError) -> Incident:
         plan = partitioning.plan

@@ -186,7 +186,7 @@ class CompiledPlan:
         with self._lock:
             if self._whole is None:
                 self._whole = self._make_whole(error) if self._make_whole else None
-        assert self._whole is not None, "somebody made it, or raised"
+        assert self._whole is not None and self._whole.say is not None, "somebody made it, or raised"
         try:
             outputs, provenance = self._whole.run(feeds, wanted, describe(error), kept, control)
         except CancelledError:

@@ -24,7 +24,7 @@ from nnadapter.running.compiled import Compiled
 from nnadapter.running.filled import Filled, FilledClass
 from nnadapter.running.filling import NotFilledError
 from nnadapter.running.open_plan import FixedSizesError, OpenPlan
-from nnadapter.running.plans import PLAN_FOR_EACH, PlanCache
+from nnadapter.running.plans import PLAN_FOR_EACH, OnlyMade, PlanCache
 from nnadapter.traces.event import SESSION, WAIT
 
 if TYPE_CHECKING:
@@ -127,7 +127,8 @@ class OpenPlans:
         if not self._may_hold(known):
             return None
         taken = self._take_known(use, known)
-        return taken if taken is not None or self._unfilled.get(tuple(known.values())) else self._take_new(use, known)
+        has_own = type(use) is OnlyMade or self._unfilled.get(tuple(known.values()))
+        return taken if taken is not None or has_own else self._take_new(use, known)
 
     def serves(self, opening: Opened | None, declares: Callable[[Shapes], bool]) -> Serves | None:
         """What says at which shapes the plan is known to hold that leaves sizes open like this; None for others.

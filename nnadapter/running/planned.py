@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.errors import InvalidInputError
 from nnadapter.offering.part import Part
+from nnadapter.offering.segments import as_it_was
 from nnadapter.onnx.branches import with_weights_outside
+from nnadapter.onnx.extracting import OnnxIndex
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.signature import Shapes, read_signature
@@ -23,7 +25,7 @@ from nnadapter.running.compiled import Compiled
 from nnadapter.running.incidents import Incidents
 from nnadapter.running.model_plans import ModelPlans, SessionPlans
 from nnadapter.running.observed import Observed, observed_of
-from nnadapter.running.plans import Lease, PlanCache, PlanCounts
+from nnadapter.running.plans import Lease, NotMadeError, OnlyMade, PlanCache, PlanCounts
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -33,8 +35,12 @@ if TYPE_CHECKING:
     from nnadapter.onnx.preparation.choice import Truths
     from nnadapter.onnx.preparation.decisions import Decision
     from nnadapter.running.choices import Choices, Chosen
+    from nnadapter.running.control import RunControl
+    from nnadapter.running.meanwhile import Meanwhile
     from nnadapter.running.measuring import Measurer
-    from nnadapter.running.repeating import Fits, Serves
+    from nnadapter.running.outputs import Kept
+    from nnadapter.running.repeating import Done, Fits, Serves
+    from nnadapter.running.whole import Whole
 
 
 class PlannedEngine(PlansEngine[Compiled]):
@@ -82,9 +88,13 @@ class PlannedEngine(PlansEngine[Compiled]):
         self._own = ModelPlans(self._session_plans, prepared, refused)
         self._choices = self._choices_of(prepared) if setting.accelerators else None
         shapes = self._declared_shapes()
+        self._meanwhile = _meanwhile(self) if options.background and setting.accelerators else None
         if shapes is None:
             return
-        if self._measurer is None and self._choices is None:
+        if self._meanwhile is not None:
+            self._own.settled(shapes)
+            self._meanwhile.begin(self._complete(shapes))
+        elif self._measurer is None and self._choices is None:
             self.prepare(shapes)
         else:  # the first run has the person's own input; what contradicts itself is known now
             self._own.settled(shapes)
@@ -120,7 +130,10 @@ class PlannedEngine(PlansEngine[Compiled]):
         if compiled.opening is not None and self._last is not None:
             compiled = self._plans_of(compiled).at_shapes(compiled, self._known(self._last))
         seen = observed_of(compiled, self.counts, self._compiler.incidents, self._compiler.resting)
-        notes = [*([self.choice_note] if self.choice_note else []), *(self.checks.notes if self.checks else ())]
+        notes = [self.choice_note, *(self.checks.notes if self.checks else ())]
+        if self._meanwhile is not None and self._meanwhile.runs:
+            notes.append(f"runs that the CPU had while a plan was made: {self._meanwhile.runs}")
+        notes = list(filter(None, notes))
         return replace(seen, notes=(*seen.notes, *notes)) if notes else seen
 
     def take_back(self, device: str, nodes: Mapping[str, Unsupported]) -> None:
@@ -174,8 +187,7 @@ class PlannedEngine(PlansEngine[Compiled]):
 
     def as_it_was(self) -> Part:
         """The model before preparation, whatever inputs choose."""
-        parts = self._own.settled(default_shapes(self.prepared)).model.parts
-        return parts.as_it_was(self.signature.output_names)
+        return as_it_was(self.prepared.graph, OnnxIndex.of(self.prepared.model), self.signature.output_names)
 
     @property
     def widened(self) -> int:
@@ -217,6 +229,8 @@ class PlannedEngine(PlansEngine[Compiled]):
     def close(self) -> None:
         """Free every plan, and then every context; what is in use is freed when it is not any more."""
         self._end()
+        if self._meanwhile is not None:
+            self._meanwhile.close()
         for each in self._models:
             each.close()
         self._plans.close((*self._setting.devices, self._compiler.arenas))
@@ -278,6 +292,53 @@ class PlannedEngine(PlansEngine[Compiled]):
         """See `PlansEngine._take`."""
         return (self._own if self._choices is None else self._choices).take(use, shapes, feed)
 
+    def make_ahead(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> None:
+        """Make the plan that a run with this feed of these shapes takes; without one, the plan for each choice."""
+        if feed is None:
+            for chosen in self.ahead:
+                self._compiled_for(shapes, chosen)
+            return
+        use = object()
+        try:
+            self._take(use, shapes, feed)
+        finally:
+            self._plans.users.pop(use, None)
+            self._plans.close_unused()
+
+    def on_host(self) -> Whole:
+        """The model as it was, for the CPU."""
+        return self._compiler.on_host(self.as_it_was(), tuple(self.signature.output_names))
+
+    def _is_made(self, shapes: InputShapes, feed: Mapping[str, Any]) -> bool:
+        """Whether a run finds its plan made."""
+        use = OnlyMade()
+        try:
+            self._take(use, shapes, feed)
+        except NotMadeError:
+            return False
+        finally:
+            self._plans.users.pop(use, None)
+            self._plans.close_unused()
+        return True
+
+    def _run_meanwhile(
+        self,
+        shapes: InputShapes,
+        values: Mapping[str, Any],
+        wanted: Sequence[str],
+        options: Any,
+        control: RunControl | None,
+        kept: Kept | None,
+    ) -> Done | None:
+        """See `PlansEngine._run_meanwhile`."""
+        meanwhile = self._meanwhile
+        if meanwhile is None or self._is_made(shapes, values):
+            return None
+        if not meanwhile.begin(shapes, values if self._choices is not None else {}):
+            return None
+        with self._controlled(control, options):
+            return meanwhile.run(values, wanted, control, kept)
+
     def _fits(self, feed: Mapping[str, Any]) -> Fits | None:
         """See `PlansEngine._fits`."""
         if self._choices is None:
@@ -305,6 +366,12 @@ class PlannedEngine(PlansEngine[Compiled]):
         shapes = {name: self._known_shape(name) for name in self.input_names}
         fixed = {name: shape for name, shape in shapes.items() if shape is not None}
         return fixed if len(fixed) == len(shapes) else None
+
+
+def _meanwhile(engine: PlannedEngine) -> Meanwhile:
+    from nnadapter.running.meanwhile import Meanwhile  # for one option alone
+
+    return Meanwhile(engine)
 
 
 def _measurer(compiler: Compiler, session_options: onnxruntime.SessionOptions | None) -> Measurer:

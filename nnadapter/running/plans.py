@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 from weakref import proxy
 
-from nnadapter.errors import ClosedError
+from nnadapter.errors import ClosedError, NNAdapterError
 from nnadapter.process.closing import Closable, close_all
 from nnadapter.process.forking import new_lock
 from nnadapter.running.plan_memory import Holding, PlanMemory
@@ -40,6 +40,14 @@ class HeldPlan(Closable, Protocol):
 
 
 Kept = TypeVar("Kept", bound=HeldPlan)
+
+
+class OnlyMade:
+    """A use that takes no plan but one that is made, and waits for none; see `PlanCache.take`."""
+
+
+class NotMadeError(NNAdapterError):
+    """The plan is not made, and its use takes only those that are. Nobody outside of this room sees it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +140,19 @@ class PlanCache(Generic[Kept]):
     def take(self, use: object, key: Hashable, make: Callable[[], Kept]) -> tuple[Lease[Kept], Kept]:
         """Return the plan of `key`, made now if it is not kept, and what `take_again` takes.
 
+        A use that is an `OnlyMade` looks whether there is a plan, and is not counted.
+
         Raises:
             ClosedError: the cache is closed.
+            NotMadeError: there is no plan as yet, and the use is an `OnlyMade`.
         """
+        only_made = type(use) is OnlyMade
         with self._lock:
             if self._at_end is not None:
                 raise ClosedError("the session is closed; make another one")
             lease = self._leases.get(key)
+            if only_made and (lease is None or lease.plan is None):
+                raise NotMadeError("the plan is not made")
             if lease is None:
                 self._is_tidy = False  # it may not come to be made
                 lease = Lease(came_back=key in self._gone)
@@ -148,7 +162,7 @@ class PlanCache(Generic[Kept]):
                 self._leases.move_to_end(key)
             self.users[use] = lease
             if lease.plan is not None:
-                lease.again += 1
+                lease.again += not only_made
                 return lease, lease.plan
         return lease, self._make(lease, key, make)
 

@@ -1,4 +1,4 @@
-"""The model as it was, run where a plan of it cannot go on."""
+"""The model as it was, run where a plan of it cannot go on, or is not made yet."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from nnadapter.errors import FAILURES, NNAdapterError
 from nnadapter.running.control import RunControl
 from nnadapter.running.incidents import Incident
 from nnadapter.running.outputs import Kept, output_of
+from nnadapter.running.plan_memory import Holding
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.provenance import Provenance, StepRun
 
@@ -24,8 +25,8 @@ class Whole:
     pool: ExecutionPool
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    say: Callable[[NNAdapterError], Incident]
-    """Says that it took the place of a plan that failed, as the policy wants it said."""
+    say: Callable[[NNAdapterError], Incident] | None = None
+    """Says that it took the place of a plan that failed, as the policy wants it said; None where it takes none's."""
 
     def run(
         self,
@@ -35,7 +36,7 @@ class Whole:
         kept: Kept | None,
         control: RunControl | None,
     ) -> tuple[list[Any], Provenance]:
-        """Run the model; see `CompiledPlan.run`."""
+        """Run the model; see `CompiledPlan.run`. `failure` is of the plan in whose place it runs, if there is one."""
         started, made = time.perf_counter(), list[Transfer]()
         arrays = [on_host(feeds[name], name, made) for name in self.inputs]
         try:
@@ -50,3 +51,12 @@ class Whole:
         run = StepRun(0, self.device, time.perf_counter() - started, failure)
         outputs = [output_of(results[name], name, feeds, kept, made) for name in wanted]
         return outputs, Provenance((run,), tuple(made))
+
+    @property
+    def holding(self) -> Holding:
+        """The memory that it holds."""
+        return self.pool.holding
+
+    def close(self) -> None:
+        """Free it."""
+        self.pool.close()

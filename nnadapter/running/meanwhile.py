@@ -1,0 +1,165 @@
+"""What a session does until a plan is made, where its runs are not to wait for one: the CPU runs the model as it was.
+
+Plans are made in a thread, one after the other, in the order in which runs wanted them. What goes wrong there is said
+by the next run that wants the plan: it makes the plan itself, as every run does that is not spared the wait.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Thread, main_thread
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
+
+import numpy as np
+
+from nnadapter.drivers.copies import on_host
+from nnadapter.errors import FAILURES, ClosedError, NNAdapterError
+from nnadapter.process.cache import Cache
+from nnadapter.process.forking import new_lock, part_at_fork
+from nnadapter.running.plans import PlanCache
+from nnadapter.running.whole import Whole
+
+if TYPE_CHECKING:
+    from nnadapter.running.by_plans import InputShapes
+    from nnadapter.running.control import RunControl
+    from nnadapter.running.outputs import Kept
+    from nnadapter.running.repeating import Done
+
+_MOST_AWAITED = 8
+"""Plans that are to be made at once; others are asked for again by the next runs that want them."""
+_MOST_FAILED = 256
+_WHOLE = "as it was"
+
+
+class Planned(Protocol):
+    """An engine that makes plans."""
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the model fixes the shapes of all inputs."""
+
+    def make_ahead(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> None:
+        """Make the plan that a run with this feed of these shapes takes; without one, the plan for each choice."""
+
+    def on_host(self) -> Whole:
+        """The model as it was, for the CPU."""
+
+
+class Meanwhile:
+    """The plans of an engine that are being made, and what runs until they are. Usable from many threads at once.
+
+    Args:
+        engine: which has this.
+    """
+
+    def __init__(self, engine: Planned) -> None:
+        self.runs = 0
+        """That the CPU had while a plan was made."""
+        self._engine = ref(engine)
+        self._wholes: PlanCache[Whole] = PlanCache(1, sys.maxsize)
+        self._lock = new_lock()
+        self._awaited: dict[InputShapes, Callable[[], None]] = {}
+        """By shapes, what makes their plan."""
+        self._thread: Thread | None = None
+        self._failed: Cache[InputShapes, bool] = Cache("plans not made in the background", _MOST_FAILED)
+        self._is_refused = False
+        """The CPU does not take the model."""
+        part_at_fork(self)
+
+    def begin(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> bool:
+        """Have the plan for these shapes made, unless it is to be made already; False if that failed before.
+
+        Args:
+            shapes: of the inputs.
+            feed: what chooses branches of the model; None for every choice.
+        """
+        if self._failed.get(shapes):
+            return False
+        with self._lock:
+            if shapes not in self._awaited and len(self._awaited) < _MOST_AWAITED:
+                self._awaited[shapes] = partial(_make, self._engine, shapes, feed and _own(feed))
+            if self._thread is None:
+                self._thread = Thread(target=self._make_all, name="nnadapter: plans")
+                try:
+                    self._thread.start()
+                except RuntimeError:  # there are too many, or the process ends
+                    self._thread = None
+                    self._awaited.clear()
+                    return False
+        return True
+
+    def run(
+        self, feed: Mapping[str, Any], outputs: Sequence[str], control: RunControl | None, kept: Kept | None
+    ) -> Done | None:
+        """Run the model as it was; None where the CPU does not take it, so that a run has to wait for its plan."""
+        if self._is_refused:
+            return None
+        use = object()
+        try:
+            try:
+                _, whole = self._wholes.take(use, _WHOLE, self._whole)
+            except ClosedError:
+                raise
+            except NNAdapterError:
+                self._is_refused = True
+                return None
+            self.runs += 1
+            return whole.run(feed, outputs, "", kept, control)
+        finally:
+            self._wholes.users.pop(use, None)
+            self._wholes.close_unused()
+
+    def part(self) -> None:
+        """In a process that was forked, where the thread is not: runs ask again for what it was to make."""
+        self._awaited.clear()
+        self._thread = None
+
+    def close(self) -> None:
+        """Make nothing more, and let the CPU's model go."""
+        with self._lock:
+            self._awaited.clear()
+        self._wholes.close()
+
+    def _whole(self) -> Whole:
+        engine = self._engine()
+        assert engine is not None, "it runs"
+        return engine.on_host()
+
+    def _make_all(self) -> None:
+        while (following := self._next()) is not None:
+            shapes, make = following
+            try:
+                make()
+            except FAILURES:
+                self._failed.keep(shapes, True)
+            finally:
+                with self._lock:
+                    self._awaited.pop(shapes, None)
+                del following, make  # which has a feed
+
+    def _next(self) -> tuple[InputShapes, Callable[[], None]] | None:
+        """What is to be made next; None where the thread ends: at the end of the process nobody waits for more."""
+        with self._lock:
+            following = next(iter(self._awaited.items()), None) if main_thread().is_alive() else None
+            if following is None:
+                self._thread = None
+        engine = self._engine()
+        if following is None and engine is not None and engine.is_fixed:  # others come with other shapes yet
+            self._wholes.drop_all()
+            self._wholes.close_unused()
+        return following
+
+
+def _make(engine: ref[Planned], shapes: InputShapes, feed: Mapping[str, Any] | None) -> None:
+    """Make a plan, if the session is there still."""
+    if (session := engine()) is not None:
+        session.make_ahead(shapes, feed)
+
+
+def _own(feed: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What nobody writes to while a plan is made."""
+    arrays = {name: on_host(value) for name, value in feed.items()}
+    return {name: array.copy() if isinstance(array, np.ndarray) else array for name, array in arrays.items()}

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from contextlib import contextmanager
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import nnadapter as nna
+from benchmarks.language_model import Sizes, first_feed, language_model
+from nnadapter.drivers.fake_npu.context import FakeNpuContext
+from nnadapter.errors import ClosedError, DeadlineExceededError, InvalidModelError, InvalidOptionError, NNAdapterError
+from nnadapter.running.planned import PlannedEngine
+from tests.models import CHAIN, HEAD, numbers, parse, run_whole
+
+OPEN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Exp(x) b = Softmax(a) y = Neg(b) }}"
+FIXED_PER_SHAPE = {"open_sizes": "none"}
+BACKGROUND = nna.Options(background=True)
+
+
+class Gate:
+    """Has fake_npu compile when it is open, and counts."""
+
+    def __init__(self):
+        self.open, self.entered, self.compiled = threading.Event(), threading.Event(), 0
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    compile_now, gate = FakeNpuContext.compile, Gate()
+
+    def compile_then(self, model):
+        gate.entered.set()
+        assert gate.open.wait(30)
+        gate.compiled += 1
+        return compile_now(self, model)
+
+    monkeypatch.setattr(FakeNpuContext, "compile", compile_then)
+    yield gate
+    gate.open.set()
+    wait_for(lambda: not making())
+
+
+def making():
+    return [thread for thread in threading.enumerate() if thread.name == "nnadapter: plans"]
+
+
+def wait_for(is_so):
+    end = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def devices_of(session):
+    return [step.device for step in session.provenance.steps]
+
+
+def run_right(session, model, feed):
+    for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+    return devices_of(session)
+
+
+@contextmanager
+def background(model, devices="fake_npu", **options):
+    with nna.InferenceSession(model, devices=devices, options=nna.Options(background=True, **options)) as session:
+        yield session
+
+
+@pytest.mark.parametrize("devices", ["fake_npu", [("fake_npu", {"memory_bytes": 1 << 20})]])
+def test_the_cpu_runs_until_a_plan_is_made(gate, devices):
+    model = parse(OPEN)
+    with background(model, devices) as session:
+        for rows in (2, 3, 2):
+            assert run_right(session, model, {"x": numbers(rows, 4)}) == ["cpu"]
+        assert gate.entered.wait(10) and not gate.compiled
+        gate.open.set()
+        wait_for(lambda: not making())
+        for rows in (2, 3, 5):
+            run_right(session, model, {"x": numbers(rows, 4)})
+            wait_for(lambda: not making())
+            assert run_right(session, model, {"x": numbers(rows, 4)}) == ["fake_npu"]
+        assert "runs that the CPU had while a plan was made: 3" in " ".join(session.report().notes)
+
+
+def test_a_session_of_fixed_shapes_is_there_before_its_plan(gate):
+    model = parse(CHAIN)
+    with background(model) as session:
+        assert run_right(session, model, {"x": numbers(2, 3)}) == ["cpu"]
+        gate.open.set()
+        wait_for(lambda: not making())
+        assert run_right(session, model, {"x": numbers(2, 3)}) == ["fake_npu"]
+        assert gate.compiled == 1
+
+
+def test_sizes_that_a_plan_serves_wait_for_nothing(gate):
+    """A language model has a plan for all lengths: the CPU has the first tokens, and never one again."""
+    sizes = Sizes(layers=1, width=16, heads=2, words=20)
+    model = language_model(sizes)
+    with background(model) as session:
+        gate.open.set()
+        session.run(None, first_feed(sizes, (1, 2, 3)))
+        wait_for(lambda: not making())
+        for words in range(2, 12):
+            assert set(run_right(session, model, first_feed(sizes, tuple(range(words))))) == {"fake_npu"}
+        assert not making()
+
+
+def test_what_a_feed_chooses_is_planned_whatever_becomes_of_the_feed(gate):
+    text = f"""{HEAD} g (float[n, 4] x, bool c) => (float[n, 4] y) {{
+        y = If(c) <then_branch = t () => (float[n, 4] p) {{ p = Neg(x) }},
+                   else_branch = e () => (float[n, 4] q) {{ q = Exp(x) }}>
+    }}"""
+    model = parse(text)
+    with background(model) as session:
+        chosen = np.array(True)
+        assert run_right(session, model, {"x": numbers(2, 4), "c": chosen}) == ["cpu"]
+        chosen[()] = False
+        gate.open.set()
+        wait_for(lambda: not making())
+        assert run_right(session, model, {"x": numbers(2, 4), "c": np.array(True)}) == ["fake_npu"]
+
+
+def test_many_shapes_have_their_plans_in_turn(gate, monkeypatch):
+    gate.open.set()
+    model = parse(OPEN)
+    monkeypatch.setattr(PlannedEngine, "_serves", lambda self, compiled, feed: None)
+    with background(model, fallback="allow") as session:
+        for _ in range(3):
+            for rows in range(1, 20):
+                run_right(session, model, {"x": numbers(rows, 4)})
+            wait_for(lambda: not making())
+        for rows in range(1, 20):
+            assert run_right(session, model, {"x": numbers(rows, 4)}) == ["fake_npu"]
+
+
+def test_a_plan_that_could_not_be_made_is_made_by_the_run_that_wants_it(gate, monkeypatch):
+    gate.open.set()
+    model = parse(OPEN)
+
+    def fails(self, shapes, feed=None):
+        raise ValueError("not today")
+
+    with background(model) as session:
+        monkeypatch.setattr(PlannedEngine, "make_ahead", fails)
+        assert run_right(session, model, {"x": numbers(2, 4)}) == ["cpu"]
+        wait_for(lambda: not making())
+        assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
+
+
+def test_a_model_that_the_cpu_does_not_take_waits_for_its_plan(gate, monkeypatch):
+    gate.open.set()
+
+    def refuses(self):
+        raise InvalidModelError("not this one")
+
+    monkeypatch.setattr(PlannedEngine, "on_host", refuses)
+    model = parse(OPEN)
+    with background(model) as session:
+        assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
+
+
+def test_many_threads_have_right_results_while_plans_are_made(gate):
+    model, wrong = parse(OPEN), []
+
+    def run(session, seed):
+        for rows in (1, 2, 3, 4, 7):
+            feed = {"x": numbers(rows, 4, seed=seed)}
+            if not np.allclose(session.run(None, feed)[0], run_whole(model, feed)[0], atol=1e-5):
+                wrong.append(rows)
+            if rows == 2:
+                gate.open.set()
+
+    with background(model) as session:
+        threads = [threading.Thread(target=run, args=(session, seed)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+def test_a_session_that_is_closed_makes_no_more_plans(gate):
+    model = parse(OPEN)
+    with background(model) as session:
+        for rows in (2, 3, 4):
+            run_right(session, model, {"x": numbers(rows, 4)})
+        assert gate.entered.wait(10)
+    with pytest.raises(ClosedError):
+        session.run(None, {"x": numbers(2, 4)})
+    gate.open.set()
+    wait_for(lambda: not making())
+    assert gate.compiled == 1
+
+
+def test_a_session_that_nobody_has_is_gone_with_the_plan_that_it_makes(gate):
+    session = nna.InferenceSession(parse(OPEN), devices="fake_npu", options=BACKGROUND)
+    session.run(None, {"x": numbers(2, 4)})
+    assert gate.entered.wait(10)
+    engine = weakref.ref(session._engine)
+    gc.disable()
+    try:
+        del session
+        gate.open.set()
+        wait_for(lambda: not making())
+        assert engine() is None
+    finally:
+        gc.enable()
+
+
+def test_a_process_that_was_forked_asks_again(gate):
+    """Its thread is not there."""
+    model = parse(OPEN)
+    with background(model) as session:
+        run_right(session, model, {"x": numbers(2, 4)})
+        assert gate.entered.wait(10)
+        session._engine._meanwhile.part()
+        gate.open.set()
+        run_right(session, model, {"x": numbers(2, 4)})
+        wait_for(lambda: not making())
+        assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
+
+
+def test_a_deadline_holds_for_runs_that_the_cpu_has(gate):
+    text = f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{
+        rounds = Constant<value = int64 {{9000000000000}}>()
+        go = Constant<value = bool {{1}}>()
+        a = Exp(x)
+        y = Loop(rounds, go, a) <body = b (int64 i, bool c, float[n, 4] v) => (bool d, float[n, 4] w) {{
+            d = Identity(c) w = Neg(v)
+        }}>
+    }}"""
+    with background(parse(text), deadline_s=0.2) as session, pytest.raises(DeadlineExceededError):
+        session.run(None, {"x": numbers(2, 4)})
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"background": 1}, "True or False"),
+        ({"background": True, "policy": "measured"}, "policy 'measured'"),
+        ({"background": True, "fallback": "forbid"}, "stage 'compile'"),
+        ({"background": True, "fallback": {"run": "forbid"}}, "stage 'run'"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options, says):
+    with pytest.raises(InvalidOptionError, match=says):
+        nna.Options(**options)
+
+
+def test_a_compiled_file_refuses_it(tmp_path):
+    nna.compile(parse(CHAIN), tmp_path / "m.nna", devices="fake_npu")
+    with pytest.raises(InvalidOptionError, match="background"):
+        nna.InferenceSession(tmp_path / "m.nna", options=BACKGROUND)
+
+
+def test_what_looks_at_devices_waits_for_them(gate, tmp_path):
+    gate.open.set()
+    model = parse(CHAIN)
+    nna.compile(model, tmp_path / "m.nna", devices="fake_npu", options=BACKGROUND)
+    report = nna.bench(model, devices="fake_npu", rounds=1, options=BACKGROUND)
+    assert report.nodes["fake_npu"] == len(model.graph.node)
+    assert gate.compiled == 2 and not making()
+
+
+def test_plans_that_were_kept_serve_at_once(tmp_path):
+    model, feed = parse(CHAIN), {"x": numbers(2, 3)}
+    with nna.InferenceSession(model, devices="fake_npu", options=nna.Options(cache_dir=tmp_path)) as session:
+        session.run(None, feed)
+    with background(model, cache_dir=tmp_path) as session:
+        assert run_right(session, model, feed) == ["fake_npu"]
+        assert not any("cannot be used" in note for note in session.report().notes)
+
+
+def test_the_cpu_alone_waits_for_nothing():
+    model = parse(OPEN)
+    with background(model, "cpu") as session:
+        assert run_right(session, model, {"x": numbers(2, 4)}) == ["cpu"]
+    assert not making()
+
+
+def test_a_model_that_contradicts_itself_is_refused_by_a_run_at_the_latest(gate):
+    gate.open.set()
+    text = f"{HEAD} g (float[2, 3] x, float[4, 5] z) => (float[2, 5] y) {{ y = MatMul(x, z) }}"
+    with pytest.raises(NNAdapterError), background(onnx.parser.parse_model(text)) as session:
+        session.run(None, {"x": numbers(2, 3), "z": numbers(4, 5)})
