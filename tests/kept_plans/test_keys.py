@@ -33,6 +33,7 @@ DECIDES = {
     "plan": (None, True),
     "max_plans": (3, False),
     "max_plan_bytes": (1 << 20, False),
+    "background": (True, False),
     "deadline_s": (60.0, False),
     "trace": (None, False),
     "cache_dir": (True, False),
