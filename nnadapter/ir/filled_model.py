@@ -189,6 +189,7 @@ class FilledModel(Model):
             contents=contents,
             inputs=of.model.inputs,
             outputs=of.model.outputs,
+            operation_count=of.model.operation_count,
             is_sound=of.is_sound,
             is_open=False,
             made={},
@@ -201,11 +202,6 @@ class FilledModel(Model):
     replay: Replay
     contents: Mapping[int, Array]
     made: dict[Hashable, Any]
-
-    @property
-    def operation_count(self) -> int:
-        """See `Model.operation_count`."""
-        return len(self.of.model.operations)
 
     @cached_property
     def operands(self) -> tuple[Operand, ...]:

@@ -95,7 +95,7 @@ class Model:
     is_sound: bool = field(default=False, init=False, repr=False)
     """It was checked, or is made of what was; see `ir.verifying`."""
 
-    @property
+    @cached_property
     def operation_count(self) -> int:
         """How many operations it has."""
         return len(self.operations)

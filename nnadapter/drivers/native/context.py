@@ -59,7 +59,6 @@ class NativeContext(Context):
         Raises:
             InvalidModelError: the model contradicts itself. Drivers in C get none such.
         """
-        verify(model)
         _, address = self._built(model)
         with self._lock:
             verdicts = self._sink(model.operation_count)
@@ -71,7 +70,6 @@ class NativeContext(Context):
         """See `Context.admit`."""
         if "admit" not in self._functions:
             return Admission()
-        verify(model)
         _, address = self._built(model)
         with self._lock:
             verdicts = self._admitted.cleared()
@@ -92,7 +90,6 @@ class NativeContext(Context):
             CancelledError: the driver was told that nobody wants the program, and stopped.
             CompilationError: the deadline passed, or the driver failed.
         """
-        verify(model)
         held, address = self._taken(model)
         with self._lock:
             _passing, request = self._request(address, control)
@@ -111,7 +108,6 @@ class NativeContext(Context):
         """As `bind`, with what `compile_within` has and raises."""
         if "bind" not in self._functions:
             return None
-        verify(model)
         held, address = self._taken(model)
         with self._lock:
             _passing, request = self._request(address, control)
@@ -191,12 +187,16 @@ class NativeContext(Context):
         """A model in C, and what keeps it alive; the last one asked about is kept, as it is compiled next.
 
         Of segments that are filled all are asked about before the first is compiled: each keeps its own.
+
+        Raises:
+            InvalidModelError: the model contradicts itself.
         """
         if isinstance(model, FilledModel):
             built: tuple[Holder, int] = model.prepared(_filled, _filled)
             return built
         last, held, address = self._last
         if last is not model:
+            verify(model)
             held = Holder()
             address = build(model, held)
             self._last = model, held, address
@@ -221,6 +221,7 @@ def _told(operation: Operation, verdict: Verdict) -> Verdict:
 
 
 def _filled(model: FilledModel) -> tuple[Holder, int]:
+    verify(model)
     templates: ModelTemplates = model.of.together.prepared(ModelTemplates, ModelTemplates)
     holder = Holder()
     address = templates.build(model, holder)

@@ -54,11 +54,33 @@ def test_segments_that_are_alike_keep_their_constants(fixed):
         assert [segment.device for segment in session.report().segments].count(fixed) == 4
 
 
+REFUSING = (
+    "-DACME_OPEN_SIZES=NNADAPTER_SIZES_NONE",
+    "-Dnnadapter_driver=inner_driver",
+    str(Path(__file__).parent / "refusing.c"),
+)
+
+
+@needs_compiler
+def test_what_is_refused_for_one_operation_at_some_size_runs_elsewhere_there_alone(tmp_path):
+    model = parse(LAYERS)
+    with acme_among_devices(tmp_path, *REFUSING, name="choosy_acme") as name:
+        seen = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))
+        with nna.InferenceSession(model, devices=name, options=nna.Options(fallback="allow")) as session:
+            for rows in (4, 5, 10, 6, 11, 7, 9, 8, 12, 10, 6):
+                asked, refused = seen.refusing_judged(), seen.refusing_refused_operations()
+                agree(session, model, {"x": numbers(rows, 3), "w": numbers(rows, 3, seed=1)})
+                taken = [step.device for step in session.provenance.steps].count(name)
+                assert taken == 4 - (rows in (9, 10, 11))
+                if rows in (7, 8, 12):  # each segment is asked about once
+                    assert seen.refusing_judged() - asked == 4 and seen.refusing_refused_operations() == refused
+        assert seen.refusing_refused_operations() and not seen.refusing_forced()
+
+
 @needs_compiler
 def test_what_is_refused_for_its_contents_at_some_size_is_not_made_of_one_that_is_alike(tmp_path):
-    model, standing = parse(LAYERS), Path(__file__).parent / "refusing.c"
-    flags = ("-DACME_OPEN_SIZES=NNADAPTER_SIZES_NONE", "-Dnnadapter_driver=inner_driver", str(standing))
-    with acme_among_devices(tmp_path, *flags, name="refusing_acme") as name:
+    model = parse(LAYERS)
+    with acme_among_devices(tmp_path, *REFUSING, name="refusing_acme") as name:
         seen = ctypes.CDLL(str(tmp_path / f"nnadapter_{name}.so"))
         with nna.InferenceSession(model, devices=name, options=nna.Options(fallback="allow")) as session:
             for shape in ((4, 3), (5, 1), (2, 3), (3, 2), (1, 4), (7, 9)):
