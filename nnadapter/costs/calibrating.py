@@ -57,7 +57,7 @@ def calibrate(
     4. What is left of programs of little work is the launch, and the transfers by number and bytes of tensors: of
        segments, which stand between others, and of a program that is all that runs.
     5. Small networks of mixed operations scale the kinds, and tell how far off what these say together is
-       (`company.py`).
+       (`company.py`). While one runs, the host's processors in use are counted: who needs them shares them with others.
 
     Args:
         device: its name.
@@ -100,6 +100,7 @@ class _Seen:
     segments: list[ProgramTiming]
     """Of little work, where segments stand."""
     left_out: Mapping[OperationClass, str]
+    processors: float | None
 
 
 def _calibration(selected: Selected, opened: Device, seen: _Seen, *, crowded: bool) -> Calibration:
@@ -117,6 +118,7 @@ def _calibration(selected: Selected, opened: Device, seen: _Seen, *, crowded: bo
         options=speed_options(opened.capability.options, selected.options, isolated=selected.limits is not None),
         machine=machine_words(),
         crowded=crowded,
+        processors=None if selected.limits is not None else seen.processors,
         launch_seconds=launches.segment,
         alone_seconds=launches.alone,
         transfer_seconds=launches.tensor,
@@ -157,6 +159,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
         raise NotDelegatedError(f"device {device!r} can run none of the programs that are timed: {said}", device=device)
     mixed = {name: bench.add(model, whole=True) for name, model in networks().items()}
     bench.run(ROUNDS, share, told.round)
+    processors = bench.processors() if any(isinstance(timed, ProgramTiming) for timed in mixed.values()) else None
     bench.clear()
     light = (probe.model(SHORT) for probe in every if probe.kind.operation_class is OperationClass.ELEMENTWISE)
     segments = _able(bench, (*map(tensors_model, _TENSORS), *light))
@@ -168,6 +171,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
         networks={name: timed for name, timed in mixed.items() if isinstance(timed, ProgramTiming)},
         segments=segments,
         left_out={each: reason for each, reason in why.items() if each not in measured},
+        processors=processors,
     )
 
 

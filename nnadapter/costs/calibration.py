@@ -39,6 +39,8 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """As `machine_words` tells it."""
     crowded: bool
     """Other programs used the processors meanwhile."""
+    processors: Annotated[float, Meta(ge=0)] | None = None
+    """Of the host, in use while it computes; None where nobody counted, or its process is another one."""
     launch_seconds: Seconds
     """Of a segment with next to nothing in it, between segments of other devices."""
     alone_seconds: Seconds
@@ -68,6 +70,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             f"device     {self.device} {self.driver_version}".rstrip(),
             *(f"option     {name} = {value}" for name, value in self.options.items()),
             *(["crowded    other programs used the processors meanwhile; measure again when none do"] * self.crowded),
+            *([] if self.processors is None else [f"processors {self.processors:.2g} of the host's are in use"]),
             f"launch     {1e6 * self.launch_seconds:.1f} us per segment, "
             f"{1e6 * self.alone_seconds:.1f} us if it is all",
             f"transfer   {1e6 * self.transfer_seconds:.1f} us per tensor"

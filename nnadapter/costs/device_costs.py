@@ -18,6 +18,7 @@ from nnadapter.drivers.capability import Capability, OptionValues
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.profile import Profile
+from nnadapter.process.processors import usable
 from partition.verdict import Unsupported
 
 
@@ -62,6 +63,8 @@ class DeviceCosts:
     """Of a launch of a segment that is all that runs; None where that is the profile's."""
     networks: Mapping[str, SeenNetwork] = field(default_factory=dict)
     """What tells how far numbers are off, see `Calibration`."""
+    processors: float = 0.0
+    """Of the host, in use while it computes, as far as that was counted."""
     keeps: bool = False
     """What it makes, and what it was brought, stays in memory of its own for its other segments."""
     notes: tuple[str, ...] = ()
@@ -76,6 +79,11 @@ class DeviceCosts:
     def launch_alone(self) -> float:
         """Seconds of a launch of a segment that is all that runs."""
         return self.profile.launch_seconds if self.alone_seconds is None else self.alone_seconds
+
+    @property
+    def needs_processors(self) -> bool:
+        """Whether it takes a good part of the host's processors: it gains nothing beside another one that does."""
+        return self.profile.host_memory or self.processors >= _GOOD_PART * usable()
 
     @property
     def is_measured(self) -> bool:
@@ -161,11 +169,14 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         lines=lines,
         riding=calibration.riding,
         alone_seconds=calibration.alone_seconds,
+        processors=calibration.processors or 0.0,
         networks=calibration.networks,
         off_by=calibration.off_by,
         notes=notes,
     )
 
 
+_GOOD_PART = 0.4
+"""Of the processors that may be used."""
 _UNMEASURABLE_BANDWIDTH = 1e15
 """Bytes per second where more bytes took no longer."""

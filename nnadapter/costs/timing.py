@@ -30,6 +30,8 @@ from nnadapter.process.closing import close_all
 from partition.verdict import all_of
 
 _LEAST_ROUNDS = 3
+_LOOKED_AT_SECONDS = 0.05
+"""For so long a program runs while the processors in use are counted."""
 _LONGEST_SECONDS = 0.5
 """A program that takes longer is not timed: a calibration must end."""
 
@@ -138,6 +140,18 @@ class ProgramTimer:
                     _elsewhere()
                 timed.samples.append(self._sample(timed) if cold else self._stopwatch.turn(partial(self._once, timed)))
             advance()
+
+    def processors(self) -> float:
+        """Return how many of the host's processors are in use while the program computes that takes longest."""
+        timed = max(self._programs, key=lambda each: each.seconds)
+        used, started, passed = self._stopwatch.busy(), self._clock(), 0.0
+        while passed < _LOOKED_AT_SECONDS:
+            self._once(timed)
+            now = self._clock() - started
+            if now <= passed:  # a clock that stands still
+                return 0.0
+            passed = now
+        return (self._stopwatch.busy() - used) / passed
 
     def _form(self, model: Model) -> object:
         if self._capability.form is ModelForm.IR:

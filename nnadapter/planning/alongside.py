@@ -5,9 +5,9 @@ the others are handed to a thread each, unless the very next step needs what the
 the run does it: in the plan's order, waiting where something is read. It has to take less than one step after the other
 by `_LEAST_SECONDS` and by `_LEAST_SHARE`, or nothing runs beside anything.
 
-Only what is known to run elsewhere counts: steps of devices of which nothing is known, and of devices that compute in
-the host's memory, take no time of a thread's away, since they may need the same processors. One of those may run beside
-steps of other devices.
+Only what is known to run elsewhere counts: steps of devices of which nothing is known, and of devices that need the
+host's processors, take no time of a thread's away, since they may need the same ones. One of those may run beside steps
+of other devices.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _sharing(partitioning: Partitioning) -> list[str] | None:
     if len(devices) < 2 or setting.constraints.policy.times:  # calibrations are files, which are not read for one
         return None
     known = _known(partitioning)
-    sharing = [name for name in devices if name not in known or setting.costs[name].profile.host_memory]
+    sharing = [name for name in devices if name not in known or setting.costs[name].needs_processors]
     return sharing if len(sharing) <= 1 else None
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Hashes = Callable[[], Sequence[str]]
 """Works out a hash for every node of a graph: what it is, but for where it stands."""
 
+_ALL_SHARE = "placed as by policy latency: all devices share the processors, so that none works while another one does"
 _REPEATED = 4
 """One in so many nodes has to be in repeats of one block, or a graph does not count as repeating itself."""
 
@@ -118,17 +119,23 @@ def _by_costs_unless_in_doubt(judgment: Judgment, setting: Setting, kept: Kept) 
 
 def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     """The placement whose busiest device has the least to do; see `partition.by_cost.throughput`."""
+    sharing = [device.name for device in setting.devices if setting.costs[device.name].needs_processors]
+    if len(sharing) == len(setting.devices):
+        placement = _by_costs_unless_in_doubt(judgment, setting, kept)
+        return replace(placement, note="; ".join(filter(None, (_ALL_SHARE, placement.note))))
     cheapest = _by_costs(judgment, setting, kept)
     assert cheapest.placed is not None and cheapest.table is not None and cheapest.graph is not None, "costs decided"
     whole, starts = cheapest.graph, [each.placement for each in cheapest.placed.candidates]
     from partition.by_cost.throughput import place_by_throughput
 
-    balanced = place_by_throughput(whole.graph, cheapest.table.prices, starts=starts)
-    busiest = max(balanced.loads, key=balanced.loads.__getitem__, default="")
+    balanced = place_by_throughput(whole.graph, cheapest.table.prices, sharing=sharing, starts=starts)
+    busiest = [name for name in balanced.busiest if balanced.loads[name]]
+    alone = f"{''.join(busiest)}, the busiest device, takes"
+    what = alone if len(busiest) < 2 else f"{' and '.join(busiest)}, which share the processors, take"
     note = (
-        f"placed for streams: {busiest}, the busiest device, takes {balanced.stage * 1e3:.3g} ms of each input, and at "
-        f"least {balanced.bound * 1e3:.3g} ms are what the busiest one takes in any placement; the fastest single run "
-        f"found takes {cheapest.placed.cost * 1e3:.3g} ms"
+        f"placed for streams: {what} {balanced.stage * 1e3:.3g} ms of each input, and at least "
+        f"{balanced.bound * 1e3:.3g} ms are what the busiest takes in any placement; the fastest single run found "
+        f"takes {cheapest.placed.cost * 1e3:.3g} ms"
     )
     return Placement(whole.spread(balanced.placement), None, cheapest.table, whole, note)
 

@@ -2,7 +2,8 @@
 
 What counts is then not how long one input takes, but how long the busiest device works on it: its load, all that its
 segments cost, launches and transfers included. No stream is faster than one input per load of the busiest device, and
-`session.stream` comes near to that.
+`session.stream` comes near to that. Devices that share processors are one here: one works while the others wait, and
+their load is what they have to do together. Below, "device" stands for these, too.
 
 The least load is not found by cuts: they put like things on one side, and halves are what is looked for. So placements
 are made, priced as they will run, and improved:
@@ -53,17 +54,21 @@ class BalancedPlacement:
     """The label of every atom."""
     loads: dict[str, float]
     """Per device, the seconds that it works on one input."""
+    busiest: tuple[str, ...]
+    """The device that has most to do, or those that share processors and have so together."""
+    stage: float
+    """Seconds of the busiest: one input per so long."""
     bound: float
-    """Seconds: in no placement has the busiest device less to do."""
-
-    @property
-    def stage(self) -> float:
-        """Seconds of the busiest device: one input per so long."""
-        return max(self.loads.values(), default=0.0)
+    """Seconds: in no placement has the busiest less to do."""
 
 
 def place_by_throughput(
-    graph: Graph, prices: Prices, *, starts: Iterable[Sequence[str]] = (), enumerate_few: bool = True
+    graph: Graph,
+    prices: Prices,
+    *,
+    sharing: Iterable[str] = (),
+    starts: Iterable[Sequence[str]] = (),
+    enumerate_few: bool = True,
 ) -> BalancedPlacement:
     """Return the placement that is found whose busiest device has the least to do, and a lower bound of that.
 
@@ -72,6 +77,7 @@ def place_by_throughput(
     Args:
         graph: the graph.
         prices: its prices, columns in any order.
+        sharing: devices that share processors.
         starts: placements to begin with, such as those that `place_by_latency` priced.
         enumerate_few: whether few placements may be enumerated; without, small graphs are placed as large ones are.
 
@@ -81,7 +87,8 @@ def place_by_throughput(
     ordered = aligned(graph, prices)
     takes = np.isfinite(ordered.run)
     refuse_homeless(graph, ordered.devices, np.flatnonzero(~takes.any(axis=0)).tolist())
-    loads = _Loads(graph, ordered)
+    stages = _Stages.of(ordered, frozenset(sharing))
+    loads = _Loads(graph, ordered, stages)
     count = prod(takes.sum(axis=0).tolist())
     if enumerate_few and count <= _ENUMERATED:
         choices = [np.flatnonzero(column).tolist() for column in takes.T]
@@ -89,28 +96,66 @@ def place_by_throughput(
     else:
         row = {device: at for at, device in enumerate(ordered.devices)}
         given = [np.array([row[label] for label in start], np.int64) for start in starts]
-        found = sorted([*given, *_filled(ordered)], key=loads.key)[:_STARTS]
+        found = sorted([*given, *_filled(ordered, stages)], key=loads.key)[:_STARTS]
         best = min((_improved(loads, start, _WORK // max(1, len(found))) for start in found), key=loads.key)
+    placement, of_stages = tuple(ordered.devices[at] for at in best.tolist()), loads.of(best)
+    seconds = device_seconds(graph, ordered, placement).tolist()
     return BalancedPlacement(
-        placement=tuple(ordered.devices[at] for at in best.tolist()),
-        loads=dict(zip(ordered.devices, loads.of(best).tolist(), strict=True)),
-        bound=_bound(ordered),
+        placement=placement,
+        loads=dict(zip(ordered.devices, seconds, strict=True)),
+        busiest=tuple(ordered.devices[row] for row in stages.rows[int(of_stages.argmax())]) if seconds else (),
+        stage=float(of_stages.max(initial=0.0)),
+        bound=_bound(stages.run),
     )
 
 
-class _Loads:
-    """What placements of one graph give each device to do; remembered."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stages:
+    """Devices, those that share processors as one."""
 
-    def __init__(self, graph: Graph, prices: Prices) -> None:
-        self.graph, self.prices = graph, prices
+    rows: Sequence[Sequence[int]]
+    """Per stage, its devices."""
+    stage_of: Indices
+    """[devices]"""
+    run: Seconds
+    """[stages, atoms] An atom on the device of a stage that takes least for it."""
+    choices: Sequence[Indices]
+    """Each [stages, atoms]: that device; then one device of those that share processors, wherever it takes the atom."""
+
+    @classmethod
+    def of(cls, prices: Prices, sharing: frozenset[str]) -> _Stages:
+        """The stages of the devices of some prices."""
+        together = [row for row, device in enumerate(prices.devices) if device in sharing]
+        rows = [[row] for row in range(len(prices.devices)) if row not in together]
+        rows += [together] if together else []
+        stage_of = np.zeros(len(prices.devices), np.int64)
+        run = np.zeros((len(rows), prices.run.shape[1]))
+        least = np.zeros(run.shape, np.int64)
+        for stage, own in enumerate(rows):
+            stage_of[own] = stage
+            run[stage] = prices.run[own].min(axis=0)
+            least[stage] = np.array(own)[prices.run[own].argmin(axis=0)]
+        choices = [least]
+        for row in together if len(together) > 1 else ():
+            choices.append(least.copy())
+            choices[-1][stage_of[row], np.isfinite(prices.run[row])] = row
+        return cls(rows, stage_of, run, choices)
+
+
+class _Loads:
+    """What placements of one graph give each stage to do; remembered."""
+
+    def __init__(self, graph: Graph, prices: Prices, stages: _Stages) -> None:
+        self.graph, self.prices, self.stages = graph, prices, stages
         self._known: dict[bytes, Seconds] = {}
 
     def of(self, rows: Indices) -> Seconds:
-        """Seconds per device [devices] of a placement [atoms]."""
+        """Seconds per stage [stages] of a placement [atoms]."""
         key = rows.tobytes()
         if key not in self._known:
             labels = [self.prices.devices[row] for row in rows.tolist()]
-            self._known[key] = device_seconds(self.graph, self.prices, labels)
+            seconds = device_seconds(self.graph, self.prices, labels)
+            self._known[key] = np.bincount(self.stages.stage_of, seconds, len(self.stages.rows)).astype(np.float64)
         return self._known[key]
 
     def key(self, rows: Indices) -> tuple[float, float]:
@@ -119,14 +164,14 @@ class _Loads:
         return float(seconds.max(initial=0.0)), float(seconds.sum())
 
 
-def _bound(prices: Prices) -> float:
-    """Return a lower bound of the busiest device's load.
+def _bound(run: Seconds) -> float:
+    """Return a lower bound of the busiest device's load, by what each takes at least for each atom [devices, atoms].
 
     With weights of devices that add up to 1, the busiest one has at least the weighted mean of all loads, which is at
     least what every atom costs where that is weighted cheapest. Weights are looked for that make this the most: those
     of devices with more to do grow. And every atom has to run somewhere.
     """
-    run = prices.run[np.isfinite(prices.run).any(axis=1)]
+    run = run[np.isfinite(run).any(axis=1)]
     if not run.size:
         return 0.0
     weights = np.full(len(run), 1 / len(run))
@@ -141,15 +186,16 @@ def _bound(prices: Prices) -> float:
     return best * _REAL
 
 
-def _filled(prices: Prices) -> Iterator[Indices]:
+def _filled(prices: Prices, stages: _Stages) -> Iterator[Indices]:
     """Placements that fill one device after the other, in several orders and up to several loads."""
-    takes = np.isfinite(prices.run)
-    rows = [row for row in range(len(prices.devices)) if takes[row].any()]
-    run = np.where(takes, prices.run, 0.0)
-    least, most = _bound(prices), float(np.where(takes, run, 0.0).sum(axis=1).max(initial=0.0))
+    takes, atoms = np.isfinite(stages.run), np.arange(stages.run.shape[1])
+    rows = [row for row in range(len(stages.rows)) if takes[row].any()]
+    run = np.where(takes, stages.run, 0.0)
+    least, most = _bound(stages.run), float(np.where(takes, run, 0.0).sum(axis=1).max(initial=0.0))
     for order in list(permutations(rows))[:_ORDERS]:
         for load in np.linspace(least, max(least, most), _LOADS).tolist():
-            yield _filled_up_to(run, takes, order, load)
+            filled = _filled_up_to(run, takes, order, load)
+            yield from (choice[filled, atoms] for choice in stages.choices)
 
 
 def _filled_up_to(run: Seconds, takes: Flags, order: Sequence[int], load: float) -> Indices:
@@ -165,13 +211,14 @@ def _filled_up_to(run: Seconds, takes: Flags, order: Sequence[int], load: float)
 
 
 def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
-    """Move atoms away from the busiest device while that helps and the work lasts."""
+    """Move atoms away from the busiest devices while that helps and the work lasts."""
     takes = np.isfinite(loads.prices.run)
     key = loads.key(rows)
     moved = True
     while moved:
         moved = False
-        for after in _moves(loads.graph, rows, int(loads.of(rows).argmax()), takes):
+        busiest = loads.stages.rows[int(loads.of(rows).argmax())]
+        for after in _moves(loads.graph, rows, busiest, takes):
             if work <= 0:
                 return rows
             work -= len(rows)
@@ -182,23 +229,22 @@ def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
     return rows
 
 
-def _moves(graph: Graph, rows: Indices, busiest: int, takes: Flags) -> Iterator[Indices]:
-    """Placements with less on the busiest device: first by atoms at a border, then by any, then by exchanges."""
-    own = np.flatnonzero(rows == busiest)
+def _moves(graph: Graph, rows: Indices, busiest: Sequence[int], takes: Flags) -> Iterator[Indices]:
+    """Placements with less on the busiest devices: first by atoms at a border, then by any, then by exchanges."""
+    own = np.flatnonzero(np.isin(rows, busiest))
     at_border = _at_border(graph, rows)[own]
     order = [*own[at_border].tolist(), *own[~at_border].tolist()]
-    others = [row for row in range(len(takes)) if row != busiest]
-    for atom, row in product(order, others):
-        if takes[row, atom]:
-            for group in (np.array([atom]), own[own <= atom], own[own >= atom]):
-                yield _changed(rows, group[takes[row, group]], row)
-    for atom, row in product(order, others):
-        back = np.flatnonzero((rows == row) & takes[busiest]) if takes[row, atom] else np.zeros(0, np.int64)
-        for other in back.tolist():
-            yield _changed(_changed(rows, atom, row), other, busiest)
+    moves = [(atom, row) for atom, row in product(order, range(len(takes))) if row != rows[atom] and takes[row, atom]]
+    for atom, row in moves:
+        same = own[rows[own] == rows[atom]]
+        for group in (np.array([atom]), same[same <= atom], same[same >= atom]):
+            yield _changed(rows, group[takes[row, group]], row)
+    for atom, row in moves:
+        for other in np.flatnonzero((rows == row) & takes[rows[atom]]).tolist():
+            yield _changed(_changed(rows, atom, row), other, rows[atom])
 
 
-def _changed(rows: Indices, atoms: Indices | int, row: int) -> Indices:
+def _changed(rows: Indices, atoms: Indices | int, row: int | np.int64) -> Indices:
     changed = rows.copy()
     changed[atoms] = row
     return changed

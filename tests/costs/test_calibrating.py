@@ -7,11 +7,12 @@ import pytest
 
 from nnadapter.costs.calibrating import ROUNDS, calibrate
 from nnadapter.costs.classes import OperationClass
+from nnadapter.costs.device_costs import calibrated
 from nnadapter.costs.fitting import fit
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers import Profile
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
-from nnadapter.process.processors import machine_words
+from nnadapter.process.processors import machine_words, usable
 from tests import metered_driver
 from tests.metered_driver import BYTE, COSTS, LAUNCH, OTHERS, TENSOR
 
@@ -95,9 +96,24 @@ def test_real_devices_are_measured_by_the_real_clock(device, request):
     assert all(line.seconds + line.seconds_per_flop + line.seconds_per_byte >= 0 for line in found.lines.values())
 
 
-def test_a_device_keeps_what_it_declares_of_the_border():
-    from nnadapter.costs.device_costs import calibrated
+@pytest.mark.parametrize("shares", [False, True])
+def test_processors_in_use_are_counted(shares):
+    """As many as processor time passes in the time of a clock."""
+    clock, busy = metered_driver.STOPWATCH.clock, metered_driver.STOPWATCH.busy
+    found = calibrate("metered", stopwatch=Stopwatch(clock=clock, busy=clock if shares else busy, sleep=lambda _: None))
+    assert found.processors == pytest.approx(1.0 if shares else 0.0)
+    assert "of the host's are in use" in str(found)
+    costs = calibrated(found)
+    assert costs.processors == found.processors
+    assert costs.needs_processors is (shares and usable() <= 2)
 
+
+def test_processors_of_another_process_are_not_counted():
+    fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
+    assert calibrate("null", {"isolate": True}, budget_seconds=0.0, stopwatch=fast).processors is None
+
+
+def test_a_device_keeps_what_it_declares_of_the_border():
     declared = Profile(
         peak_flops=1.0, bandwidth=1.0, launch_seconds=1.0, transfer_seconds=1.0, transfer_bandwidth=1.0,
         boundary_dtypes=frozenset({"float32"}), channels_last=True, peak_of_dtype={"int8": 5.0},

@@ -13,6 +13,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import keep_calibration
+from nnadapter.costs.device_costs import DeviceCosts
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.errors import FallbackWarning, InvalidOptionError, PlanFileError, RulesError
 from nnadapter.plan_files.reading import read_plan
@@ -466,3 +467,21 @@ def test_throughput_shares_work_out_where_latency_keeps_it_together() -> None:
     assert len(shares["latency"]) == 1
     assert sorted(shares["throughput"]) == ["latency", "latency:1"]
     assert "takes 2 ms of each input, and at least 2 ms" in note
+
+
+def test_devices_that_share_processors_are_shared_out_as_for_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu (x) b = Neg (a) c = Abs (b) y = Neg (c) }}")
+    options = nna.Options(policy="throughput", fallback="forbid", cache_dir=False)
+
+    def told(*, shared: bool) -> tuple[list[str], str]:
+        monkeypatch.setattr(DeviceCosts, "needs_processors", property(lambda _: shared))
+        with nna.InferenceSession(model, devices=["latency:0", "latency:1"], options=options) as session:
+            session.run(None, {"x": np.array([1, -2], np.float32)})
+            assert session.provenance is not None
+            return [step.device for step in session.provenance.steps], str(session.report().cost.note)
+
+    devices, note = told(shared=True)
+    assert len(devices) == 1
+    assert "Placed as by policy latency: all devices share the processors" in note
+    devices, note = told(shared=False)
+    assert sorted(devices) == ["latency", "latency:1"]

@@ -17,11 +17,18 @@ from tests.partition.generated_graphs import branches, chain, random_prices, res
 TWO, THREE = ("npu", "cpu"), ("gpu", "npu", "cpu")
 
 
-def least_load(graph, prices):
+def load_of(graph, prices, placement, sharing=()):
+    """Of the busiest device; of those that share processors, all together."""
+    seconds = dict(zip(prices.devices, device_seconds(graph, prices, placement).tolist(), strict=True))
+    return max([sum(seconds[each] for each in sharing), *(seconds[each] for each in seconds if each not in sharing)])
+
+
+def least_load(graph, prices, sharing=()):
     """Of the busiest device, over all placements."""
     options = [np.flatnonzero(column).tolist() for column in np.isfinite(prices.run).T]
     labels = prices.devices
-    return min(device_seconds(graph, prices, [labels[row] for row in rows]).max() for rows in product(*options))
+    placements = product(*options)
+    return min(load_of(graph, prices, [labels[row] for row in rows], sharing) for rows in placements)
 
 
 def even_prices(graph, *, launch=0.0, cross=0.0):
@@ -54,6 +61,28 @@ def test_the_search_comes_near_where_all_could_be_tried(make, devices, seed):
     least = least_load(graph, prices)
     assert found.bound <= least <= found.stage + 1e-12
     assert found.stage <= 1.2 * least
+
+
+@pytest.mark.parametrize("make", [chain, branches, residual, woven])
+@pytest.mark.parametrize("sharing", [("cpu", "npu"), ("cpu", "gpu"), ("cpu",), THREE])
+@pytest.mark.parametrize("enumerate_few", [True, False])
+def test_devices_that_share_processors_do_their_work_one_after_the_other(make, sharing, enumerate_few):
+    graph = make(5 if enumerate_few else 7, 1)
+    prices = random_prices(graph, 1, devices=THREE, launch=0.2)
+    starts = [each.placement for each in place_by_latency(graph, prices).candidates]
+    found = place_by_throughput(graph, prices, sharing=sharing, starts=starts, enumerate_few=enumerate_few)
+    least = least_load(graph, prices, sharing)
+    assert found.stage == pytest.approx(load_of(graph, prices, found.placement, sharing))
+    assert found.bound <= least <= found.stage + 1e-12
+    assert found.stage <= (1 if enumerate_few else 1.2) * least + 1e-12
+    assert sum(found.loads[device] for device in found.busiest) == pytest.approx(found.stage)
+
+
+def test_where_all_share_the_processors_nothing_is_gained_by_sharing_work_out():
+    graph = chain(8)
+    found = place_by_throughput(graph, even_prices(graph, launch=1.0), sharing=("a", "b"), enumerate_few=False)
+    assert len(set(found.placement)) == 1
+    assert (found.stage, found.busiest) == (9.0, ("a", "b"))
 
 
 def test_loads_are_those_of_the_placement():
