@@ -141,4 +141,5 @@ class KeepingEngine(PlannedEngine):
 def _is_as_planned(compiled: Compiled) -> bool:
     """Whether all went as planned, and nothing that was found out here is lost."""
     steps = compiled.filling.shared.values() if isinstance(compiled, FilledClass) else compiled.plan.steps
-    return not (compiled.notes or compiled.watch or any(bound.failures for bound in steps))
+    is_measured = len(compiled.timed) > 1  # what of that is kept, `past_choices` keeps
+    return not (compiled.notes or is_measured or any(bound.failures for bound in steps))

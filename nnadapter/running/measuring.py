@@ -5,6 +5,9 @@
    and others left the machine alone meanwhile, it is kept on disk (`past_choices.py`), so that it is paid for once.
 3. Runs are held to what was measured (`promise.py`). Where they contradict it, it is forgotten, and the next run
    measures again, `MOST_AGAIN` times at most.
+
+Where shapes vary, what was taken at the first of them is compiled with its sizes left open, for sizes like those,
+unless that loses what was gained: then each set of shapes has a contest of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.errors import DriverError, NotDelegatedError
+from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.judgment import Judgment, placed_as
 from nnadapter.planning.placing import place
 from nnadapter.planning.planner import Planner
@@ -25,6 +29,7 @@ from nnadapter.process.processors import Load, is_crowded, usable
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled, TimedPlacement
 from nnadapter.running.contest import Outcome, twice
+from nnadapter.running.open_plan import FixedSizesError
 from nnadapter.running.past_choices import EARLIER, PastChoices
 from nnadapter.running.promise import Promise, Watch
 from partition.by_cost.latency import Candidate
@@ -37,6 +42,10 @@ MOST_AGAIN = 2
 """How often the runs of a session may make it measure again, for each set of input shapes."""
 _MOST = 6
 """Candidates that are compiled and timed, baselines included."""
+_TURNS_OPEN = 3
+"""Turns of a plan whose sizes are left open; the fastest counts."""
+_LOST = 1.1
+"""Where it takes so many times what another placement took, its sizes are not left open."""
 _FAR = 3.0
 """Where everyone else takes so many times what is taken, a busy machine is not why."""
 
@@ -80,6 +89,38 @@ class Measurer:
         kept = doubt or self._memory.keep(judgment, compiled.partitioning.plan, timed)
         watch = _watch(timed) if len(broken) < MOST_AGAIN else None
         return replace(compiled, timed=timed, chosen="; ".join(filter(None, (how, *broken, note, kept))), watch=watch)
+
+    def open_as(self, compiled: Compiled, fastest: Compiled, shapes: Shapes, feed: Mapping[str, Any]) -> Compiled:
+        """Return the plan that was measured with its sizes left open, and say what it was chosen from.
+
+        Nobody holds its runs to what was measured at other sizes.
+
+        Args:
+            compiled: it, with its sizes left open.
+            fastest: it, as it was measured.
+            shapes: at which that was.
+            feed: of these shapes.
+
+        Raises:
+            FixedSizesError: so it takes longer than what lost against it.
+        """
+        opening = compiled.opening
+        if len(fastest.timed) > 1 and opening is not None and not opening.fillable:
+            sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
+            rival, run = min(each.measured for each in fastest.timed[1:]), _runner(compiled, feed, sizes)
+            try:
+                seconds = min(self._stopwatch.turn(run) for _ in range(_TURNS_OPEN))
+            except BaseException:
+                compiled.close()
+                raise
+            if seconds > _LOST * rival:
+                compiled.close()
+                raise FixedSizesError(
+                    f"the fastest placement takes {_milliseconds(seconds)} with its sizes left open, another one "
+                    f"{_milliseconds(rival)} at fixed ones"
+                )
+        how = f"{fastest.chosen}; at other sizes nothing is measured" if fastest.chosen else ""
+        return replace(compiled, timed=fastest.timed, chosen=how)
 
     def contradicted(self, compiled: Compiled, watch: Watch) -> None:
         """Forget what was measured of a plan, since its runs are not as that said."""
@@ -194,9 +235,9 @@ def _watch(timed: Sequence[TimedPlacement]) -> Watch | None:
     return Watch(Promise(seconds=timed[0].measured, rival_seconds=min(each.measured for each in timed[1:])))
 
 
-def _runner(compiled: Compiled, feed: Mapping[str, Any]) -> Callable[[], object]:
+def _runner(compiled: Compiled, feed: Mapping[str, Any], sizes: Sequence[Any] | None = None) -> Callable[[], object]:
     names = tuple(compiled.partitioning.plan.graph.outputs)
-    return lambda: compiled.plan.run(feed, names)
+    return lambda: compiled.plan.run(feed, names, sizes=sizes)
 
 
 def _fell_back(compiled: Compiled) -> bool:

@@ -157,8 +157,6 @@ class ModelPlans:
         Raises:
             FixedSizesError: there is none.
         """
-        if self._session.measurer is not None:
-            raise FixedSizesError("placements are timed for each")
         compiled = self._planned(lambda planner: self._compiled_open(planner, shapes))
         if isinstance(compiled, FilledClass):
             return compiled  # each set of shapes has a plan of its own, so the first may stay
@@ -169,6 +167,8 @@ class ModelPlans:
         return compiled
 
     def _compiled_open(self, planner: Planner, shapes: Shapes) -> Compiled:
+        if self._session.measurer is not None:
+            return self._measured_open(planner, shapes, self._session.measurer)
         known = (each for each in self._partitionings() if each.model.shapes == shapes)
         partitioning = next(known, None) or planner.settle(planner.judge(shapes))
         self._admit(partitioning)
@@ -188,11 +188,41 @@ class ModelPlans:
         except CompilationError as error:
             raise FixedSizesError(str(error)) from error
 
+    def _measured_open(self, planner: Planner, shapes: Shapes, measurer: Measurer) -> Compiled:
+        """What is fastest at these shapes, with its sizes left open; for shapes like these (`OpenPlan`).
+
+        Raises:
+            FixedSizesError: it cannot be, or that takes the gain away.
+        """
+        known = next((each for each in self._kept_plans() if each.partitioning.model.shapes == shapes), None)
+        arrays = self._made_up(planner, shapes)
+        fastest = known or measurer.choose(planner, planner.judge(shapes), arrays, made_up=True)
+        try:
+            self._admit(fastest.partitioning)
+            plan = opened(fastest.partitioning)
+            if isinstance(plan, Unsupported):
+                raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, RefusedHere))
+            compiled = self._session.compiler.compile_open(fastest.partitioning, plan)
+        except CompilationError as error:
+            raise FixedSizesError(str(error)) from error
+        finally:
+            if known is None:
+                fastest.close()
+        return measurer.open_as(compiled, fastest, shapes, arrays)
+
+    def _kept_plans(self) -> list[Compiled]:
+        """Those for one set of shapes."""
+        prepared = self.planner.prepared
+        plans = (plan for plan in self._plans.kept if not plan.is_open)
+        return [plan for plan in plans if plan.partitioning.model.prepared is prepared]
+
     def _partitionings(self) -> list[Partitioning]:
         """Of the plans for one set of shapes, as they were compiled."""
-        prepared = self.planner.prepared
-        kept = [plan.partitioning for plan in self._plans.kept if not plan.is_open]
-        return [each for each in kept if each.model.prepared is prepared]
+        return [plan.partitioning for plan in self._kept_plans()]
+
+    def _made_up(self, planner: Planner, shapes: Shapes) -> Mapping[str, Array]:
+        """Seeded input of these shapes."""
+        return {**self._session.defaults, **feed_for(planner.prepared, shapes)}
 
     def _make(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> Compiled:
         """The plan for these shapes of the inputs; with a feed of that shape, if there is one."""
@@ -228,7 +258,7 @@ class ModelPlans:
             return compiler.compile(planner, judgment)
         made_up = feed is None
         if feed is None:
-            arrays = {**self._session.defaults, **feed_for(planner.prepared, judgment.model.shapes)}
+            arrays = self._made_up(planner, judgment.model.shapes)
         else:
             arrays = {name: on_host(value) for name, value in feed.items()}
         compiled = measurer.choose(planner, judgment, arrays, made_up=made_up)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import onnx.numpy_helper
@@ -15,11 +16,13 @@ import pytest
 import nnadapter as nna
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
+from nnadapter.planning.opening import opened
 from nnadapter.planning.planner import Planner, prepare_for
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import TimedPlacement
 from nnadapter.running.measuring import MOST_AGAIN, Measurer
+from nnadapter.running.open_plan import FixedSizesError
 from nnadapter.running.past_choices import PastChoices
 from nnadapter.running.promise import BLOCK, BLOCKS
 from partition.by_cost.origin import Origin, OriginKind, all_on
@@ -172,6 +175,44 @@ def test_runs_that_are_as_they_were_measured_leave_it_as_it_is(stack):
         for _ in range(BLOCK * (BLOCKS + 1)):
             session.run(None, FEED)
         assert session.report().plans.made == 1
+
+
+@pytest.mark.parametrize(("rival_seconds", "is_left_open"), [(1e-9, False), (1e3, True)])
+def test_sizes_are_left_open_where_that_keeps_what_was_gained(stack, rival_seconds, is_left_open):
+    setting = open_setting("fake_npu", MEASURED)
+    stack.callback(setting.close)
+    text, shapes = SMALL.replace("[512, 512]", "[n, 4]"), {"x": (3, 4)}
+    planner, compiler = Planner(prepare_for(onnx.parser.parse_model(text), setting), setting), Compiler(setting)
+    fixed = compiler.compile(planner, planner.judge(shapes))
+    origins = (Origin(OriginKind.EVERYTHING_SUPPORTED), all_on("cpu"))
+    timed = tuple(
+        TimedPlacement(origin=origin, predicted=None, measured=seconds)
+        for origin, seconds in zip(origins, (rival_seconds / 2, rival_seconds), strict=True)
+    )
+    fastest = replace(fixed, timed=timed, chosen="measured")
+    fixed.close()
+    compiled = compiler.compile_open(fixed.partitioning, opened(fixed.partitioning))
+    measurer = Measurer(compiler, None, Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
+    if is_left_open:
+        made = measurer.open_as(compiled, fastest, shapes, {"x": numbers(3, 4)})
+        assert (made.timed, made.watch) == (timed, None)
+        assert made.chosen == "measured; at other sizes nothing is measured"
+        made.close()
+    else:
+        with pytest.raises(FixedSizesError, match=r"left open, another one 1e-06 ms at fixed ones"):
+            measurer.open_as(compiled, fastest, shapes, {"x": numbers(3, 4)})
+
+
+def test_what_was_measured_first_serves_shapes_like_those():
+    """The second one leaves its sizes open, and nothing is measured again."""
+    model = onnx.parser.parse_model(SMALL.replace("[512, 512]", "[n, 512]"))
+    with nna.InferenceSession(model, devices="fake_npu", options=MEASURED) as session:
+        for rows in (512, 400, 300, 512, 200):
+            x = numbers(rows, 512)
+            np.testing.assert_allclose(session.run(None, {"x": x})[0], np.tanh(x), rtol=1e-5, atol=1e-5)
+        report = session.report()
+        assert report.plans.made == 2
+        assert report.cost.note.startswith("Measured here with the input of the first run")
 
 
 def test_a_plan_is_dropped_by_its_lease(stack):
