@@ -140,7 +140,7 @@ class HostEngine:
         from nnadapter.planning.planner import Planner, prepare_for
         from nnadapter.running.observed import Observed
 
-        model, setting = load_model(self._source), self._setting()
+        model, setting = load_model(self._source, folder=self._folder()), self._setting()
         prepared = prepare_for(model, setting)
         planner = Planner(prepared, setting)
         settled = planner.settle(planner.judge(default_shapes(prepared)))
@@ -215,11 +215,16 @@ class HostEngine:
             signature.check_feed(feed)
             raise error
 
+    def _folder(self) -> str | None:
+        from nnadapter.drivers.onnxruntime.sessions import external_folder
+
+        return external_folder(self.session.get_session_options())
+
     def _signature(self) -> Signature:
         from nnadapter.onnx.files import load_model
         from nnadapter.onnx.signature import read_signature
 
-        model = load_model(self._source)
+        model = load_model(self._source, folder=self._folder())
         inputs = [value.name for value in self.session.get_inputs()]
         overridable = [value.name for value in self.session.get_overridable_initializers()]
         return read_signature(model, [*inputs, *overridable], frozenset(overridable))
@@ -270,9 +275,12 @@ def _load(
     try:
         return onnxruntime.InferenceSession(path_or_bytes, session_options, providers=[provider], **arguments)
     except Exception as error:
+        from nnadapter.drivers.onnxruntime.sessions import external_folder
         from nnadapter.onnx.files import contents_of, describe, load_model
 
-        model = load_model(source)  # says what is wrong with a file or its contents
+        model = load_model(
+            source, folder=external_folder(session_options)
+        )  # says what is wrong with a file or its contents
         with translated(f"ONNX Runtime does not load {describe(source)}", _ADVICE, InvalidModelError):
             lowered = loadable(model)
             if lowered is model:
