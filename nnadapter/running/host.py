@@ -74,6 +74,7 @@ class HostEngine:
         self.session = _load(source, session_options, provider, arguments)
         self._names = [value.name for value in self.session.get_outputs()]
         inputs = {value.name for value in self.session.get_inputs()}
+        self._texts = [value.name for value in self.session.get_inputs() if value.type == "tensor(string)"]
         if inputs >= set(self._names) or not inputs:  # others have nodes
             from nnadapter.onnx.files import refuse_empty
 
@@ -115,6 +116,8 @@ class HostEngine:
     def _run_with(
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any
     ) -> tuple[list[Any], Provenance]:
+        if self._texts and isinstance(feed, Mapping):
+            self._refuse_bytes(feed)
         started = time.perf_counter()
         try:
             results = self._run(names or self._names, feed, options)
@@ -194,6 +197,11 @@ class HostEngine:
         with translated("ONNX Runtime failed to run the model", "check what is bound"):
             self._run_binding(binding, options)
         return of_one(0, CPU, time.perf_counter() - started)
+
+    def _refuse_bytes(self, feed: Mapping[str, Any]) -> None:
+        """Raise InputTypeError for texts as numpy's bytes: ONNX Runtime would read on behind them."""
+        if any(getattr(getattr(feed.get(name), "dtype", None), "kind", "") == "S" for name in self._texts):
+            self._signature().check_feed(feed)
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""
