@@ -109,6 +109,24 @@ class InferenceSession(_InferenceSession):
         except errors.NNAdapterError as error:
             raise _theirs(error) from error
 
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: Any = None
+    ) -> list[Any]:
+        """See `nnadapter.InferenceSession.run_with_ort_values`."""
+        with _as_theirs():
+            return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+        """See `nnadapter.InferenceSession.run_with_iobinding`; whatever goes wrong is a RuntimeError, too."""
+        try:
+            super().run_with_iobinding(iobinding, run_options)
+        except errors.NNAdapterError as error:
+            raise _theirs(error, RuntimeError) from error
+
+    def _serves(self, devices: Sequence[str]) -> bool:
+        """Whether they are among the session's: those of `use` come before what a client asks for."""
+        return {*devices, "cpu"} <= {*self.devices, "cpu"}
+
     def get_providers(self) -> list[str]:
         """ONNX Runtime's names for its providers, the CPU among them, ours for the other devices."""
         return [provider_of_device(name) for name in self.devices]
@@ -141,9 +159,9 @@ def _as_theirs() -> Iterator[None]:
         raise _theirs(error) from error
 
 
-def _theirs(error: errors.NNAdapterError) -> errors.NNAdapterError:
+def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None) -> errors.NNAdapterError:
     """The same error as an instance of ONNX Runtime's class too."""
-    theirs = next(theirs for ours, theirs in _THEIRS if isinstance(error, ours))
+    theirs = theirs or next(theirs for ours, theirs in _THEIRS if isinstance(error, ours))
     both = _both(type(error), theirs)
     translated = both.__new__(both)
     translated.args = error.args

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as native
@@ -94,6 +95,7 @@ import sys
 import nnadapter as nna
 nna.ort.install()
 nna.ort.use("null")
+import onnx
 import onnxruntime
 from onnxruntime import InferenceSession
 from onnxruntime.capi import onnxruntime_pybind11_state
@@ -104,6 +106,7 @@ text = '<ir_version: 10, opset_import: ["" : 17]> g (float[2] x) => (float[2] y)
 session = InferenceSession(parser.parse_model(text).SerializeToString(), providers=["CPUExecutionProvider"])
 assert session.get_providers() == ["null", "CPUExecutionProvider"]
 nna.ort.uninstall()
+import onnx
 import onnxruntime
 assert onnxruntime is not nna.ort
 """
@@ -166,3 +169,47 @@ def test_the_path_of_a_model_is_where_clients_look_for_it(tmp_path):
     for given, expected in ((path, str(path)), (str(path), str(path)), (WHOLE, None)):
         theirs, ours = onnxruntime.InferenceSession(given), ort.InferenceSession(given)
         assert ours._model_path == theirs._model_path == expected
+
+
+@pytest.mark.parametrize("chosen", [[], "trial"])
+def test_errors_of_bindings_are_onnxruntime_s_as_well(chosen):
+    ort.use(chosen)
+    try:
+        for session in (ort.InferenceSession(WHOLE), onnxruntime.InferenceSession(WHOLE)):
+            binding = session.io_binding()
+            binding.bind_output(session.get_outputs()[0].name)
+            with pytest.raises(RuntimeError):
+                session.run_with_iobinding(binding)
+            value = onnxruntime.OrtValue.ortvalue_from_numpy(numbers(2, 3))
+            with pytest.raises(ValueError, match="Required inputs"):
+                session.run_with_ort_values(None, {})
+            with pytest.raises(native.InvalidArgument):
+                session.run_with_ort_values(["nothing"], {"x": value})
+    finally:
+        ort.use([])
+
+
+def test_clients_may_set_providers_that_the_session_has(trial):
+    session = ort.InferenceSession(WHOLE)
+    session.set_providers(["CPUExecutionProvider"])
+    session.set_providers()
+    assert session.get_providers() == ["trial", "CPUExecutionProvider"]
+    plain = nna.InferenceSession(WHOLE, devices="trial")
+    plain.set_providers(["trial", "CPUExecutionProvider"])
+    with pytest.raises(nna.errors.InvalidOptionError, match="open another one with"):
+        plain.set_providers(["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("devices", ["cpu", "trial"])
+def test_external_data_of_a_model_in_memory_lie_where_session_options_say(devices, tmp_path):
+    model = parse(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[n, 2] x) => (float[n, 2] y) <float[2] w = {1, 2}> '
+        "{ a = Mul (x, w) y = Relu (a) }"
+    )
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(tmp_path))
+    contents = (tmp_path / "m.onnx").read_bytes()
+    with nna.InferenceSession(contents, options, devices=devices) as session:
+        assert session.run(None, {"x": np.ones((1, 2), np.float32)})[0].tolist() == [[1, 2]]
+        assert session.report().nodes

@@ -25,7 +25,7 @@ def test_several_shapes(session):
     session.prepare([{"x": [2, 3]}, {"x": (np.int64(2), np.int32(3))}])
 
 
-@pytest.mark.parametrize("names", [3, object()])
+@pytest.mark.parametrize("names", [3, object(), "y"])
 def test_outputs(session, names):
     with pytest.raises(InvalidInputError, match="^outputs are .*, expected a list of names, or None"):
         session.run(names, {"x": numbers(2, 3)})
@@ -35,6 +35,39 @@ def test_outputs(session, names):
 def test_outputs_in_several_forms(session, names):
     for _ in range(2):  # the second time as the time before
         assert len(session.run(names, {"x": numbers(2, 3)})) == 1
+
+
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+def test_options_of_onnxruntime_of_another_kind(devices):
+    model = parse(CHAIN).SerializeToString()
+    with pytest.raises(TypeError, match=r"^session options are an onnxruntime\.SessionOptions, got dict"):
+        nna.InferenceSession(model, {"threads": 1}, devices=devices)
+    session = nna.InferenceSession(model, devices=devices)
+    with pytest.raises(TypeError, match=r"^run options are an onnxruntime\.RunOptions, got dict"):
+        session.run(None, {"x": numbers(2, 3)}, {"log": 1})
+    with pytest.raises(InvalidOptionError, match=r"pass \['CPUExecutionProvider'\]"):
+        nna.InferenceSession(model, providers="CPUExecutionProvider")
+
+
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+def test_texts_as_bytes(devices):
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (string[n] s) => (string[n] t) { t = Identity (s) }'
+    with nna.InferenceSession(parse(text), devices=devices, options={"fallback": "allow"}) as session:
+        for given in ([b"a", b"b"], [b"ab", b"c"]):
+            with pytest.raises(
+                InvalidInputError, match=r"got bytes\d+, expected string; convert it with .astype\(str\)"
+            ):
+                session.run(None, {"s": np.array(given)})
+        assert session.run(None, {"s": np.array([b"a", b"b"]).astype(str)})[0].tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+def test_optional_inputs_may_be_left_out(devices):
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (optional(float[n]) o, float[n] x) => (bool h, float[n] y) { h = OptionalHasElement (o) y = Relu (x) }"""
+    with nna.InferenceSession(parse(text), devices=devices) as session:
+        for given, expected in (({}, False), ({"o": None}, False), ({"o": numbers(2)}, True)):
+            assert session.run(["h"], {"x": numbers(3), **given})[0] == expected
 
 
 @pytest.mark.parametrize("inputs", [None, 3, object()])

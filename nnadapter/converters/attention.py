@@ -7,6 +7,7 @@ from math import sqrt
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.heads import join_heads, split_heads
 from nnadapter.converters.registry import converter
+from nnadapter.converters.slicing import parts_with_elements
 from nnadapter.ir.model import ABSENT
 from nnadapter.ir.schema import AttributeValue
 from nnadapter.onnx.node import OnnxNode
@@ -23,6 +24,7 @@ def convert_attention(context: ConversionContext, node: OnnxNode) -> None:
 
     1. Inputs of rank 3 are taken apart into heads, and the output is put together again.
     2. Past keys and values are concatenated with the new ones; that is what `present_key` and `present_value` are.
+       A cache at its start, which has no elements, is left out.
     3. Since version 24, a mask that is too short forbids the keys that it does not reach: it is padded.
 
     `softmax_precision` asks for a precision of the softmax: a device takes its own for all of the operation.
@@ -66,12 +68,12 @@ def _cached(context: ConversionContext, node: OnnxNode, key: int, value: int) ->
             if name:
                 context.add("ASSIGN", (operand,), outputs=(name,))
         return key, value, 0
-    pairs = zip(past, (key, value), (node.output(1), node.output(2)), strict=True)
-    key, value = (
-        context.add("CONCAT", (context.operand(name), operand), {"axis": 2}, (made,))[0]
-        for name, operand, made in pairs
-    )
-    return key, value, context.dimensions(past[0])[2]
+    before = parts_with_elements(context, past[:1], 2) and past
+    joined = [
+        context.add("CONCAT", (*map(context.operand, before[at : at + 1]), new), {"axis": 2}, (node.output(1 + at),))[0]
+        for at, new in enumerate((key, value))
+    ]
+    return joined[0], joined[1], context.dimensions(past[0])[2]
 
 
 def _mask(context: ConversionContext, node: OnnxNode, keys: int) -> int:

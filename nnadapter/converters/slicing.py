@@ -19,8 +19,13 @@ from partition.verdict import Reason
 def convert_concat(context: ConversionContext, node: OnnxNode) -> None:
     """Concat; parts without elements (a cache at its start) are left out. Source: ONNX Concat-13."""
     axis = normalize_axis(node, node.integer("axis"), len(context.dimensions(node.input(0))))
-    parts = [name for name in node.inputs if context.dimensions(name)[axis] != 0] or node.inputs
+    parts = parts_with_elements(context, node.inputs, axis) or node.inputs
     context.add("CONCAT", tuple(map(context.operand, parts)), {"axis": axis}, node.outputs)
+
+
+def parts_with_elements(context: ConversionContext, names: Sequence[str], axis: int) -> list[str]:
+    """Return those of the parts of a concatenation that have elements along its axis."""
+    return [name for name in names if context.dimensions(name)[axis] != 0]
 
 
 @converter("Split", 2, 11)

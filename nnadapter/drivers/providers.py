@@ -67,6 +67,8 @@ def _pairs(
         raise InvalidOptionError(
             f"providers and provider_options go together one by one, got {len(providers)} and {len(provider_options)}"
         )
+    if isinstance(providers, str):
+        raise InvalidOptionError(f"providers are a list of names, got {providers!r}; pass [{providers!r}]")
     pairs: list[tuple[str, Mapping[str, Any]]] = []
     for position, provider in enumerate(providers):
         name, options = provider if isinstance(provider, tuple) else (provider, {})

@@ -57,6 +57,8 @@ def open_engine(
         from nnadapter.torch_models.modules import model_of
 
         source, session_options = model_of(source, session_options), None  # what stands behind a module are its inputs
+    if session_options is not None and not hasattr(session_options, "enable_profiling"):
+        raise TypeError(f"session options are an onnxruntime.SessionOptions, got {type(session_options).__name__}")
     requests = default_devices() if requests is None else requests
     return _of_onnx(source, requests, options, session_options, providers, arguments)
 

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-from nnadapter.errors import ClosedError, InvalidOptionError
+from nnadapter.errors import ClosedError, InvalidOptionError, MissingInputError
 from nnadapter.inference.opening import open_engine
 from nnadapter.options import Options, refuse_misplaced
 from nnadapter.process.forking import new_lock, part_at_fork
@@ -236,6 +236,28 @@ class InferenceSession:
         """Per device, its options; empty, since devices are configured by `devices`."""
         return {name: {} for name in self._devices}
 
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Nothing to do where the session has the devices that these stand for: it keeps those that it was opened with.
+
+        Raises:
+            InvalidOptionError: it has others.
+        """
+        from nnadapter.drivers.providers import devices_of_providers
+
+        requests = devices_of_providers(providers or (), provider_options) if providers else ()
+        names = [request if isinstance(request, str) else request[0] for request in requests]
+        if not self._serves(names):
+            raise InvalidOptionError(
+                f"the session was opened with devices {list(self._devices)}, and keeps them; open another one with "
+                f"providers={list(providers or ())!r}"
+            )
+
+    def _serves(self, devices: Sequence[str]) -> bool:
+        """Whether these are the session's devices, in any order; the CPU comes last, named or not."""
+        return not devices or {*devices, "cpu"} == {*self._devices, "cpu"}
+
     def get_session_options(self) -> onnxruntime.SessionOptions:
         """The session options that were given, or new ones."""
         return self._engine.session_options()
@@ -258,6 +280,7 @@ class InferenceSession:
         run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
         """Run on values that lie on devices or the host, and give such values back, in the host's memory."""
+        _refuse_missing(self.get_inputs(), input_dict_ort_values)
         binding = self.io_binding()
         for name, value in input_dict_ort_values.items():
             binding.bind_ortvalue_input(name, value)
@@ -323,6 +346,16 @@ class InferenceSession:
 
                 self._workers = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="nnadapter")
             return self._workers
+
+
+def _refuse_missing(inputs: Sequence[NodeArg], given: Mapping[str, Any]) -> None:
+    needed = [value.name for value in inputs if not value.type.startswith("optional")]
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise MissingInputError(
+            f"Required inputs ({missing}) are missing from input feed ({list(given)}); feed every one of {needed}",
+            name=missing[0],
+        )
 
 
 def _run_all(engine: Engine, feed: Mapping[str, Any], control: RunControl) -> tuple[list[Any], Provenance]:

@@ -344,9 +344,18 @@ def is_traced(value: object) -> bool:
 
 
 def settled(value: Any, values: Sequence[Any]) -> Any:
-    """`value` with the numbers of a replay in the place of traced ones, inside tuples too."""
+    """`value` with the numbers of a replay in the place of traced ones, inside tuples, lists and dictionaries too."""
     if isinstance(value, Traced):
         return values[value.number]
-    if isinstance(value, tuple) and any(isinstance(each, (Traced, tuple)) for each in value):
-        return tuple(settled(each, values) for each in value)
+    if isinstance(value, (tuple, list)):
+        if not any(isinstance(each, (Traced, *_HOLDING)) for each in value):
+            return value
+        told = [settled(each, values) for each in value]
+        return told if isinstance(value, list) else tuple(told)
+    if isinstance(value, (dict, MappingProxyType)):
+        return {key: settled(each, values) for key, each in value.items()}
     return value
+
+
+_HOLDING = (tuple, list, dict, MappingProxyType)
+"""What traced numbers may be inside of."""

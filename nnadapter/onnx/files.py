@@ -23,13 +23,17 @@ _BEGINNING = 8
 
 
 def load_model(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto, *, external_data: bool = True
+    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    *,
+    external_data: bool = True,
+    folder: str | None = None,
 ) -> onnx.ModelProto:
     """Return the model that `source` holds. Large weights in files are referred to, and not read (`references`).
 
     Args:
         source: path, contents, or model.
         external_data: what lies beside the model is looked for, too.
+        folder: where it lies, of a model that is no file; without one, it is the working directory.
 
     Raises:
         ModelFileError: the file, or a file of external data, is missing or cannot be read.
@@ -51,7 +55,8 @@ def load_model(
     check_not_empty(model, describe(source))
     check_calls(model)
     if external_data:
-        path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else None
+        in_folder = str(Path(folder, "model")) if folder else None
+        path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else in_folder
         refer_to_files(model, path, describe(source))
     return model
 

@@ -21,7 +21,7 @@ from nnadapter.onnx.nodes import holds_graph, key_of
 from nnadapter.onnx.propagation import FAILURES, infer
 from nnadapter.onnx.refusal import Refusal
 from nnadapter.onnx.schemas import is_further
-from nnadapter.onnx.true_shapes import has_rule, true_shape
+from nnadapter.onnx.true_shapes import has_rule, true_shapes
 from nnadapter.onnx.values import constant_value, value_of, values_of
 from nnadapter.onnx.written_types import Written
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
@@ -213,10 +213,14 @@ class Inference:
         """The results of a node of which inference is wrong or knows nothing, with their true types."""
         node = self._read.nodes[index]
         told = [array_info(name, constants[name]) if name in constants else types.get(name) for name in node.inputs]
-        shapes = [shape for info in told if info is not None and (shape := value_of(info).static_shape) is not None]
-        true = true_shape(node, shapes) if len(shapes) == len(told) else None
-        made = (types[name] for name in node.outputs if name in types)
-        return {} if true is None else {info.name: _shaped(info, true) for info in made if value_of(info).shape != true}
+        made = {name: types[name] for name in node.outputs if name in types}
+        inferred = {name: value_of(info).shape for name, info in made.items()}
+        true = true_shapes(node, [None if info is None else value_of(info).shape for info in told], inferred)
+        # The node gives way to all that it makes, what is inferred as it is as well.
+        is_wrong = any(shape != inferred[name] for name, shape in true.items())
+        return (
+            {name: _shaped(made[name], true[name]) if name in true else made[name] for name in made} if is_wrong else {}
+        )
 
     def _skeleton(self, known: KnownBefore) -> onnx.ModelProto:
         skeleton = self._empty(with_functions=True)
@@ -299,9 +303,14 @@ def _contradicts_no_shape(message: str) -> bool:
     return all(any(words in failure for words in _UNKNOWN) for failure in failures)
 
 
-def _shaped(info: onnx.ValueInfoProto, dimensions: Sequence[int]) -> onnx.ValueInfoProto:
+def _shaped(info: onnx.ValueInfoProto, dimensions: Sequence[int | str | None]) -> onnx.ValueInfoProto:
     copy = copied(info)
-    sizes = (onnx.TensorShapeProto.Dimension(dim_value=dimension) for dimension in dimensions)
+    sizes = (
+        onnx.TensorShapeProto.Dimension(dim_value=size)
+        if isinstance(size, int)
+        else onnx.TensorShapeProto.Dimension(dim_param=size)
+        for size in dimensions
+    )
     copy.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=sizes))
     return copy
 

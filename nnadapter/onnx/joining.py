@@ -1,4 +1,4 @@
-"""Nodes that join what is new to a cache: which of their inputs are caches, and along which axis they grow."""
+"""Nodes that join what is new to a cache: which of their inputs are caches, along which axis they grow, and masks."""
 
 from __future__ import annotations
 
@@ -18,6 +18,15 @@ _CACHES: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(
     }
 )
 """Positions of inputs that are caches, and the axes along which they grow, by domain and op."""
+_MASKS: Mapping[tuple[str, str], tuple[int, ...]] = MappingProxyType(
+    {
+        ("", "Attention"): (3,),
+        (MICROSOFT, "Attention"): (3, 5),
+        (MICROSOFT, "GroupQueryAttention"): (10,),
+        (MICROSOFT, "MultiHeadAttention"): (4, 5),
+    }
+)
+"""Positions of inputs whose last axis counts what is cached and what is new."""
 _TAKES_ROOM = frozenset([(MICROSOFT, "GroupQueryAttention")])
 """Ops that put what is new into a cache that has room for it, where it has, and else behind it."""
 
@@ -25,6 +34,12 @@ _TAKES_ROOM = frozenset([(MICROSOFT, "GroupQueryAttention")])
 def takes_room(nodes: Iterable[OnnxNode]) -> bool:
     """Whether caches of some of these nodes may have room for what is new."""
     return any((node.domain, node.op_type) in _TAKES_ROOM for node in nodes)
+
+
+def counts_all(node: OnnxNode, name: str, rank: int) -> bool:
+    """Return whether a node that keeps a cache takes a value of this rank for its mask, or adds it to scores."""
+    positions = _MASKS.get((plain_domain(node.domain), node.op_type), ())
+    return rank > 1 and any(node.input(position) == name for position in positions)
 
 
 def joined_along(node: OnnxNode, name: str, rank: int) -> int | None:

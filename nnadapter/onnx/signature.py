@@ -86,6 +86,11 @@ class Signature:
         return frozenset(value.name for value in self.inputs if not (value.dtype or "").startswith("optional"))
 
     @cached_property
+    def _optional(self) -> Sequence[str]:
+        """Inputs that hold nothing where they are left out."""
+        return [value.name for value in self.inputs if value.name not in self._required]
+
+    @cached_property
     def dtypes(self) -> Mapping[str, np.dtype[Any]]:
         """The array type of every input that is a tensor of numbers."""
         numeric = {name: value.dtype for name, value in self.by_name.items() if value.dtype != "string"}
@@ -143,10 +148,11 @@ class Signature:
                 f"{[value.name for value in self.inputs]}",
                 name=missing[0],
             )
-        return {
+        checked = {
             name: fed_value if self._fits(name, fed_value) else self._check_one(name, fed_value)
             for name, fed_value in feed.items()
         }
+        return dict.fromkeys(self._optional) | checked if self._optional else checked
 
     def _fits(self, name: str, fed_value: Any) -> bool:
         """Whether it is an array as declared; all that is seen of most feeds, so it takes few steps."""
@@ -170,7 +176,7 @@ class Signature:
         """
         if names is None:
             return self.output_names
-        if not isinstance(names, Collection):
+        if not isinstance(names, Collection) or isinstance(names, str):
             raise InvalidInputError(f"outputs are {names!r}, expected a list of names, or None for all of them")
         if len(names) == 0:
             return self.output_names
@@ -265,11 +271,13 @@ def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] |
 
 
 def _check_dtype(array: np.ndarray[Any, Any] | FedTensor, value: Value) -> None:
-    got = "string" if array.dtype.kind in "OUS" else array.dtype.name
+    # Of numpy's bytes ONNX Runtime reads what lies behind them as well.
+    got = "string" if array.dtype.kind in "OU" else array.dtype.name
     if got != value.dtype:
+        dtype = "str" if value.dtype == "string" else repr(value.dtype)
         raise InputTypeError(
             f"Unexpected input data type for {value.name!r}: got {got}, expected {value.dtype}; "
-            f"convert it with .astype({value.dtype!r})",
+            f"convert it with .astype({dtype})",
             name=value.name,
         )
 

@@ -3,22 +3,31 @@
 Windows that are counted up (`ceil_mode`) and would begin in the padding behind a picture are none, which inference
 knows from opset 22 on. Where ONNX Runtime finds the padding (`SAME_*`), a pooling's dilations and a transposed
 convolution's `output_padding` do not widen what comes out. A GatherND that gives a scalar has no rank for inference.
+Where the number of keys is open, inference counts some of those that Attention has a product of, or none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 from nnadapter.onnx.node import OnnxNode
 
 Shape = tuple[int, ...]
+OpenShape = tuple[int | str | None, ...]
+_PRODUCTS = 3
+"""Where Attention has the products of queries and keys, among its outputs."""
 _Rule = Callable[[OnnxNode, Sequence[Shape]], Shape | None]
 
 
 def has_rule(node: OnnxNode) -> bool:
     """Whether inference may be wrong of a node's results."""
-    if node.op_type not in _RULES or node.domain or not node.since_version or node.contradiction:
+    if (node.op_type not in _RULES and node.op_type != "Attention") or node.domain:
         return False
+    if not node.since_version or node.contradiction:
+        return False
+    if node.op_type == "Attention":
+        return bool(node.output(_PRODUCTS))
     if node.op_type == "GatherND":
         return True
     same = str(node.attributes.get("auto_pad", "")).startswith("SAME")
@@ -27,14 +36,29 @@ def has_rule(node: OnnxNode) -> bool:
     return bool(node.attributes.get("ceil_mode")) or (same and "dilations" in node.attributes)
 
 
-def true_shape(node: OnnxNode, inputs: Sequence[Shape]) -> Shape | None:
-    """Return the shape of every result of a node for which `has_rule`; None where attributes do not fit the inputs.
+def true_shapes(
+    node: OnnxNode, inputs: Sequence[OpenShape | None], inferred: Mapping[str, OpenShape | None]
+) -> Mapping[str, OpenShape]:
+    """Return the shapes of results of a node for which `has_rule`, by name; none where nothing better is known.
 
     Args:
         node: the node.
-        inputs: the shapes of its inputs.
+        inputs: the shapes of its inputs, as far as they are known.
+        inferred: what inference says of its results.
     """
-    return _RULES[node.op_type](node, inputs)
+    if node.op_type == "Attention":
+        products = _attended(node, inputs, inferred.get(node.output(_PRODUCTS)))
+        return {node.output(_PRODUCTS): products} if products else {}
+    known = [shape for shape in inputs if shape is not None and all(isinstance(size, int) for size in shape)]
+    true = _RULES[node.op_type](node, cast("list[Shape]", known)) if len(known) == len(inputs) else None
+    return {} if true is None else dict.fromkeys(inferred, true)
+
+
+def _attended(node: OnnxNode, inputs: Sequence[OpenShape | None], products: OpenShape | None) -> OpenShape | None:
+    """The shape of the products of an Attention where the number of keys is open: of new ones, or of those before."""
+    key, past = inputs[1], inputs[4] if node.input(4) else (0, 0, 0)
+    counts = (shape and shape[-2] for shape in (key, past))
+    return (*products[:-1], None) if products and not all(isinstance(count, int) for count in counts) else None
 
 
 def _pooled(node: OnnxNode, inputs: Sequence[Shape]) -> Shape | None:

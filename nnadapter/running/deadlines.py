@@ -32,11 +32,14 @@ def deadline_of(options: onnxruntime.RunOptions | None) -> float | None:
 
     Raises:
         InvalidOptionError: they are no seconds.
+        TypeError: they are no run options.
     """
     try:
         said = None if options is None else options.get_run_config_entry(ENTRY)
     except RuntimeError:  # there is no such entry
         return None
+    except AttributeError:
+        raise TypeError(f"run options are an onnxruntime.RunOptions, got {type(options).__name__}") from None
     if said is None:
         return None
     with suppress(ValueError):

@@ -74,6 +74,7 @@ class HostEngine:
         self.session = _load(source, session_options, provider, arguments)
         self._names = [value.name for value in self.session.get_outputs()]
         inputs = {value.name for value in self.session.get_inputs()}
+        self._texts = [value.name for value in self.session.get_inputs() if value.type == "tensor(string)"]
         if inputs >= set(self._names) or not inputs:  # others have nodes
             from nnadapter.onnx.files import refuse_empty
 
@@ -115,6 +116,8 @@ class HostEngine:
     def _run_with(
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any
     ) -> tuple[list[Any], Provenance]:
+        if self._texts and isinstance(feed, Mapping):
+            self._refuse_bytes(feed)
         started = time.perf_counter()
         try:
             results = self._run(names or self._names, feed, options)
@@ -140,7 +143,7 @@ class HostEngine:
         from nnadapter.planning.planner import Planner, prepare_for
         from nnadapter.running.observed import Observed
 
-        model, setting = load_model(self._source), self._setting()
+        model, setting = load_model(self._source, folder=self._folder()), self._setting()
         prepared = prepare_for(model, setting)
         planner = Planner(prepared, setting)
         settled = planner.settle(planner.judge(default_shapes(prepared)))
@@ -195,6 +198,11 @@ class HostEngine:
             self._run_binding(binding, options)
         return of_one(0, CPU, time.perf_counter() - started)
 
+    def _refuse_bytes(self, feed: Mapping[str, Any]) -> None:
+        """Raise InputTypeError for texts as numpy's bytes: ONNX Runtime would read on behind them."""
+        if any(getattr(getattr(feed.get(name), "dtype", None), "kind", "") == "S" for name in self._texts):
+            self._signature().check_feed(feed)
+
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""
         foreign = isinstance(feed, Mapping) and (any(map(is_foreign, feed.values())) or goes_by_memory(self.session))
@@ -215,11 +223,16 @@ class HostEngine:
             signature.check_feed(feed)
             raise error
 
+    def _folder(self) -> str | None:
+        from nnadapter.drivers.onnxruntime.sessions import external_folder
+
+        return external_folder(self.session.get_session_options())
+
     def _signature(self) -> Signature:
         from nnadapter.onnx.files import load_model
         from nnadapter.onnx.signature import read_signature
 
-        model = load_model(self._source)
+        model = load_model(self._source, folder=self._folder())
         inputs = [value.name for value in self.session.get_inputs()]
         overridable = [value.name for value in self.session.get_overridable_initializers()]
         return read_signature(model, [*inputs, *overridable], frozenset(overridable))
@@ -270,9 +283,12 @@ def _load(
     try:
         return onnxruntime.InferenceSession(path_or_bytes, session_options, providers=[provider], **arguments)
     except Exception as error:
+        from nnadapter.drivers.onnxruntime.sessions import external_folder
         from nnadapter.onnx.files import contents_of, describe, load_model
 
-        model = load_model(source)  # says what is wrong with a file or its contents
+        model = load_model(
+            source, folder=external_folder(session_options)
+        )  # says what is wrong with a file or its contents
         with translated(f"ONNX Runtime does not load {describe(source)}", _ADVICE, InvalidModelError):
             lowered = loadable(model)
             if lowered is model:

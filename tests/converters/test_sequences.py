@@ -72,6 +72,14 @@ def test_attention_with_a_cache_gives_it_back():
     assert attention.attributes["offset"] == 5
 
 
+def test_attention_leaves_a_cache_without_elements_out():
+    x = [floats(1, 2, 3, 4, seed=seed) for seed in range(3)]
+    past = [floats(1, 2, 0, 4)] * 2
+    conversion = check("Attention", 24, [*x, None, *past], {"is_causal": 1}, outputs=3, tolerance=1e-4)
+    joined = [operation for operation in conversion.model.operations if operation.type == "CONCAT"]
+    assert [len(operation.inputs) for operation in joined] == [1, 1]
+
+
 @pytest.mark.parametrize("dtype", [bool, np.float32])
 def test_a_mask_that_is_too_short_forbids_the_rest(dtype):
     x = [floats(1, 2, 3, 4, seed=seed) for seed in range(3)]

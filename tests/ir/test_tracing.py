@@ -2,6 +2,7 @@ import math
 import operator
 import pickle
 from collections.abc import Callable
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,15 @@ ARITHMETIC: list[Callable[[Any, Any], Any]] = [
 def traced(*values: int) -> tuple[Trace, list[Traced]]:
     trace = Trace()
     return trace, [trace.variable(value) for value in values]
+
+
+def test_numbers_are_settled_wherever_they_stand() -> None:
+    trace, (height, width) = traced(2, 3)
+    known = trace.replay([5, 7])
+    assert known is not None
+    attributes = {"shape": (height, 1), "pads": [width, [height]], "axis": 0, "more": MappingProxyType({"a": width})}
+    expected = {"shape": (5, 1), "pads": [7, [5]], "axis": 0, "more": {"a": 7}}
+    assert settled((attributes, "none"), known) == (expected, "none")
 
 
 @pytest.mark.parametrize("function", ARITHMETIC)

@@ -93,3 +93,16 @@ def test_queries_of_a_mask_are_what_is_new():
     report = nna.partition_report(model, "fake_npu")
     tokens, mask, *_ = report.input_shapes.values()
     assert (tokens, mask) == ((1, 1, 8), (1, 1, 1, CACHED + 1))
+
+
+@pytest.mark.parametrize("mask", ["1, 1, S, T", "S, T"])
+def test_a_mask_of_attention_counts_all_keys_whatever_it_is_called(mask):
+    parts = ", ".join(f"float[1, 2, S, 4] {name}" for name in "qkv")
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 10, opset_import: ["" : 24]>
+        g ({parts}, bool[{mask}] seen, float[1, 2, P, 4] c, float[1, 2, P, 4] d)
+            => (float[1, 2, S, 4] y, float[1, 2, K, 4] e, float[1, 2, K, 4] f) {{
+            y, e, f = Attention (q, k, v, seen, c, d)
+        }}""")
+    shapes = nna.partition_report(model, "fake_npu").input_shapes
+    assert shapes["c"] == (1, 2, CACHED, 4) and shapes["seen"][-1] == CACHED + 1

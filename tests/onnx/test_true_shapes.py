@@ -110,3 +110,21 @@ def test_a_window_larger_than_what_it_moves_over_is_an_error_and_no_endless_loop
         with pytest.raises(nna.errors.InvalidModelError):
             session.run(None, {"x": np.ones((3, 8, 1, 11), np.float32)})
         assert session.run(None, {"x": np.ones((3, 8, 6, 11), np.float32)})[0].shape[:2] == (3, 8)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("cache", "keys"), [(False, "s"), (True, "s"), (True, "3")])
+def test_products_of_attention_have_as_many_keys_as_there_are(cache, keys, packed):
+    sizes = f"1, {keys}, 8" if packed else f"1, 2, {keys}, 4"
+    parts = ", ".join(f"float[{sizes}] {name}" for name in "qkv")
+    heads = "q_num_heads = 2, kv_num_heads = 2, " if packed else ""
+    nodes = f"y, a, b, p = Attention<{heads}is_causal = 1>(q, k, v{', , c, d' if cache else ''}) z = Relu(p)"
+    inputs = f"{parts}, float[1, 2, t, 4] c, float[1, 2, t, 4] d"
+    model = parse(f'<ir_version: 10, opset_import: ["" : 24]> g ({inputs}) => (float[e, f, g, h] z) {{ {nodes} }}')
+    with nna.InferenceSession(model, devices="fake_npu", options={"fallback": "forbid"}) as session:
+        for count, before in ((3, 5), (3, 1), (3, 0)) if keys == "3" else ((3, 5), (4, 2), (2, 0)):
+            shape = (1, count, 8) if packed else (1, 2, count, 4)
+            feed = {name: np.ones(shape, np.float32) for name in "qkv"}
+            feed.update((name, np.ones((1, 2, before, 4), np.float32)) for name in "cd")
+            assert session.run(None, feed)[0].shape == expected_shape(model, feed)
+            assert all(step.device == "fake_npu" for step in session.provenance.steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from nnadapter.drivers.native.models import build, contents
 from nnadapter.drivers.native.open_borders import OpenBorders
 from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.serialized import Border, unseal, written_by
-from nnadapter.drivers.native.sizes import untold
+from nnadapter.drivers.native.sizes import NumberedSizes, untold
 from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import Holder, Room, make
 from nnadapter.drivers.native.templates import ModelTemplates
@@ -33,7 +34,17 @@ from partition.verdict import Reason, Unsupported, Verdict
 
 _SMALL = 16
 """Operations of a model whose verdicts are written where others were."""
-_NONE_BUILT = None, Holder(), 0
+
+
+class _Built(NamedTuple):
+    """A model in C, what keeps it alive, and the sizes that its runs are told; None where it leaves none open."""
+
+    held: Holder
+    address: int
+    sizes: NumberedSizes | None = None
+
+
+_NONE_BUILT = None, _Built(Holder(), 0)
 
 
 class NativeContext(Context):
@@ -43,7 +54,7 @@ class NativeContext(Context):
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = new_lock()
         self._seats = Lending(_new_seat, functions, device)
-        self._last: tuple[Model | None, Holder, int] = _NONE_BUILT
+        self._last: tuple[Model | None, _Built] = _NONE_BUILT
         self._admitted = VerdictSink(1, supported=True)
         self._admission = Room("Admission", [{"verdict": self._admitted.addresses[0]}])
         self._unlimited = Holder()
@@ -59,7 +70,7 @@ class NativeContext(Context):
         Raises:
             InvalidModelError: the model contradicts itself. Drivers in C get none such.
         """
-        _, address = self._built(model)
+        _held, address, _ = self._built(model)  # another thread may ask about another model meanwhile
         with self._lock:
             verdicts = self._sink(model.operation_count)
             self._functions.call("supported", self._handle, address, verdicts.array)
@@ -70,7 +81,7 @@ class NativeContext(Context):
         """See `Context.admit`."""
         if "admit" not in self._functions:
             return Admission()
-        _, address = self._built(model)
+        _held, address, _ = self._built(model)  # another thread may ask about another model meanwhile
         with self._lock:
             verdicts = self._admitted.cleared()
             self._admission.clear()
@@ -90,13 +101,13 @@ class NativeContext(Context):
             CancelledError: the driver was told that nobody wants the program, and stopped.
             CompilationError: the deadline passed, or the driver failed.
         """
-        held, address = self._taken(model)
+        held, address, sizes = self._taken(model)
         with self._lock:
             _passing, request = self._request(address, control)
             handle = self._functions.made(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
-        by_run = self._borders.of(model) if model.is_open else None
+        by_run = None if sizes is None else self._borders.of(model, sizes)
         return NativeProgram(self._functions, self._device, handle, _sized(model), held, self._seats, by_run)
 
     def bind(self, program: Program, model: Model) -> NativeProgram | None:
@@ -108,7 +119,7 @@ class NativeContext(Context):
         """As `bind`, with what `compile_within` has and raises."""
         if "bind" not in self._functions:
             return None
-        held, address = self._taken(model)
+        held, address, _ = self._taken(model)
         with self._lock:
             _passing, request = self._request(address, control)
             handle = program.bound(request)
@@ -177,14 +188,14 @@ class NativeContext(Context):
             sink = self._sinks[count] = VerdictSink(count)
         return sink.cleared()
 
-    def _taken(self, model: Model) -> tuple[Holder, int]:
+    def _taken(self, model: Model) -> _Built:
         """A model in C for a program, which keeps it from here on."""
         built = self._built(model)
         self._last = _NONE_BUILT
         return built
 
-    def _built(self, model: Model) -> tuple[Holder, int]:
-        """A model in C, and what keeps it alive; the last one asked about is kept, as it is compiled next.
+    def _built(self, model: Model) -> _Built:
+        """A model in C; the last one asked about is kept, as it is compiled next.
 
         Of segments that are filled all are asked about before the first is compiled: each keeps its own.
 
@@ -192,15 +203,15 @@ class NativeContext(Context):
             InvalidModelError: the model contradicts itself.
         """
         if isinstance(model, FilledModel):
-            built: tuple[Holder, int] = model.prepared(_filled, _filled)
-            return built
-        last, held, address = self._last
+            filled: _Built = model.prepared(_filled, _filled)
+            return filled
+        last, built = self._last
         if last is not model:
             verify(model)
-            held = Holder()
-            address = build(model, held)
-            self._last = model, held, address
-        return held, address
+            held, sizes = Holder(), NumberedSizes(model) if model.is_open else None
+            built = _Built(held, build(model, held, sizes), sizes)
+            self._last = model, built
+        return built
 
     def close(self) -> None:
         """See `Context.close`."""
@@ -220,12 +231,12 @@ def _told(operation: Operation, verdict: Verdict) -> Verdict:
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
 
 
-def _filled(model: FilledModel) -> tuple[Holder, int]:
+def _filled(model: FilledModel) -> _Built:
     verify(model)
     templates: ModelTemplates = model.of.together.prepared(ModelTemplates, ModelTemplates)
     holder = Holder()
     address = templates.build(model, holder)
-    return holder, build(model, holder) if address is None else address
+    return _Built(holder, build(model, holder) if address is None else address)
 
 
 def _sized(model: Model) -> Sized:

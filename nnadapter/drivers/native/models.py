@@ -13,13 +13,17 @@ from nnadapter.ir.operand import Array, Operand, Quantization
 from nnadapter.ir.operations import schema_of
 
 
-def build(model: Model, holder: Holder) -> int:
+def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> int:
     """Return the address of `model` in C; it lives as long as `holder`. Only constants that are packed are copied.
+
+    Args:
+        model: the model.
+        holder: keeps it alive.
+        sizes: those that the model leaves open, which its runs are told; None where it leaves none open.
 
     Raises:
         InvalidModelError: a tensor has more bytes than can be told.
     """
-    sizes = NumberedSizes(model) if model.is_open else None
     operands = [_operand(holder, operand, sizes) for operand in model.operands]
     operations = [_operation(holder, operation, sizes) for operation in model.operations]
     return holder.make(

@@ -62,9 +62,8 @@ class OpenBorders:
     def __init__(self) -> None:
         self._kept: Cache[tuple[Any, ...], _OpenBorder] = Cache("drivers.native.open_borders", 256)
 
-    def of(self, model: Model) -> SizedByRun:
+    def of(self, model: Model, sizes: NumberedSizes) -> SizedByRun:
         """What goes into a program of a model with open sizes, and comes out of it."""
-        sizes = NumberedSizes(model)
         inputs, outputs = (
             tuple([_type_of(model.type_at(operand), sizes) for operand in operands])
             for operands in (model.inputs, model.outputs)

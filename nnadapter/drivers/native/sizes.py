@@ -16,13 +16,18 @@ OPEN = -1
 
 
 class NumberedSizes:
-    """The sizes that a model leaves open, each once."""
+    """The sizes that a model leaves open, each once, and once those that were found to be equal until now.
+
+    What is found later counts no more: a model and its runs are told the same.
+    """
 
     def __init__(self, model: Model) -> None:
         traced = {each.number: each for each in numbers(model) if isinstance(each, Traced)}
-        self._traced = tuple(traced)
-        self._place: Mapping[int, int] = {number: place for place, number in enumerate(traced)}
-        self._array = ctypes.c_int64 * len(traced)
+        firsts = {number: each.trace.alike(number) for number, each in traced.items()}
+        self._traced = tuple(dict.fromkeys(firsts.values()))
+        places = {number: place for place, number in enumerate(self._traced)}
+        self._place: Mapping[int, int] = {number: places[first] for number, first in firsts.items()}
+        self._array = ctypes.c_int64 * len(self._traced)
 
     def __len__(self) -> int:
         """How many there are."""

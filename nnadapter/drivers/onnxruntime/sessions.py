@@ -241,6 +241,14 @@ def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | Non
         options.enable_profiling, options.profile_file_prefix = before
 
 
+def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
+    """Return where session options say that the external data of a model in memory lie; None where they do not."""
+    key = "session.model_external_initializers_file_folder_path"
+    if options is None or not _has_entry(options, key):
+        return None
+    return options.get_session_config_entry(key) or None
+
+
 def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
     try:
         options.get_session_config_entry(key)

@@ -257,6 +257,14 @@ def is_crosswise(form: Form) -> bool:
     return empty or any(each != opened[0] for each in opened)
 
 
+def is_filled(form: Form) -> bool:
+    """Whether an input is one number all over, or repeated: the engine computes with what it is made of.
+
+    What comes out is repeated then, to the larger of two sizes, which of 0 and 1 is 1.
+    """
+    return any(_made_by(form, name) in {"ConstantOfShape", "Expand"} for name in form.node.input)
+
+
 def is_plain_einsum(form: Form) -> bool:
     """Whether an Einsum of one input gives it back."""
     terms, result = _equation(form)
@@ -268,6 +276,14 @@ def lone_labels(form: Form) -> Sequence[str]:
     terms, result = _equation(form)
     everything = "".join(terms) + result
     return [term for term in terms if any(everything.count(label) == term.count(label) for label in term)]
+
+
+def _made_by(form: Form, name: str) -> str:
+    """The op type of what makes a value, behind what hands it on; empty for an input."""
+    maker = form.parts.makers.get(name)
+    while maker is not None and maker.op_type in {"Identity", "Dropout"}:
+        maker = form.parts.makers.get(maker.input[0])
+    return "" if maker is None else str(maker.op_type)
 
 
 def _extent(size: int, dilation: int) -> int:

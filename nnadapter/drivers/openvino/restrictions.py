@@ -19,6 +19,7 @@ from nnadapter.drivers.openvino.forms import (
     changes_channels,
     is_crossed,
     is_crosswise,
+    is_filled,
     is_plain_einsum,
     is_read_plainly_too,
     is_spread_over_weights,
@@ -339,6 +340,12 @@ DATA_RESTRICTIONS = (
         "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Where Xor",
         is_crosswise,
         "of each with each makes another shape where there is none",
+        Reason.DATA_DEPENDENT_SHAPE,
+    ),
+    Restriction(
+        "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mul Or PRelu Pow Sub Sum Xor",
+        is_filled,
+        "of what ConstantOfShape or Expand makes is of one element where there is none",
         Reason.DATA_DEPENDENT_SHAPE,
     ),
     Restriction(

@@ -69,7 +69,7 @@ def attended(body: BodyBuilder, product: str, *, mask: int, past: int, bias: int
     heads, widths = body.node.integer("num_heads"), _widths(body)
     parts = [separated(body, part, heads) for part in parts_along(body, product, -1, widths)]
     before: tuple[str, str] | None = None
-    if body.input(past):
+    if body.input(past) and body.inputs.size(past, 3) != 0:  # a cache at its start has no elements
         old_key, old_value = (body.add("Gather", body.input(past), body.constant(index), axis=0) for index in (0, 1))
         before = old_key, old_value
     steps, old = body.inputs.size(0, 1), body.inputs.size(past, 3) if before else 0

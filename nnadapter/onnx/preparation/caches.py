@@ -6,8 +6,8 @@ What an open dimension is, structure and names say:
 2. An input's dimension along which a node joins it to what is new, to give both out: how much is cached, 127.
 3. Others called `encoder`, `cross` or `source`, or of inputs called so: what was read before, 32.
 4. Others of inputs called `past` or `cache`: how much is cached.
-5. Those of inputs called a mask, but for dimensions that other inputs have too, and dimensions called `total` or
-   `past + ...`: what is cached and what is new.
+5. Those of inputs called a mask, but for dimensions that other inputs have too, the last of what attention behind a
+   cache takes for one, and dimensions called `total` or `past + ...`: what is cached and what is new.
 6. Every other: what is new, 1.
 """
 
@@ -17,7 +17,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from nnadapter.onnx.joining import joined_along
+from nnadapter.onnx.joining import counts_all, joined_along
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from partition.graph import Graph, Value
@@ -81,7 +81,7 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
         if not isinstance(size, int) and value.dtype is not None
     ]
     batch = {dimension_at(value, axis) for value, axis in open_axes if axis == 0}
-    joined = set(_joined(graph, nodes))
+    joined, counted = set(_joined(graph, nodes)), set(_counted(graph, nodes))
     cached, encoded, whole, new, masked = (set[Dimension]() for _ in range(5))
     for value, axis in open_axes:
         dimension = dimension_at(value, axis)
@@ -95,7 +95,7 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
             encoded.add(dimension)
         elif _CACHE.search(value.name):
             cached.add(dimension)
-        elif _MASK.search(value.name):
+        elif _MASK.search(value.name) or (value.name, axis) in counted:
             masked.add(dimension)
         else:
             new.add(dimension)
@@ -162,6 +162,16 @@ def _joined(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]
                 axis = joined_along(node, name, len(graph.value(name).shape or ()))
                 if axis is not None:
                     yield name, axis
+
+
+def _counted(graph: Graph, nodes: Sequence[OnnxNode]) -> Iterator[tuple[str, int]]:
+    """Inputs, and their last axes, that a node takes for a mask."""
+    inputs = frozenset(graph.inputs)
+    for node in nodes:
+        for name in inputs.intersection(node.inputs):
+            rank = len(graph.value(name).shape or ())
+            if counts_all(node, name, rank):
+                yield name, rank - 1
 
 
 def _stated(dimensions: Collection[Dimension], stated: Mapping[Dimension, int], usual: int) -> int:

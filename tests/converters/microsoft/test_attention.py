@@ -89,6 +89,15 @@ def test_attention_with_a_past(unidirectional, mask):
     check("Attention", inputs, attributes, constant=[1, 2], outputs=2, opsets=OPSETS)
 
 
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_attention_with_a_past_of_no_elements(unidirectional):
+    inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2), None, floats(2, 2, 2, 0, 4)]
+    attributes = {"num_heads": 2, "unidirectional": unidirectional}
+    found = check("Attention", inputs, attributes, constant=[1, 2], outputs=2, opsets=OPSETS)
+    read = {index for operation in found.model.operations for index in operation.inputs if index >= 0}
+    assert all(0 not in found.model.operands[index].type.dimensions for index in read)
+
+
 def test_what_attention_refuses():
     inputs = [floats(2, 3, 8), floats(8, 24, seed=1), floats(24, seed=2)]
     assert refusal("Attention", inputs, {"num_heads": 2, "do_rotary": 1}).reason is Reason.UNSUPPORTED_ATTRIBUTE

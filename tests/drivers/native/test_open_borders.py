@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nnadapter.drivers.native.open_borders import OpenBorders
+from nnadapter.drivers.native.sizes import NumberedSizes
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.tracing import Trace
 
@@ -20,7 +21,7 @@ def model_of(rows: int, columns: int, width: int = 3, *, operation: str = "RELU"
 
 
 def sized(borders: OpenBorders, model, sizes):
-    by_run = borders.of(model)
+    by_run = borders.of(model, NumberedSizes(model))
     return by_run.at(by_run.numbers(sizes))
 
 

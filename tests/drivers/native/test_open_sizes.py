@@ -94,8 +94,8 @@ def opened(size=5):
 def test_a_model_says_which_of_the_sizes_a_number_is():
     model, trace = opened()
     holder = Holder()
-    found = CLASSES["Model"].from_address(build(model, holder))
     sizes = NumberedSizes(model)
+    found = CLASSES["Model"].from_address(build(model, holder, sizes))
     assert found.size_count == len(sizes) == 1
     x, y = (CLASSES["Operand"].from_address(each) for each in read_pointers(found.operands, 2))
     assert list((ctypes.c_int64 * 2).from_address(x.dimensions)) == [3, OPEN]
@@ -111,6 +111,21 @@ def test_a_model_says_which_of_the_sizes_a_number_is():
     assert list((ctypes.c_int64 * 2).from_address(shape.value.integers)) == [OPEN, 3]
     assert list((ctypes.c_int32 * 2).from_address(shape.sizes)) == [0, -1]
     assert list(sizes.told(sizes.of(trace.replay([7])))) == [7]
+
+
+def test_sizes_that_were_found_to_be_equal_are_one():
+    trace = Trace()
+    first, second, third = (trace.variable(size) for size in (4, 4, 4))
+    builder = ModelBuilder()
+    x, y, z = (
+        builder.add_input(name, OperandType(DataType.FLOAT32, (2, each)))
+        for name, each in (("x", first), ("y", second), ("z", third))
+    )
+    model = builder.finish(builder.add_operation("ADD", (x, y)) + builder.add_operation("NEG", (z,)))
+    sizes = NumberedSizes(model)
+    assert len(sizes) == 2 and sizes.places((first, second, third)) == [0, 0, 1]
+    assert bool(second == third) and sizes.places((first, third)) == [0, 1], "what is found later counts no more"
+    assert sizes.of(trace.replay([7, 7, 7])) == [7, 7] and trace.replay([7, 6, 7]) is None
 
 
 def test_a_model_of_known_sizes_has_none(acme):

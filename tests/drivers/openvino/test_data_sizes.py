@@ -92,6 +92,23 @@ def test_what_is_wrong_without_elements_is_refused(nodes, detail):
     assert all(taken) and not refused and detail in refused.detail and refused.reason == "data_dependent_shape"
 
 
+def test_what_is_filled_to_a_size_of_none_has_no_elements():
+    model = parse("""<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n] x, float[1] s, float u) => (float[k] a, float[k] b, bool[k] c, float[k] d)
+    <int64[1] one = {1}, int64[1] two = {2}, int64[1] no = {0}, float[1] three = {3}> {
+        found = NonZero (x) sizes = Shape (found) k = Slice (sizes, one, two, no)
+        filled = ConstantOfShape <value = float[1] {3}> (k) repeated = Expand (three, k)
+        a = Mul (filled, s) b = Add (u, repeated) same = Identity (filled) c = Less (same, s) d = Exp (filled)
+    }""")
+    with nna.InferenceSession(model, devices=["openvino", "cpu"]) as session:
+        for x in ([0, 1, 2], [0, 0], [0], [1], [0, 0, 0]):
+            feed = {"x": np.array(x, np.float32), "s": np.array([2], np.float32), "u": np.array(5, np.float32)}
+            for got, expected in zip(session.run(None, feed), run_whole(model, feed), strict=True):
+                assert got.shape == expected.shape
+                np.testing.assert_allclose(got, expected, rtol=1e-5)
+        assert {devices_of(session)[name] for name in ("Exp_9", "ConstantOfShape_3")} == {"openvino"}
+
+
 def convolution(attributes, filter_size):
     """A convolution over as many positions as there are numbers above none in the input."""
     model = model_of(
