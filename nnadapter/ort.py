@@ -23,6 +23,7 @@ from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.drivers.selection import DeviceRequest, requests_of
 from nnadapter.inference.binding import IOBinding as IOBinding
 from nnadapter.inference.session import InferenceSession as _InferenceSession
+from nnadapter.onnx.overriding import Overrides
 from nnadapter.options import Options as _Options
 from nnadapter.options import options_from
 from nnadapter.process.forking import new_lock
@@ -79,6 +80,37 @@ def uninstall() -> None:
     with _lock:
         sys.modules.update(_replaced)
         _replaced.clear()
+
+
+class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class of pybind11
+    """ONNX Runtime's own, which knows again what was put in the place of initializers and open dimensions.
+
+    So it counts for a session over devices, too.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.overrides = Overrides()
+
+    def add_initializer(self, name: str, ort_value: Any) -> None:
+        """See ONNX Runtime: `ort_value` takes the place of an initializer."""
+        super().add_initializer(name, ort_value)
+        self.overrides.initializers[name] = ort_value
+
+    def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
+        """See ONNX Runtime: the values take the place of initializers that lie beside the model."""
+        super().add_external_initializers(names, ort_values)
+        self.overrides.initializers.update(zip(names, ort_values, strict=True))
+
+    def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+        """See ONNX Runtime: dimensions of inputs that are called so have this size."""
+        super().add_free_dimension_override_by_name(name, size)
+        self.overrides.sizes[name] = size
+
+    def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
+        """See ONNX Runtime: dimensions of inputs that stand for this have this size."""
+        super().add_free_dimension_override_by_denotation(denotation, size)
+        self.overrides.sizes_by_denotation[denotation] = size
 
 
 class InferenceSession(_InferenceSession):

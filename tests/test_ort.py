@@ -8,13 +8,14 @@ import sys
 
 import numpy as np
 import onnx
+import onnx.numpy_helper
 import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 import nnadapter as nna
 from nnadapter import ort
-from tests.models import CHAIN, numbers, parse
+from tests.models import CHAIN, HEAD, numbers, parse
 
 WHOLE = parse(CHAIN).SerializeToString()
 
@@ -30,7 +31,7 @@ def test_every_public_name_of_onnxruntime_is_there():
     for name in dir(onnxruntime):
         if not name.startswith("_"):
             assert hasattr(ort, name) and name in dir(ort)
-    assert ort.SessionOptions is onnxruntime.SessionOptions and ort.__version__ == onnxruntime.__version__
+    assert issubclass(ort.SessionOptions, onnxruntime.SessionOptions) and ort.__version__ == onnxruntime.__version__
 
 
 def test_chosen_devices_come_before_the_client_s_providers(trial):
@@ -213,3 +214,58 @@ def test_external_data_of_a_model_in_memory_lie_where_session_options_say(device
     with nna.InferenceSession(contents, options, devices=devices) as session:
         assert session.run(None, {"x": np.ones((1, 2), np.float32)})[0].tolist() == [[1, 2]]
         assert session.report().nodes
+
+
+SCALED = (
+    f"""{HEAD} g (float[n, 4] x) => (float[n, 4] y) <float[4] w = {{1, 2, 3, 4}}> {{ a = Relu(x) y = Mul(a, w) }}"""
+)
+
+
+@pytest.mark.parametrize("devices", ["fake_npu", ["openvino", "fake_npu"], "cpu"])
+def test_initializers_that_are_replaced_are_so_on_devices(devices):
+    replaced = onnxruntime.OrtValue.ortvalue_from_numpy(numbers(4))
+    theirs, ours = onnxruntime.SessionOptions(), ort.SessionOptions()
+    for options in (theirs, ours):
+        options.add_initializer("w", replaced)
+        options.add_initializer("no such initializer", replaced)
+    model, x = parse(SCALED).SerializeToString(), numbers(3, 4, seed=1)
+    session = ort.InferenceSession(model, ours, devices=devices)
+    expected = onnxruntime.InferenceSession(model, theirs).run(None, {"x": x})[0]
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("devices", ["fake_npu", "cpu"])
+def test_initializers_beside_the_model_may_come_from_memory(devices, tmp_path):
+    """Their file need not be there."""
+    model, w, x = parse(SCALED), numbers(4), numbers(3, 4, seed=1)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(numbers(4, seed=2), "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "w.bin").unlink()
+    options = ort.SessionOptions()
+    options.add_external_initializers(["w"], [onnxruntime.OrtValue.ortvalue_from_numpy(w)])
+    session = ort.InferenceSession(str(tmp_path / "m.onnx"), options, devices=devices)
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], np.maximum(x, 0) * w, rtol=1e-6)
+
+
+@pytest.mark.parametrize("array", [numbers(2), numbers(4).astype("float64")])
+def test_an_initializer_of_another_type_or_shape_is_refused(array):
+    options = ort.SessionOptions()
+    options.add_initializer("w", onnxruntime.OrtValue.ortvalue_from_numpy(array))
+    with pytest.raises(ValueError, match=r"'w' is float32\[4\], and .* is to take its place"):
+        ort.InferenceSession(parse(SCALED).SerializeToString(), options, devices="fake_npu")
+
+
+@pytest.mark.parametrize("devices", ["fake_npu", "cpu"])
+@pytest.mark.parametrize("how", ["name", "denotation"])
+def test_dimensions_that_are_fixed_are_so_on_devices(devices, how):
+    model, options = parse(SCALED), ort.SessionOptions()
+    model.graph.input[0].type.tensor_type.shape.dim[0].denotation = "DATA_BATCH"
+    if how == "name":
+        options.add_free_dimension_override_by_name("n", 2)
+    else:
+        options.add_free_dimension_override_by_denotation("DATA_BATCH", 2)
+    session = ort.InferenceSession(model.SerializeToString(), options, devices=devices)
+    assert session.get_inputs()[0].shape == [2, 4]
+    assert session.run(None, {"x": numbers(2, 4)})[0].shape == (2, 4)
+    with pytest.raises(native.InvalidArgument):
+        session.run(None, {"x": numbers(3, 4)})

@@ -11,6 +11,7 @@ from nnadapter import limits
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.onnx.external_data import refer_to_files
 from nnadapter.onnx.function_calls import check_calls
+from nnadapter.onnx.overriding import Overrides, override
 from nnadapter.onnx.references import inlined
 from nnadapter.onnx.skeletons import skeleton_of
 from nnadapter.onnx.walking import check_size
@@ -27,6 +28,7 @@ def load_model(
     *,
     external_data: bool = True,
     folder: str | None = None,
+    overrides: Overrides | None = None,
 ) -> onnx.ModelProto:
     """Return the model that `source` holds. Large weights in files are referred to, and not read (`references`).
 
@@ -34,6 +36,7 @@ def load_model(
         source: path, contents, or model.
         external_data: what lies beside the model is looked for, too.
         folder: where it lies, of a model that is no file; without one, it is the working directory.
+        overrides: what takes the place of initializers and open dimensions.
 
     Raises:
         ModelFileError: the file, or a file of external data, is missing or cannot be read.
@@ -54,6 +57,8 @@ def load_model(
         raise TypeError(f"a model is a path, bytes or an onnx.ModelProto, got {type(source).__name__}")
     check_not_empty(model, describe(source))
     check_calls(model)
+    if overrides is not None:
+        override(model, overrides)
     if external_data:
         in_folder = str(Path(folder, "model")) if folder else None
         path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else in_folder

@@ -87,7 +87,8 @@ def _loaded(
         return load_model(source)
     from nnadapter.drivers.onnxruntime.sessions import external_folder
 
-    return load_model(source, folder=external_folder(session_options))
+    overrides = getattr(session_options, "overrides", None)  # `nnadapter.ort.SessionOptions` have them
+    return load_model(source, folder=external_folder(session_options), overrides=overrides)
 
 
 def _host_engine(

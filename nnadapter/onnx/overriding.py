@@ -1,0 +1,70 @@
+"""What a client has put in the place of a model's initializers and free dimensions before it is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+from onnx import numpy_helper
+
+from nnadapter.errors import InvalidOptionError
+from nnadapter.ir.operand import Array
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
+
+
+@dataclass(slots=True)
+class Overrides:
+    """As ONNX Runtime's `SessionOptions` take them, which do not tell them again."""
+
+    initializers: dict[str, Any] = field(default_factory=dict)
+    """By name, a value with `numpy()`."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Of dimensions of inputs, by the name of the dimension."""
+    sizes_by_denotation: dict[str, int] = field(default_factory=dict)
+    """The same, by what the dimension stands for."""
+
+
+def override(model: onnx.ModelProto, overrides: Overrides) -> None:
+    """Change a model; names that it has not count for nothing, as with ONNX Runtime.
+
+    Raises:
+        InvalidOptionError: an initializer has another data type or shape than what is to take its place.
+    """
+    for initializer in model.graph.initializer:
+        value = overrides.initializers.get(initializer.name)
+        if value is not None:
+            _replace(initializer, value.numpy())
+    dimensions = list(_dimensions(model.graph.input))
+    sizes = {
+        dimension.dim_param: overrides.sizes_by_denotation[dimension.denotation]
+        for dimension in dimensions
+        if dimension.dim_param and dimension.denotation in overrides.sizes_by_denotation
+    } | overrides.sizes
+    for dimension in (*dimensions, *_dimensions((*model.graph.output, *model.graph.value_info))):
+        _fix(dimension, sizes, overrides.sizes_by_denotation)
+
+
+def _replace(initializer: onnx.TensorProto, array: Array) -> None:
+    dtype, shape = DTYPE_OF_ELEMENT_TYPE.get(initializer.data_type), tuple(initializer.dims)
+    if (array.dtype.name, array.shape) != (dtype, shape):
+        raise InvalidOptionError(
+            f"initializer {initializer.name!r} is {dtype}{list(shape)}, and {array.dtype.name}{list(array.shape)} "
+            "is to take its place; give the session options an array of its type and shape"
+        )
+    initializer.CopyFrom(numpy_helper.from_array(array, initializer.name))
+
+
+def _fix(dimension: Any, sizes: Mapping[str, int], by_denotation: Mapping[str, int]) -> None:
+    if dimension.HasField("dim_value"):
+        return
+    size = sizes.get(dimension.dim_param, by_denotation.get(dimension.denotation))
+    if size is not None:
+        dimension.dim_value = size
+
+
+def _dimensions(values: Iterable[onnx.ValueInfoProto]) -> Iterable[Any]:
+    for value in values:
+        if value.type.HasField("tensor_type"):
+            yield from value.type.tensor_type.shape.dim
