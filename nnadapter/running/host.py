@@ -286,9 +286,8 @@ def _load(
         from nnadapter.drivers.onnxruntime.sessions import external_folder
         from nnadapter.onnx.files import contents_of, describe, load_model
 
-        model = load_model(
-            source, folder=external_folder(session_options)
-        )  # says what is wrong with a file or its contents
+        # Says what is wrong with a file or its contents.
+        model = load_model(source, folder=external_folder(session_options))
         with translated(f"ONNX Runtime does not load {describe(source)}", _ADVICE, InvalidModelError):
             lowered = loadable(model)
             if lowered is model:

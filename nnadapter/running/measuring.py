@@ -102,7 +102,7 @@ class Measurer:
             feed: of these shapes.
 
         Raises:
-            FixedSizesError: so it takes longer than what lost against it.
+            FixedSizesError: so it fails, or takes longer than what lost against it.
         """
         opening = compiled.opening
         if len(fastest.timed) > 1 and opening is not None and not opening.fillable:
@@ -110,6 +110,9 @@ class Measurer:
             rival, run = min(each.measured for each in fastest.timed[1:]), _runner(compiled, feed, sizes)
             try:
                 seconds = min(self._stopwatch.turn(run) for _ in range(_TURNS_OPEN))
+            except (DriverError, NotDelegatedError) as error:
+                compiled.close()
+                raise FixedSizesError(f"with its sizes left open, the fastest placement fails: {error}") from error
             except BaseException:
                 compiled.close()
                 raise
