@@ -46,6 +46,13 @@ AT_ALL_SHAPES = frozenset(
     ]
 )
 """Reasons that hold whatever the shapes. An attribute may be refused for some sizes alone."""
+TAKEN_TO_LAST = AT_ALL_SHAPES | {
+    Reason.RULE,
+    Reason.DATA_DEPENDENT_SHAPE,
+    Reason.DYNAMIC_SHAPE,
+    Reason.UNSUPPORTED_RANK,
+}
+"""What nobody knows of sizes at some shapes of inputs is taken as unknown at all."""
 
 
 def bodies_to_try(
@@ -84,6 +91,8 @@ class Trial:
     """Those of which the devices take everything that is left to run."""
     hopeless: frozenset[str]
     """Names of those that stay as they are, or of which a part is refused, whatever the shapes."""
+    lasting: frozenset[str]
+    """Names of these, and of those of which a part is refused for reasons that are taken to last."""
 
 
 def trial_of(
@@ -105,7 +114,7 @@ def trial_of(
         of_all: as `answers`, of all devices.
     """
     taken: dict[str, bool] = {}
-    hopeless = set()
+    hopeless, lasting = set[str](), set[str]()
     for atom, nodes in enumerate(graph.atoms):
         own = [device_verdicts[atom] for device_verdicts in answers]
         every = [device_verdicts[atom] for device_verdicts in of_all]
@@ -116,7 +125,10 @@ def trial_of(
                 taken[whole] = taken.get(whole, True) and any(verdicts)
                 if graph.nodes[node].name == whole or _for_good(verdicts):
                     hopeless.add(whole)
-    return Trial({name: bodies[name] for name, yes in taken.items() if yes}, frozenset(hopeless))
+                elif _for_good(verdicts, TAKEN_TO_LAST):
+                    lasting.add(whole)
+    worth = {name: bodies[name] for name, yes in taken.items() if yes}
+    return Trial(worth, frozenset(hopeless), frozenset(hopeless | lasting))
 
 
 def homeless_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
@@ -135,5 +147,5 @@ def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
     }
 
 
-def _for_good(verdicts: Sequence[Verdict]) -> bool:
-    return all(isinstance(verdict, Unsupported) and verdict.reason in AT_ALL_SHAPES for verdict in verdicts)
+def _for_good(verdicts: Sequence[Verdict], reasons: Collection[Reason] = AT_ALL_SHAPES) -> bool:
+    return all(isinstance(verdict, Unsupported) and verdict.reason in reasons for verdict in verdicts)

@@ -137,7 +137,7 @@ class Planner:
 
     def _judged(self, shapes: Shapes) -> Judgment:
         variant, judged = self._own, None
-        tried: set[str] = set()
+        tried, lasting = set[str](), set[str]()
         for _ in range(_DEEPEST):
             step = self._step_as_before(variant, shapes)
             if step is None:
@@ -146,12 +146,12 @@ class Planner:
                 said = answers(judged, self.setting) or _of_all(judged)
                 bodies = bodies_to_try(variant.prepared, judged.model.specialized, said, known)
                 tried.update(bodies)
-                step = self._step(variant, judged, bodies) if bodies else None
+                step = self._step(variant, judged, bodies, lasting) if bodies else None
             if step is None:
                 break
             variant, judged = step
         judged = judged or variant.judge(shapes)
-        undecided = tried - self._hopeless
+        undecided = tried - self._hopeless - lasting
         if not undecided:
             return judged
         names = {node.name for node in judged.model.graph.nodes}
@@ -164,8 +164,13 @@ class Planner:
             return None
         return tried[:2]
 
-    def _step(self, variant: Variant, before: Judgment, bodies: Bodies) -> tuple[Variant, Judgment] | None:
-        """The next variant and what is said of it, with those of `bodies` expanded for which that is worth it."""
+    def _step(
+        self, variant: Variant, before: Judgment, bodies: Bodies, lasting: set[str]
+    ) -> tuple[Variant, Judgment] | None:
+        """The next variant and what is said of it, with those of `bodies` expanded for which that is worth it.
+
+        Those that no shapes are taken to change are added to `lasting`; at others they are tried all the same.
+        """
         variant.sure = {}
         homeless = homeless_nodes(before.model.graph, _of_all(before))
         tried = self._tried(variant, bodies, before.model.shapes, homeless)
@@ -174,6 +179,7 @@ class Planner:
             return None
         next_variant, judged, trial = tried
         self._hopeless.update(trial.hopeless)
+        lasting.update(trial.lasting)
         if len(trial.worth) < len(bodies):
             if trial.hopeless:
                 self._variants.drop((variant, frozenset(bodies)))
