@@ -134,7 +134,7 @@ def test_what_onnxruntime_loads_and_does_not_compute_is_refused(what):
 @pytest.mark.parametrize("device", [("trial", {"only": ["TANH"]}), "openvino", "fake_npu"], ids=str)
 @pytest.mark.parametrize("what", PACKED)
 def test_it_runs_by_its_body_where_no_device_takes_all_of_that(what, device):
-    """As openvino does not at lengths of so many as there are heads."""
+    """And where one does; at lengths of so many as there are heads, too."""
     if device == "openvino":
         pytest.importorskip("openvino")
     generator = np.random.default_rng(0)
