@@ -22,7 +22,7 @@ from nnadapter.ir.size_arrays import SizeArray
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced
 from nnadapter.offering.atoms import groups_of, with_atoms
-from nnadapter.offering.left_sizes import sizes_left
+from nnadapter.offering.left_sizes import Sizes, runs_graphs, sizes_by_names, sizes_left
 from nnadapter.offering.traced_conversions import ConversionTemplate, OpenConversion
 from nnadapter.onnx.building import info_of
 from nnadapter.onnx.node import OnnxNode
@@ -128,7 +128,7 @@ class ConversionTracing:
             for index in sorted(kept.keys() | behind | run):
                 for node in kept.get(index, ()):
                     growing.add(node)
-                    self._size_what_is_left(nodes[node])
+                    self._size_what_is_left(nodes[node], index)
                 if index in behind:
                     self._follow(self._prepared.nodes[index], growing)
                 elif index in run:  # nothing reads what it makes, and its sizes are known by then
@@ -235,12 +235,38 @@ class ConversionTracing:
             values.update(fresh)
             yield from fresh.values()
 
-    def _size_what_is_left(self, node: OnnxNode) -> None:
-        """Trace the sizes of what a node makes that was not converted, where a rule says them."""
-        if self._is_open and not all(name in self._context.operand_of for name in node.outputs if name):
-            for name, sizes in sizes_left(node, self._sizes_of, self._values).items():
-                self._values[name] = replace(self._values[name], shape=sizes)
-                self._typed.add(name)
+    def _size_what_is_left(self, node: OnnxNode, index: int) -> None:
+        """Trace the sizes of what a node makes that was not converted, where a rule says them, or its graphs."""
+        if not self._is_open or all(name in self._context.operand_of for name in node.outputs if name):
+            return
+        is_running = runs_graphs(node) and node.outputs == self._prepared.nodes[index].outputs
+        sized = self._sized_by_graphs(index) if is_running else sizes_left(node, self._sizes_of, self._values)
+        for name, sizes in sized.items():
+            self._values[name] = replace(self._values[name], shape=sizes)
+            self._typed.add(name)
+
+    def _sized_by_graphs(self, index: int) -> dict[str, Sizes]:
+        """The sizes of what a node makes that runs graphs; what the model calls by one name is the same where it is.
+
+        That is asked where sizes do not follow without it, as of a state and what is added to it.
+        """
+        prepared = self._prepared
+        made = dict[str, Sizes]()
+        for is_asked in (False, True):
+            if is_asked:
+                self._ask_of_names()
+            made = sizes_by_names(prepared.inference, index, self._sizes_of, self._values, prepared.constants)
+            if made.keys() >= set(filter(None, prepared.nodes[index].outputs)):
+                break
+        return made
+
+    def _ask_of_names(self) -> None:
+        """Decide on whether the sizes of inputs that have one name are the same."""
+        first = dict[str, Any]()
+        for name, sizes in self._shapes.items():
+            for size, called in zip(sizes, self._prepared.graph.value(name).shape or (), strict=False):
+                if isinstance(called, str) and called:
+                    bool(first.setdefault(called, size) == size)
 
     def _sizes_of(self, name: str) -> tuple[Any, ...] | None:
         """Dimensions that hold at all shapes; None where those at hand are all that is known."""

@@ -4,6 +4,9 @@ ONNX defines many ops as functions of others. A device without a kernel for Laye
 its body needs. A node is expanded where the devices, the host's left out, take every node of its body; a part of a body
 is not worth the borders around it, and ONNX Runtime has a kernel for the whole. The same reason holds for a refusal by
 data type, of a node that is not valid, or by the person's word: the parts would be refused as well, or should be.
+
+Where nobody has a kernel for the whole, not the host either, the body is all that there is: it is enough that somebody
+takes each node, the host or another.
 """
 
 from __future__ import annotations
@@ -43,6 +46,13 @@ AT_ALL_SHAPES = frozenset(
     ]
 )
 """Reasons that hold whatever the shapes. An attribute may be refused for some sizes alone."""
+TAKEN_TO_LAST = AT_ALL_SHAPES | {
+    Reason.RULE,
+    Reason.DATA_DEPENDENT_SHAPE,
+    Reason.DYNAMIC_SHAPE,
+    Reason.UNSUPPORTED_RANK,
+}
+"""What nobody knows of sizes at some shapes of inputs is taken as unknown at all."""
 
 
 def bodies_to_try(
@@ -53,7 +63,8 @@ def bodies_to_try(
     Args:
         prepared: the model.
         specialized: the same for some shapes.
-        answers: per device but the hosts, its verdict on every atom of the specialized graph.
+        answers: per device but the hosts, its verdict on every atom of the specialized graph; of hosts where there is
+            no other device.
         known: names of nodes that were tried before.
     """
     graph = specialized.graph
@@ -80,9 +91,18 @@ class Trial:
     """Those of which the devices take everything that is left to run."""
     hopeless: frozenset[str]
     """Names of those that stay as they are, or of which a part is refused, whatever the shapes."""
+    lasting: frozenset[str]
+    """Names of these, and of those of which a part is refused for reasons that are taken to last."""
 
 
-def trial_of(bodies: Bodies, wholes: Sequence[str], graph: Graph, answers: Answers) -> Trial:
+def trial_of(
+    bodies: Bodies,
+    wholes: Sequence[str],
+    graph: Graph,
+    answers: Answers,
+    homeless: Collection[str] = (),
+    of_all: Answers = (),
+) -> Trial:
     """Return what came of it.
 
     Args:
@@ -90,18 +110,31 @@ def trial_of(bodies: Bodies, wholes: Sequence[str], graph: Graph, answers: Answe
         wholes: for every node of `graph`, the node that it was before, or in whose place it stands.
         graph: of the model in which all of them are that can be.
         answers: per device but the hosts, its verdict on every atom of `graph`.
+        homeless: see `homeless_nodes`.
+        of_all: as `answers`, of all devices.
     """
     taken: dict[str, bool] = {}
-    hopeless = set()
+    hopeless, lasting = set[str](), set[str]()
     for atom, nodes in enumerate(graph.atoms):
-        verdicts = [device_verdicts[atom] for device_verdicts in answers]
+        own = [device_verdicts[atom] for device_verdicts in answers]
+        every = [device_verdicts[atom] for device_verdicts in of_all]
         for node in nodes:
             whole = wholes[node]
             if whole in bodies:
+                verdicts = every if whole in homeless else own
                 taken[whole] = taken.get(whole, True) and any(verdicts)
                 if graph.nodes[node].name == whole or _for_good(verdicts):
                     hopeless.add(whole)
-    return Trial({name: bodies[name] for name, yes in taken.items() if yes}, frozenset(hopeless))
+                elif _for_good(verdicts, TAKEN_TO_LAST):
+                    lasting.add(whole)
+    worth = {name: bodies[name] for name, yes in taken.items() if yes}
+    return Trial(worth, frozenset(hopeless), frozenset(hopeless | lasting))
+
+
+def homeless_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
+    """Return the names of the nodes that no device takes, the hosts among them."""
+    atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in of_all))
+    return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)
 
 
 def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
@@ -114,5 +147,5 @@ def refused_for_good(graph: Graph, answers: Answers) -> set[str]:
     }
 
 
-def _for_good(verdicts: Sequence[Verdict]) -> bool:
-    return all(isinstance(verdict, Unsupported) and verdict.reason in AT_ALL_SHAPES for verdict in verdicts)
+def _for_good(verdicts: Sequence[Verdict], reasons: Collection[Reason] = AT_ALL_SHAPES) -> bool:
+    return all(isinstance(verdict, Unsupported) and verdict.reason in reasons for verdict in verdicts)

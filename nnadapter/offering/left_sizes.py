@@ -1,18 +1,25 @@
 """Sizes of what nodes make that have no form in adapter IR, by those of what they read.
 
-What is not in the table has the sizes that inference says, which hold for the shapes in hand alone.
+Of an `If` or a `Scan` they are what inference says of its graphs, with a name in the place of each size that is traced.
+What is not in the table has the sizes that inference says otherwise, which hold for the shapes in hand alone.
 Source: ONNX's operators of ai.onnx.ml; ONNX Runtime's of com.microsoft.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
-from nnadapter.ir.tracing import current
+from nnadapter.errors import InvalidModelError
+from nnadapter.ir.operand import Array
+from nnadapter.ir.tracing import Traced, current
+from nnadapter.onnx.building import info_of
 from nnadapter.onnx.further_schemas import MICROSOFT
+from nnadapter.onnx.inference import Inference
 from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.values import value_of
 from partition.graph import Value
 
 Sizes = tuple[Any, ...]
@@ -31,17 +38,77 @@ def sizes_left(
         dimensions_of: of what it reads; None where they are not known.
         values: what inference says at the shapes in hand; what contradicts it is left out.
     """
-    rule = _RULES.get((node.domain, node.op_type))
-    if rule is None or node.contradiction:
+    rule, first = _RULES.get((node.domain, node.op_type)), _FIRST_RULES.get((node.domain, node.op_type))
+    if (rule is None and first is None) or node.contradiction:
         return {}
     read = [dimensions_of(name) if name else None for name in node.inputs]
     made = dict[str, Sizes]()
-    for name in filter(None, node.outputs):
-        inferred = values[name].shape if name in values else None
-        sizes = None if inferred is None else rule(node, read, inferred)
+    for position, name in enumerate(node.outputs):
+        inferred, said = values[name].shape if name in values else None, rule if position or first is None else first
+        sizes = None if inferred is None or said is None else said(node, read, inferred)
         if sizes is not None and _agree(current(sizes), inferred):
             made[name] = sizes
     return made
+
+
+def runs_graphs(node: OnnxNode) -> bool:
+    """Whether the sizes of what a node makes are those of graphs that it runs: see `sizes_by_names`."""
+    return not node.domain and node.op_type in _RUNNING_GRAPHS and not node.contradiction
+
+
+def sizes_by_names(
+    inference: Inference,
+    index: int,
+    dimensions_of: Callable[[str], Sizes | None],
+    values: Mapping[str, Value],
+    constants: Mapping[str, Array],
+) -> dict[str, Sizes]:
+    """Dimensions of the results of a node of which nothing but inference knows them, by name.
+
+    What differs between the branches of an `If` is left out, as inference gives it no name that it was told.
+
+    Args:
+        inference: of the model.
+        index: the node's position in it.
+        dimensions_of: of what it reads; None where they are not known.
+        values: what inference says at the shapes in hand; what contradicts it is left out.
+        constants: what is the same whatever the shapes.
+    """
+    names = dict[str, Any]()
+    told = {
+        name: info_of(replace(values[name], shape=_named(dimensions_of(name), names)))
+        for name in inference.read_by(index)
+        if name in values and name not in constants
+    }
+    try:
+        inferred = inference.types_of_one(index, told, constants, states_inside=False)
+    except InvalidModelError:  # of these names, it may be: the shapes in hand have no such contradiction
+        return {}
+    known = {name: _traced(value_of(info).shape, names) for name, info in inferred.items() if name in values}
+    return {
+        name: sizes for name, sizes in known.items() if sizes is not None and _agree(current(sizes), values[name].shape)
+    }
+
+
+def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
+    """Dimensions of which those that have names are the sizes that were called so; None where one is another."""
+    sizes = None if shape is None else tuple(names.get(size) if isinstance(size, str) else size for size in shape)
+    return None if sizes is None or any(size is None for size in sizes) else sizes
+
+
+def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] | None:
+    """Dimensions with names, each of which is noted, in the place of sizes that are traced."""
+    if sizes is None:
+        return None
+    named = list[int | str]()
+    for size in sizes:
+        if isinstance(size, Traced):
+            first = size.trace.alike(size.number)
+            named.append(f"{_NAME}{first}")
+            names.setdefault(f"{_NAME}{first}", size)
+        else:
+            named.append(int(size))
+    return tuple(named)
 
 
 def _agree(sizes: Sizes, inferred: Sizes | None) -> bool:
@@ -82,7 +149,20 @@ def _led_by(size: Any, inferred: Sizes) -> Sizes | None:
     return (size, *rest) if inferred and all(isinstance(each, int) for each in rest) else None
 
 
+def _attended(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+    """As queries, which may have keys and values behind them in one input."""
+    if not read[0] or node.input(1):
+        return read[0]
+    heads = node.integer("num_heads", 1)
+    return (*read[0][:-1], read[0][-1] * heads // (heads + 2 * node.integer("kv_num_heads", 1)))
+
+
 _MACHINE_LEARNING = "ai.onnx.ml"
+_RUNNING_GRAPHS = frozenset(("If", "Scan"))
+_NAME = "traced size "
+"""What no model calls a dimension."""
+_FIRST_RULES: Mapping[tuple[str, str], _Rule] = {(MICROSOFT, "GroupQueryAttention"): _attended}
+"""Of the first result alone."""
 _RULES: Mapping[tuple[str, str], _Rule] = {
     **dict.fromkeys(
         [

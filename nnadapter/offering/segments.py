@@ -58,8 +58,13 @@ class OnnxParts:
         return as_it_was(self.specialized.own, self.index, outputs)
 
     def without_constants(self) -> onnx.ModelProto:
-        """Everything that is left to run, but for the contents of constants."""
-        return self._extract(self._placed(range(len(self.graph.nodes))), self.graph, (), (), ())
+        """Everything that is left to run, but for constants; with the types of what ops of other domains read."""
+        graph = self.graph
+        whole = self._extract(self._placed(range(len(graph.nodes))), graph, (), (), ())
+        others = (name for node in graph.nodes if plain_domain(node.domain) for name in node.inputs if name)
+        told = (graph.value(name) for name in dict.fromkeys(others) if name not in graph.constants)
+        whole.graph.value_info.extend(info_of(value) for value in told if value.dtype)
+        return whole
 
     def whole(self) -> onnx.ModelProto:
         """Everything that is left to run, with the types of what nodes make that inference may know nothing of."""

@@ -11,6 +11,7 @@ import onnx.parser
 from google.protobuf.message import Message
 from onnx import helper, numpy_helper
 
+from nnadapter.onnx.nodes import graphs_of
 from nnadapter.onnx.references import REFERRED_BYTES, fits, referring
 from nnadapter.onnx.values import dense_type, type_of
 from partition.graph import Value
@@ -72,6 +73,29 @@ def copied(message: _Message) -> _Message:
     """Return a message like `message`."""
     copy: _Message = type(message)()
     copy.CopyFrom(message)
+    return copy
+
+
+def without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
+    """Return a value of which no shape is said: what a model says is often a name, and hides what can be inferred."""
+    copy = copied(value)
+    if copy.type.HasField("tensor_type"):
+        copy.type.tensor_type.ClearField("shape")
+    return copy
+
+
+def without_inner_shapes(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Return a node in whose graphs, at any depth, nothing is said of shapes."""
+    copy = copied(node)
+    for graph in (graph for attribute in copy.attribute for graph in graphs_of(attribute)):
+        for values in (graph.input, graph.output):
+            bare = [without_shape(value) for value in values]
+            del values[:]
+            values.extend(bare)
+        del graph.value_info[:]
+        nodes = [without_inner_shapes(inner) for inner in graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
     return copy
 
 

@@ -12,7 +12,7 @@ from onnx import helper
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, OperandType
-from nnadapter.onnx.building import array_info, copied, initializer_of, model_of
+from nnadapter.onnx.building import array_info, copied, initializer_of, model_of, without_inner_shapes, without_shape
 from nnadapter.onnx.function_ops import body_of
 from nnadapter.onnx.like_inputs import LIKE_INPUT, is_like_input, stand_in
 from nnadapter.onnx.model import OnnxModel
@@ -76,7 +76,7 @@ class Inference:
         self._doubted = frozenset(index for index, node in enumerate(read.nodes) if has_rule(node))
         inputs = frozenset(read.graph.inputs)
         self._inputs = [value for value in model.graph.input if value.name in inputs]
-        self._outputs = [_without_shape(value) for value in model.graph.output]
+        self._outputs = [without_shape(value) for value in model.graph.output]
         self._written = Written(model)
 
     @cached_property
@@ -113,9 +113,18 @@ class Inference:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
         return self._settled(known)[1]
 
+    def read_by(self, index: int) -> Sequence[str]:
+        """The names of what the node at `index` reads, in graphs that it runs too."""
+        return tuple(dict.fromkeys(self._graph.nodes[index].reads))
+
     @_contradictions_told()
     def types_of_one(
-        self, index: int, types: Mapping[str, onnx.ValueInfoProto], constants: Mapping[str, Array]
+        self,
+        index: int,
+        types: Mapping[str, onnx.ValueInfoProto],
+        constants: Mapping[str, Array],
+        *,
+        states_inside: bool = True,
     ) -> dict[str, onnx.ValueInfoProto]:
         """Return what is known of the results of the node at `index`, by what is known of its inputs alone.
 
@@ -123,12 +132,15 @@ class Inference:
             index: the node's position.
             types: what is known of values; a name may be missing.
             constants: every value whose contents are known.
+            states_inside: what the model states of shapes in graphs that the node runs is believed; it hides what can
+                be inferred.
 
         Raises:
             InvalidModelError: types contradict each other.
         """
         skeleton = self._empty(with_functions=self._calls_function(index))
-        skeleton.graph.node.append(self._inferable_one(index))
+        node = self._inferable_one(index)
+        skeleton.graph.node.append(node if states_inside else without_inner_shapes(node))
         names = dict.fromkeys(self._graph.nodes[index].reads)
         skeleton.graph.input.extend(types[name] for name in names if name in types and name not in constants)
         _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
@@ -312,12 +324,4 @@ def _shaped(info: onnx.ValueInfoProto, dimensions: Sequence[int | str | None]) -
         for size in dimensions
     )
     copy.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=sizes))
-    return copy
-
-
-def _without_shape(value: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    # What a model says of its outputs' shapes is often a name or -1, and would hide what can be inferred.
-    copy = copied(value)
-    if copy.type.HasField("tensor_type"):
-        copy.type.tensor_type.ClearField("shape")
     return copy

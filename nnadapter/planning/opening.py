@@ -21,7 +21,7 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.size_class import SizeClass
 from nnadapter.offering.calling import calls_among
-from nnadapter.offering.expansions import AT_ALL_SHAPES
+from nnadapter.offering.expansions import TAKEN_TO_LAST
 from nnadapter.offering.filled_parts import FillablePart
 from nnadapter.offering.given import given_of
 from nnadapter.offering.open_conversion import open_conversion, open_ir_part
@@ -41,14 +41,6 @@ from nnadapter.planning.waiting import with_sizes_in_order
 from nnadapter.rules.values import Limits
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
-
-_AT_ALL_SHAPES = AT_ALL_SHAPES | {
-    Reason.RULE,
-    Reason.DATA_DEPENDENT_SHAPE,
-    Reason.DYNAMIC_SHAPE,
-    Reason.UNSUPPORTED_RANK,
-}
-"""What nobody knows of sizes at some shapes of inputs is taken as unknown at all."""
 
 
 class RefusedHere(Unsupported):
@@ -209,7 +201,7 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: OpenConversion | No
     for device in partitioning.setting.devices:
         verdicts = partitioning.judgment.support.verdicts.get(device.name, ()) if device.accelerates else ()
         for atom, verdict in enumerate(verdicts):
-            if not isinstance(verdict, Unsupported) or verdict.reason in _AT_ALL_SHAPES:
+            if not isinstance(verdict, Unsupported) or verdict.reason in TAKEN_TO_LAST:
                 continue
             nodes = graph.atoms[atom]
             if verdict.reason is Reason.UNSUPPORTED_ATTRIBUTE and _refuses_open(device, nodes, conversion):

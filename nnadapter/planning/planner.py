@@ -8,13 +8,14 @@ value that is returned.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from nnadapter.kernels.deciding import type_rules
-from nnadapter.offering.expansions import Trial, bodies_to_try, refused_for_good, trial_of
+from nnadapter.offering.expansions import Trial, bodies_to_try, homeless_nodes, refused_for_good, trial_of
+from nnadapter.offering.offers import Answers
 from nnadapter.offering.preparing import offered_ops, prepare
 from nnadapter.onnx.functions import Bodies
 from nnadapter.onnx.preparation.bodies import expanded
@@ -136,20 +137,21 @@ class Planner:
 
     def _judged(self, shapes: Shapes) -> Judgment:
         variant, judged = self._own, None
-        tried: set[str] = set()
+        tried, lasting = set[str](), set[str]()
         for _ in range(_DEEPEST):
             step = self._step_as_before(variant, shapes)
             if step is None:
                 judged = judged or variant.judge(shapes)
                 known = tried | self._hopeless
-                bodies = bodies_to_try(variant.prepared, judged.model.specialized, answers(judged, self.setting), known)
+                said = answers(judged, self.setting) or _of_all(judged)
+                bodies = bodies_to_try(variant.prepared, judged.model.specialized, said, known)
                 tried.update(bodies)
-                step = self._step(variant, judged, bodies) if bodies else None
+                step = self._step(variant, judged, bodies, lasting) if bodies else None
             if step is None:
                 break
             variant, judged = step
         judged = judged or variant.judge(shapes)
-        undecided = tried - self._hopeless
+        undecided = tried - self._hopeless - lasting
         if not undecided:
             return judged
         names = {node.name for node in judged.model.graph.nodes}
@@ -162,15 +164,22 @@ class Planner:
             return None
         return tried[:2]
 
-    def _step(self, variant: Variant, before: Judgment, bodies: Bodies) -> tuple[Variant, Judgment] | None:
-        """The next variant and what is said of it, with those of `bodies` expanded for which that is worth it."""
+    def _step(
+        self, variant: Variant, before: Judgment, bodies: Bodies, lasting: set[str]
+    ) -> tuple[Variant, Judgment] | None:
+        """The next variant and what is said of it, with those of `bodies` expanded for which that is worth it.
+
+        Those that no shapes are taken to change are added to `lasting`; at others they are tried all the same.
+        """
         variant.sure = {}
-        tried = self._tried(variant, bodies, before.model.shapes)
+        homeless = homeless_nodes(before.model.graph, _of_all(before))
+        tried = self._tried(variant, bodies, before.model.shapes, homeless)
         if tried is None:
             self._hopeless.update(bodies)
             return None
         next_variant, judged, trial = tried
         self._hopeless.update(trial.hopeless)
+        lasting.update(trial.lasting)
         if len(trial.worth) < len(bodies):
             if trial.hopeless:
                 self._variants.drop((variant, frozenset(bodies)))
@@ -182,7 +191,9 @@ class Planner:
         variant.sure = {name: body for name, body in trial.worth.items() if name in sure}
         return next_variant, judged
 
-    def _tried(self, variant: Variant, bodies: Bodies, shapes: Shapes) -> tuple[Variant, Judgment, Trial] | None:
+    def _tried(
+        self, variant: Variant, bodies: Bodies, shapes: Shapes, homeless: Collection[str] = ()
+    ) -> tuple[Variant, Judgment, Trial] | None:
         """A variant with all of `bodies` expanded, what is said of it, and for which of them that is worth it."""
         made = self._expanded(variant, bodies)
         if made is None:
@@ -190,7 +201,8 @@ class Planner:
         judged = made.variant.judge(shapes)
         model = judged.model
         wholes = [made.wholes[position] for position in model.specialized.positions]
-        return made.variant, judged, trial_of(bodies, wholes, model.graph, answers(judged, self.setting))
+        said = answers(judged, self.setting)
+        return made.variant, judged, trial_of(bodies, wholes, model.graph, said, homeless, _of_all(judged))
 
     def _expanded(self, variant: Variant, bodies: Bodies) -> _Expanded | None:
         """The variant with these nodes expanded, made once; None where none of them can be."""
@@ -201,3 +213,8 @@ class Planner:
             return cached_expansion
         prepared, wholes = made
         return self._variants.keep(key, _Expanded(Variant(prepared, self.setting, self.refused_by_host), wholes))
+
+
+def _of_all(judgment: Judgment) -> Answers:
+    """The verdicts of each device that was asked, the host and the last resort among them."""
+    return list(judgment.support.verdicts.values())

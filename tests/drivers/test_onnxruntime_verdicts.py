@@ -12,6 +12,7 @@ from nnadapter.drivers.onnxruntime import own_operators
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from partition.verdict import SUPPORTED, Reason, Supported
 
+QUIET = nna.Options(fallback="allow")
 HEAD = '<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 3, "acme" : 1, "own" : 1]>'
 FUNCTION = '<domain: "own", opset_import: ["" : 17]> Twice (x) => (y) { y = Add (x, x) }'
 
@@ -91,3 +92,62 @@ def test_a_build_with_providers_in_libraries_is_not_asked_for_its_kernels(monkey
         own_operators.has_operator(*each) for each in (("Nothing", 17), ("LayerNormalization", 14), ("Upsample", 17))
     ]
     assert said == [False, True, False]
+
+
+PACKED = {
+    "queries, keys and values": ("float[b, l, 2, 3, 4] q", "(q)"),
+    "keys and values": ("float[b, l, 8] q, float[b, s, 2, 2, 4] k", "(q, k)"),
+}
+
+
+def packed_attention(what):
+    inputs, read = PACKED[what]
+    head = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>'
+    return onnx.parser.parse_model(
+        f"""{head} g ({inputs}) => (float[b, l, 8] y) {{
+            a = com.microsoft.MultiHeadAttention <num_heads = 2> {read}
+            y = Tanh (a)
+        }}"""
+    )
+
+
+def attended(queries, keys, values):
+    """Each `[batch, length, heads, features]`."""
+    scores = np.einsum("bqhf,bkhf->bhqk", queries, keys) / np.sqrt(queries.shape[-1])
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    mixed = np.einsum("bhqk,bkhf->bqhf", weights / weights.sum(-1, keepdims=True), values)
+    return np.tanh(mixed.reshape(*mixed.shape[:2], -1))
+
+
+@pytest.mark.parametrize("what", PACKED)
+def test_what_onnxruntime_loads_and_does_not_compute_is_refused(what):
+    said = CpuContext().supported(packed_attention(what))
+    assert said[0].reason is Reason.UNSUPPORTED_OPERATION and what in said[0].detail
+    assert said[1] == SUPPORTED
+    plain = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1]>
+        g (float[b, l, 8] q) => (float[b, l, 8] y) { y = com.microsoft.MultiHeadAttention <num_heads = 2> (q, q, q) }"""
+    )
+    assert CpuContext().supported(plain) == [SUPPORTED]
+
+
+@pytest.mark.parametrize("device", [("trial", {"only": ["TANH"]}), "openvino", "fake_npu"], ids=str)
+@pytest.mark.parametrize("what", PACKED)
+def test_it_runs_by_its_body_where_no_device_takes_all_of_that(what, device):
+    """And where one does; at lengths of so many as there are heads, too."""
+    if device == "openvino":
+        pytest.importorskip("openvino")
+    generator = np.random.default_rng(0)
+    for order in ([(1, 2), (1, 1), (2, 2), (1, 3)], [(1, 1), (1, 2), (2, 3), (1, 7), (3, 5), (2, 2), (1, 2)]):
+        with nna.InferenceSession(packed_attention(what), devices=device, options=QUIET) as session:
+            for batch, length in order:
+                parts = generator.standard_normal((batch, length, 2, 3, 4), np.float32)
+                packed, queries = generator.standard_normal((batch, length, 2, 2, 4), np.float32), parts[:, :, :, 0]
+                if what == "keys and values":
+                    feed = {"q": queries.reshape(batch, length, 8), "k": packed}
+                    keys, values = packed[:, :, :, 0], packed[:, :, :, 1]
+                else:
+                    feed, keys, values = {"q": parts}, parts[:, :, :, 1], parts[:, :, :, 2]
+                expected = attended(queries, keys, values)
+                np.testing.assert_allclose(session.run(None, feed)[0], expected, rtol=1e-4, atol=1e-5)
+            assert device != "openvino" or session.report().plans.kept == 1

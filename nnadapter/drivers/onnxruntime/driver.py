@@ -18,6 +18,7 @@ from nnadapter.drivers.capability import (
 from nnadapter.drivers.interface import Context, Device, Driver, Program
 from nnadapter.drivers.onnxruntime.arena import shrink_arena
 from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.missing_kernels import kernel_verdicts
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.drivers.onnxruntime.program import CpuProgram
@@ -77,12 +78,14 @@ class CpuContext(Context):
         return CpuContext(self._session_options, trace, lane)
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
-        """See `Context.supported`: everything but operators that nobody has; constants need not be in the model.
+        """See `Context.supported`: all but operators that nobody has, and forms that it loads and does not compute.
 
-        Session options may have brought libraries of operators, so with them nothing is refused.
+        Constants need not be in the model. Session options may have brought libraries of operators, so with them no
+        operator is one that nobody has.
         """
+        lacking = kernel_verdicts(model)
         if self._session_options is not None:
-            return [SUPPORTED] * len(model.graph.node)
+            return [lacking.get(position, SUPPORTED) for position in range(len(model.graph.node))]
         opsets = opsets_of(model.opset_import)
         functions = {(function.domain, function.name) for function in model.functions}
 
@@ -90,7 +93,8 @@ class CpuContext(Context):
         def judge(domain: str, op_type: str) -> Verdict:
             return _by_name(domain, op_type, opsets, functions)
 
-        return [_verdict(node, judge) for node in model.graph.node]
+        nodes = enumerate(model.graph.node)
+        return [lacking[position] if position in lacking else _verdict(node, judge) for position, node in nodes]
 
     def compile(self, model: onnx.ModelProto) -> Program:
         """See `Context.compile`.

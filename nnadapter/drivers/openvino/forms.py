@@ -10,7 +10,10 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
+from nnadapter.drivers.openvino.kept_shapes import moves_alike
 from nnadapter.onnx.parts import Parts
+
+_REALS = frozenset(("float16", "float32"))
 
 
 class OpenSizeError(Exception):
@@ -217,19 +220,12 @@ def is_crossed(form: Form) -> bool:
 
 
 def swaps_alike(form: Form) -> bool:
-    """Whether a Transpose moves more than the last two dimensions, and the shape stays as the sizes are the same.
-
-    Attention is where that happens, with as many heads as tokens: the engine takes one layout for the other, and what
-    stands between the Transpose and the products of matrices (scales, caches) is no matter.
-    """
-    if form.is_open:
+    """Whether a Transpose of what is not real keeps its shape: see `kept_shapes`, where reals have steps around it."""
+    if form.is_open or form.dtype(0) in _REALS:
         return False
     shape = form.shape(0)
-    order = form.attribute("perm", range(len(shape))[::-1])
-    if len(order) != len(shape):  # the rank is not known
-        return False
-    is_moved = any(shape[axis] > 1 for at, axis in enumerate(order[:-2]) if at != axis)
-    return is_moved and tuple(shape[axis] for axis in order) == shape
+    order = list(form.attribute("perm", range(len(shape))[::-1]))
+    return len(order) == len(shape) and moves_alike(shape, order)  # else the rank is not known
 
 
 def is_read_plainly_too(form: Form) -> bool:

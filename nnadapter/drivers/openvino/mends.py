@@ -11,6 +11,7 @@ from nnadapter.drivers.openvino.divisions import divide_exactly
 from nnadapter.drivers.openvino.extremes import reach_infinities
 from nnadapter.drivers.openvino.integer_sums import keep_sums
 from nnadapter.drivers.openvino.joined_steps import join_steps
+from nnadapter.drivers.openvino.kept_shapes import part_kept_shapes
 from nnadapter.drivers.openvino.large_terms import keep_small_terms
 from nnadapter.drivers.openvino.lone_keys import part_scores
 from nnadapter.drivers.openvino.opposite_orders import leave_out_opposite_orders
@@ -37,7 +38,7 @@ _MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
     (("Cast",), (compare_booleans,)),
     (("Round",), (divide_exactly,)),
     (("Exp", "Softmax"), (part_scores,)),
-    (("Transpose",), (leave_out_opposite_orders, part_from_orders)),
+    (("Transpose",), (leave_out_opposite_orders, part_from_orders, part_kept_shapes)),
     (("ReduceMax", "ReduceMin"), (reach_infinities,)),
     (_REDUCING, (reduce_in_four_dimensions,)),
 )

@@ -274,7 +274,11 @@ RESTRICTIONS = (
     Restriction("DequantizeLinear", has_unsigned_filter, "of a filter of uint8 with zero point 0 is not compiled"),
     Restriction("GlobalMaxPool", is_beside_quantized, "of quantized values is half of what ONNX says in places"),
     Restriction("Conv", padded_pixels, "of single pixels that pads and strides makes another shape behind other nodes"),
-    Restriction("Transpose", swaps_alike, "of more than the last two dimensions that keeps the shape may be left out"),
+    Restriction(
+        "Transpose",
+        swaps_alike,
+        "of integers that moves more than the last two dimensions and keeps the shape may be left out",
+    ),
     Restriction("Gemm", is_read_plainly_too, "that transposes weights which another node reads takes them as they are"),
     Restriction(
         "Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds the value that it fills in"

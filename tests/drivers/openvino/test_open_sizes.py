@@ -498,16 +498,33 @@ def test_a_plan_for_sizes_of_which_too_much_would_be_folded_is_not_the_last_one(
 
 
 def test_what_is_refused_at_every_run_alone_is_in_the_plan_for_all_shapes():
-    model = parse(ATTENTION)
+    text = """<ir_version: 10, opset_import: ["" : 17]> g (int32[b, 2, 8] x) => (int32[b, 2, 8] y)
+    <int64[4] parts = {0, 2, 2, 4}, int64[3] whole = {0, 2, 8}> {
+        parted = Reshape (x, parts)
+        turned = Transpose <perm = [0, 2, 1, 3]> (parted)
+        joined = Reshape (turned, whole)
+        y = Add (joined, x)
+    }"""
+    model, generator = parse(text), np.random.default_rng(0)
     with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
-        session.run(None, {"x": numbers(7, 2, 8)})
+        session.run(None, {"x": generator.integers(-9, 9, (7, 2, 8), np.int32)})
         assert {segment.device for segment in session.report().segments} == {"openvino", "cpu"}
-        for batch in (1, 2, 3, 4, 5, 6):  # there are as many tokens as heads
-            feed = {"x": numbers(batch, 2, 8, seed=batch)}
-            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
+        for batch in (1, 2, 3, 4, 5, 6):
+            feed = {"x": generator.integers(-9, 9, (batch, 2, 8), np.int32)}
+            np.testing.assert_array_equal(session.run(None, feed)[0], run_whole(model, feed)[0])
         report = session.report()
     assert (report.plans.made, report.plans.sizes) == (2, "one plan for all input shapes")
     assert [segment.device for segment in report.segments] == ["openvino"]
+
+
+def test_attention_with_as_many_heads_as_tokens_is_whole_at_known_sizes_and_at_open_ones():
+    model = parse(ATTENTION)
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(fallback="allow")) as session:
+        for batch in (7, 1, 2, 3, 4, 5, 6):
+            feed = {"x": numbers(batch, 2, 8, seed=batch)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
+            assert [segment.device for segment in session.report().segments] == ["openvino"]
+        assert session.report().plans.made <= 2
 
 
 def test_what_is_taken_at_fixed_sizes_alone_leaves_the_plan_for_all_shapes():
