@@ -7,9 +7,10 @@ by the next run that wants the plan: it makes the plan itself, as every run does
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from threading import Thread, main_thread
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
@@ -32,6 +33,7 @@ _MOST_AWAITED = 8
 """Plans that are to be made at once; others are asked for again by the next runs that want them."""
 _MOST_FAILED = 256
 _WHOLE = "as it was"
+_NAME = "nnadapter: plans"
 
 
 class Planned(Protocol):
@@ -82,7 +84,7 @@ class Meanwhile:
             if shapes not in self._awaited and len(self._awaited) < _MOST_AWAITED:
                 self._awaited[shapes] = partial(_make, self._engine, shapes, feed and _own(feed))
             if self._thread is None:
-                self._thread = Thread(target=self._make_all, name="nnadapter: plans")
+                self._thread = Thread(target=self._make_all, name=_NAME)
                 try:
                     self._thread.start()
                 except RuntimeError:  # there are too many, or the process ends
@@ -143,7 +145,7 @@ class Meanwhile:
     def _next(self) -> tuple[InputShapes, Callable[[], None]] | None:
         """What is to be made next; None where the thread ends: at the end of the process nobody waits for more."""
         with self._lock:
-            following = next(iter(self._awaited.items()), None) if main_thread().is_alive() else None
+            following = None if _is_process_over() else next(iter(self._awaited.items()), None)
             if following is None:
                 self._thread = None
         engine = self._engine()
@@ -151,6 +153,11 @@ class Meanwhile:
             self._wholes.drop_all()
             self._wholes.close_unused()
         return following
+
+
+def _is_process_over() -> bool:
+    """Whether it lives on for plans alone; threads may go on after the main one."""
+    return not any(each.is_alive() and not each.daemon and each.name != _NAME for each in threading.enumerate())
 
 
 def _make(engine: ref[Planned], shapes: InputShapes, feed: Mapping[str, Any] | None) -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -86,6 +88,37 @@ def test_the_cpu_runs_until_a_plan_is_made(gate, devices):
             wait_for(lambda: not making())
             assert run_right(session, model, {"x": numbers(rows, 4)}) == ["fake_npu"]
         assert "runs that the CPU had while a plan was made: 3" in " ".join(session.report().notes)
+
+
+def test_the_cpu_has_a_model_whose_output_is_an_initializer(gate):
+    model = parse(f"{HEAD} g (float[n, 4] x) => (float[n, 4] y, float[2] c) <float[2] c = {{1, 2}}> {{ y = Exp(x) }}")
+    with background(model) as session:
+        assert run_right(session, model, {"x": numbers(2, 4)}) == ["cpu"]
+        gate.open.set()
+        wait_for(lambda: not making())
+        assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
+
+
+def test_plans_are_made_for_threads_that_go_on_after_the_main_one():
+    program = """
+import threading, time
+import numpy as np
+import nnadapter as nna
+from tests.models import CHAIN, parse
+
+def serve():
+    threading.main_thread().join()
+    session = nna.InferenceSession(parse(CHAIN), devices="fake_npu", options=nna.Options(background=True))
+    end, device = time.monotonic() + 20, "cpu"
+    while device == "cpu" and time.monotonic() < end:
+        session.run(None, {"x": np.ones((2, 3), np.float32)})
+        device = session.provenance.steps[0].device
+    print(device)
+
+threading.Thread(target=serve).start()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["fake_npu"], ran.stderr
 
 
 def test_a_session_of_fixed_shapes_is_there_before_its_plan(gate):
