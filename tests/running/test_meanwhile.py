@@ -20,7 +20,6 @@ from nnadapter.running.planned import PlannedEngine
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 
 OPEN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Exp(x) b = Softmax(a) y = Neg(b) }}"
-FIXED_PER_SHAPE = {"open_sizes": "none"}
 BACKGROUND = nna.Options(background=True)
 
 
@@ -159,6 +158,27 @@ def test_what_a_feed_chooses_is_planned_whatever_becomes_of_the_feed(gate):
         assert run_right(session, model, {"x": numbers(2, 4), "c": np.array(True)}) == ["fake_npu"]
 
 
+def test_each_choice_has_its_plan_made_and_no_feed_is_held_for_it(gate):
+    text = f"""{HEAD} g (float[n, 4] x, bool c) => (float[n, 4] y) {{
+        y = If(c) <then_branch = t () => (float[n, 4] p) {{ p = Neg(x) }},
+                   else_branch = e () => (float[n, 4] q) {{ q = Exp(x) }}>
+    }}"""
+    model = parse(text)
+    with background(model) as session:
+        x = numbers(2, 4)
+        fed = weakref.ref(x)
+        for chosen in (True, False):
+            assert run_right(session, model, {"x": x, "c": np.array(chosen)}) == ["cpu"]
+        del x
+        gc.collect()
+        assert fed() is None
+        gate.open.set()
+        wait_for(lambda: not making())
+        for chosen in (True, False):
+            assert run_right(session, model, {"x": numbers(2, 4), "c": np.array(chosen)}) == ["fake_npu"]
+        assert gate.compiled == 2 and not making()
+
+
 def test_many_shapes_have_their_plans_in_turn(gate, monkeypatch):
     gate.open.set()
     model = parse(OPEN)
@@ -176,7 +196,7 @@ def test_a_plan_that_could_not_be_made_is_made_by_the_run_that_wants_it(gate, mo
     gate.open.set()
     model = parse(OPEN)
 
-    def fails(self, shapes, feed=None):
+    def fails(self, shapes, chosen):
         raise ValueError("not today")
 
     with background(model) as session:
