@@ -235,6 +235,31 @@ def test_initializers_that_are_replaced_are_so_on_devices(devices):
 
 
 @pytest.mark.parametrize("devices", ["fake_npu", "cpu"])
+def test_initializers_of_branches_are_replaced_as_well(devices):
+    model = parse(f"""{HEAD} g (float[n, 4] x, bool c) => (float[n, 4] y) {{
+        y = If(c) <then_branch = t () => (float[n, 4] p) <float[4] w = {{1, 2, 3, 4}}> {{ p = Mul(x, w) }},
+                   else_branch = e () => (float[n, 4] q) {{ q = Neg(x) }}>
+    }}""").SerializeToString()
+    replaced = onnxruntime.OrtValue.ortvalue_from_numpy(numbers(4))
+    theirs, ours = onnxruntime.SessionOptions(), ort.SessionOptions()
+    for options in (theirs, ours):
+        options.add_initializer("w", replaced)
+    feed = {"x": numbers(3, 4, seed=1), "c": np.array(True)}
+    expected = onnxruntime.InferenceSession(model, theirs).run(None, feed)[0]
+    session = ort.InferenceSession(model, ours, devices=devices)
+    np.testing.assert_allclose(session.run(None, feed)[0], expected, rtol=1e-6)
+
+
+def test_initializers_are_replaced_in_compiled_files(tmp_path):
+    options, w, x = ort.SessionOptions(), numbers(4), numbers(3, 4, seed=1)
+    replaced = onnxruntime.OrtValue.ortvalue_from_numpy(w)
+    options.add_initializer("w", replaced)
+    nna.compile(parse(SCALED), tmp_path / "m.nna", devices="fake_npu", sess_options=options)
+    with nna.InferenceSession(tmp_path / "m.nna") as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], np.maximum(x, 0) * w, rtol=1e-6)
+
+
+@pytest.mark.parametrize("devices", ["fake_npu", "cpu"])
 def test_initializers_beside_the_model_may_come_from_memory(devices, tmp_path):
     """Their file need not be there."""
     model, w, x = parse(SCALED), numbers(4), numbers(3, 4, seed=1)

@@ -24,7 +24,6 @@ from nnadapter.errors import (
 from nnadapter.files.replacing import check_writable, is_special
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.offering.feeds import random_feed
-from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.further_sizes import further_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import default_shapes
@@ -34,6 +33,7 @@ from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.telling import report_told
+from nnadapter.running.choosing import loaded
 from nnadapter.running.planned import PlannedEngine
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _engine(
 ) -> PlannedEngine:
     try:
         make = PlannedEngine if options.verify is None else with_checks(PlannedEngine, options)
-        return make(load_model(model), setting, options, session_options, may_leave_open=False)
+        return make(loaded(model, session_options), setting, options, session_options, may_leave_open=False)
     except BaseException:
         setting.close()
         raise

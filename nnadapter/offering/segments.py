@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from nnadapter.converters.convert import Conversion
@@ -110,9 +111,10 @@ class OnnxParts:
 
 def as_it_was(own: Graph, index: OnnxIndex, outputs: Sequence[str]) -> Part:
     """Return the model of this graph and index before preparation."""
-    read = dict.fromkeys(name for node in own.nodes for name in node.reads if name in own.constants)
+    needed = chain(*(node.reads for node in own.nodes), outputs)
+    constants = dict.fromkeys(name for name in needed if name in own.constants)
     nodes = range(len(own.nodes))
-    whole = extract(index, own, nodes=nodes, inputs=own.inputs, constants=list(read), outputs=outputs)
+    whole = extract(index, own, nodes=nodes, inputs=own.inputs, constants=list(constants), outputs=outputs)
     return Part(whole, own.inputs)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import onnx
@@ -11,6 +12,7 @@ from onnx import numpy_helper
 
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
+from nnadapter.onnx.nodes import graphs_of, with_nested
 from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 
 
@@ -32,7 +34,7 @@ def override(model: onnx.ModelProto, overrides: Overrides) -> None:
     Raises:
         InvalidOptionError: an initializer has another data type or shape than what is to take its place.
     """
-    for initializer in model.graph.initializer:
+    for initializer in _initializers(model.graph):
         value = overrides.initializers.get(initializer.name)
         if value is not None:
             _replace(initializer, value.numpy())
@@ -44,6 +46,14 @@ def override(model: onnx.ModelProto, overrides: Overrides) -> None:
     } | overrides.sizes
     for dimension in (*dimensions, *_dimensions((*model.graph.output, *model.graph.value_info))):
         _fix(dimension, sizes, overrides.sizes_by_denotation)
+
+
+def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Those of the graph, and of the graphs inside of it."""
+    yield from graph.initializer
+    for node in with_nested(graph.node):
+        for inner in chain.from_iterable(map(graphs_of, node.attribute)):
+            yield from inner.initializer
 
 
 def _replace(initializer: onnx.TensorProto, array: Array) -> None:

@@ -65,7 +65,7 @@ def make_engine(
                 failed = error
         planned = with_trace(make or PlannedEngine, setting.trace)
         with setting.trace.span(SESSION, PLAN, "load the model"):
-            model, held = begun.finish() if begun else (_loaded(source, session_options), [])
+            model, held = begun.finish() if begun else (loaded(source, session_options), [])
         refused = left_to_last_resort(failed, model, setting, session_options) if failed else {}
         if isinstance(refused, InvalidModelError):
             raise refused
@@ -80,9 +80,10 @@ def make_engine(
         failed = refused = None  # their tracebacks hold this frame, and so the model
 
 
-def _loaded(
+def loaded(
     source: str | os.PathLike[str] | bytes | onnx.ModelProto, session_options: onnxruntime.SessionOptions | None
 ) -> onnx.ModelProto:
+    """Return the model that a source holds, with what session options say of it."""
     if session_options is None:
         return load_model(source)
     from nnadapter.drivers.onnxruntime.sessions import external_folder

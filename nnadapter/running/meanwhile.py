@@ -7,15 +7,12 @@ by the next run that wants the plan: it makes the plan itself, as every run does
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from threading import Thread, main_thread
+import threading
+from collections.abc import Mapping, Sequence
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 from weakref import ref
 
-import numpy as np
-
-from nnadapter.drivers.copies import on_host
 from nnadapter.errors import FAILURES, ClosedError, NNAdapterError
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock, part_at_fork
@@ -24,14 +21,18 @@ from nnadapter.running.whole import Whole
 
 if TYPE_CHECKING:
     from nnadapter.running.by_plans import InputShapes
+    from nnadapter.running.choices import Chosen
     from nnadapter.running.control import RunControl
     from nnadapter.running.outputs import Kept
     from nnadapter.running.repeating import Done
+
+    _Key = tuple[InputShapes, Chosen | None]
 
 _MOST_AWAITED = 8
 """Plans that are to be made at once; others are asked for again by the next runs that want them."""
 _MOST_FAILED = 256
 _WHOLE = "as it was"
+_NAME = "nnadapter: plans"
 
 
 class Planned(Protocol):
@@ -41,8 +42,8 @@ class Planned(Protocol):
     def is_fixed(self) -> bool:
         """Whether the model fixes the shapes of all inputs."""
 
-    def make_ahead(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> None:
-        """Make the plan that a run with this feed of these shapes takes; without one, the plan for each choice."""
+    def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
+        """Make the plan for these shapes that a run takes, of what inputs choose where they choose anything."""
 
     def on_host(self) -> Whole:
         """The model as it was, for the CPU."""
@@ -61,28 +62,29 @@ class Meanwhile:
         self._engine = ref(engine)
         self._wholes: PlanCache[Whole] = PlanCache(1, sys.maxsize)
         self._lock = new_lock()
-        self._awaited: dict[InputShapes, Callable[[], None]] = {}
-        """By shapes, what makes their plan."""
+        self._awaited: dict[_Key, None] = {}
+        """Plans to be made, in the order in which they are."""
         self._thread: Thread | None = None
-        self._failed: Cache[InputShapes, bool] = Cache("plans not made in the background", _MOST_FAILED)
+        self._failed: Cache[_Key, bool] = Cache("plans not made in the background", _MOST_FAILED)
         self._is_refused = False
         """The CPU does not take the model."""
         part_at_fork(self)
 
-    def begin(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> bool:
+    def begin(self, shapes: InputShapes, chosen: Chosen | None = None) -> bool:
         """Have the plan for these shapes made, unless it is to be made already; False if that failed before.
 
         Args:
             shapes: of the inputs.
-            feed: what chooses branches of the model; None for every choice.
+            chosen: what they choose of the model, if anything.
         """
-        if self._failed.get(shapes):
+        key = shapes, chosen
+        if self._failed.get(key):
             return False
         with self._lock:
-            if shapes not in self._awaited and len(self._awaited) < _MOST_AWAITED:
-                self._awaited[shapes] = partial(_make, self._engine, shapes, feed and _own(feed))
+            if len(self._awaited) < _MOST_AWAITED:
+                self._awaited.setdefault(key)
             if self._thread is None:
-                self._thread = Thread(target=self._make_all, name="nnadapter: plans")
+                self._thread = Thread(target=self._make_all, name=_NAME)
                 try:
                     self._thread.start()
                 except RuntimeError:  # there are too many, or the process ends
@@ -130,20 +132,18 @@ class Meanwhile:
 
     def _make_all(self) -> None:
         while (following := self._next()) is not None:
-            shapes, make = following
             try:
-                make()
+                _make(self._engine, *following)
             except FAILURES:
-                self._failed.keep(shapes, True)
+                self._failed.keep(following, True)
             finally:
                 with self._lock:
-                    self._awaited.pop(shapes, None)
-                del following, make  # which has a feed
+                    self._awaited.pop(following, None)
 
-    def _next(self) -> tuple[InputShapes, Callable[[], None]] | None:
+    def _next(self) -> _Key | None:
         """What is to be made next; None where the thread ends: at the end of the process nobody waits for more."""
         with self._lock:
-            following = next(iter(self._awaited.items()), None) if main_thread().is_alive() else None
+            following = None if _is_process_over() else next(iter(self._awaited), None)
             if following is None:
                 self._thread = None
         engine = self._engine()
@@ -153,13 +153,12 @@ class Meanwhile:
         return following
 
 
-def _make(engine: ref[Planned], shapes: InputShapes, feed: Mapping[str, Any] | None) -> None:
+def _is_process_over() -> bool:
+    """Whether it lives on for plans alone; threads may go on after the main one."""
+    return not any(each.is_alive() and not each.daemon and each.name != _NAME for each in threading.enumerate())
+
+
+def _make(engine: ref[Planned], shapes: InputShapes, chosen: Chosen | None) -> None:
     """Make a plan, if the session is there still."""
     if (session := engine()) is not None:
-        session.make_ahead(shapes, feed)
-
-
-def _own(feed: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What nobody writes to while a plan is made."""
-    arrays = {name: on_host(value) for name, value in feed.items()}
-    return {name: array.copy() if isinstance(array, np.ndarray) else array for name, array in arrays.items()}
+        session.make_ahead(shapes, chosen)

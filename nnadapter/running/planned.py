@@ -93,7 +93,8 @@ class PlannedEngine(PlansEngine[Compiled]):
             return
         if self._meanwhile is not None:
             self._own.settled(shapes)
-            self._meanwhile.begin(self._complete(shapes))
+            for chosen in self.ahead:
+                self._meanwhile.begin(self._complete(shapes), chosen)
         elif self._measurer is None and self._choices is None:
             self.prepare(shapes)
         else:  # the first run has the person's own input; what contradicts itself is known now
@@ -292,15 +293,14 @@ class PlannedEngine(PlansEngine[Compiled]):
         """See `PlansEngine._take`."""
         return (self._own if self._choices is None else self._choices).take(use, shapes, feed)
 
-    def make_ahead(self, shapes: InputShapes, feed: Mapping[str, Any] | None = None) -> None:
-        """Make the plan that a run with this feed of these shapes takes; without one, the plan for each choice."""
-        if feed is None:
-            for chosen in self.ahead:
-                self._compiled_for(shapes, chosen)
-            return
-        use = object()
+    def make_ahead(self, shapes: InputShapes, chosen: Chosen | None) -> None:
+        """Make the plan for these shapes that a run takes, of what inputs choose where they choose anything."""
+        use, feed = object(), dict[str, Any]()  # of which nothing is asked any more
         try:
-            self._take(use, shapes, feed)
+            if self._choices is None:
+                self._own.take(use, shapes, feed)
+            else:
+                self._choices.take(use, shapes, feed, chosen)
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
@@ -334,7 +334,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         meanwhile = self._meanwhile
         if meanwhile is None or self._is_made(shapes, values):
             return None
-        if not meanwhile.begin(shapes, values if self._choices is not None else {}):
+        if not meanwhile.begin(shapes, None if self._choices is None else self._choices.chosen(values)):
             return None
         with self._controlled(control, options):
             return meanwhile.run(values, wanted, control, kept)

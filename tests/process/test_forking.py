@@ -136,3 +136,17 @@ def test_locks_are_made_in_one_place():
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("Lock", "RLock")
         ]
         assert not made or name in SIGNALS or name in OTHERS, f"{name}, lines {made}: use process.forking.new_lock"
+
+
+def test_a_session_with_steps_of_the_cpu_can_be_closed_in_a_forked_process():
+    """ONNX Runtime would wait for threads that are not there."""
+    model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ a = Exp(x) y = Sin(a) }}")
+    session = nna.InferenceSession(model, devices=[("fake_npu", {"switched_off": ["SIN"]})])
+    expected = session.run(None, {"x": X})[0]
+    assert [step.device for step in session.provenance.steps] == ["fake_npu", "cpu"]
+
+    def work():
+        np.testing.assert_array_equal(session.run(None, {"x": X})[0], expected)
+        session.close()
+
+    assert status_of(work) == 0

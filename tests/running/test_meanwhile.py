@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -18,7 +20,6 @@ from nnadapter.running.planned import PlannedEngine
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 
 OPEN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Exp(x) b = Softmax(a) y = Neg(b) }}"
-FIXED_PER_SHAPE = {"open_sizes": "none"}
 BACKGROUND = nna.Options(background=True)
 
 
@@ -88,6 +89,37 @@ def test_the_cpu_runs_until_a_plan_is_made(gate, devices):
         assert "runs that the CPU had while a plan was made: 3" in " ".join(session.report().notes)
 
 
+def test_the_cpu_has_a_model_whose_output_is_an_initializer(gate):
+    model = parse(f"{HEAD} g (float[n, 4] x) => (float[n, 4] y, float[2] c) <float[2] c = {{1, 2}}> {{ y = Exp(x) }}")
+    with background(model) as session:
+        assert run_right(session, model, {"x": numbers(2, 4)}) == ["cpu"]
+        gate.open.set()
+        wait_for(lambda: not making())
+        assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
+
+
+def test_plans_are_made_for_threads_that_go_on_after_the_main_one():
+    program = """
+import threading, time
+import numpy as np
+import nnadapter as nna
+from tests.models import CHAIN, parse
+
+def serve():
+    threading.main_thread().join()
+    session = nna.InferenceSession(parse(CHAIN), devices="fake_npu", options=nna.Options(background=True))
+    end, device = time.monotonic() + 20, "cpu"
+    while device == "cpu" and time.monotonic() < end:
+        session.run(None, {"x": np.ones((2, 3), np.float32)})
+        device = session.provenance.steps[0].device
+    print(device)
+
+threading.Thread(target=serve).start()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert ran.stdout.split() == ["fake_npu"], ran.stderr
+
+
 def test_a_session_of_fixed_shapes_is_there_before_its_plan(gate):
     model = parse(CHAIN)
     with background(model) as session:
@@ -126,6 +158,27 @@ def test_what_a_feed_chooses_is_planned_whatever_becomes_of_the_feed(gate):
         assert run_right(session, model, {"x": numbers(2, 4), "c": np.array(True)}) == ["fake_npu"]
 
 
+def test_each_choice_has_its_plan_made_and_no_feed_is_held_for_it(gate):
+    text = f"""{HEAD} g (float[n, 4] x, bool c) => (float[n, 4] y) {{
+        y = If(c) <then_branch = t () => (float[n, 4] p) {{ p = Neg(x) }},
+                   else_branch = e () => (float[n, 4] q) {{ q = Exp(x) }}>
+    }}"""
+    model = parse(text)
+    with background(model) as session:
+        x = numbers(2, 4)
+        fed = weakref.ref(x)
+        for chosen in (True, False):
+            assert run_right(session, model, {"x": x, "c": np.array(chosen)}) == ["cpu"]
+        del x
+        gc.collect()
+        assert fed() is None
+        gate.open.set()
+        wait_for(lambda: not making())
+        for chosen in (True, False):
+            assert run_right(session, model, {"x": numbers(2, 4), "c": np.array(chosen)}) == ["fake_npu"]
+        assert gate.compiled == 2 and not making()
+
+
 def test_many_shapes_have_their_plans_in_turn(gate, monkeypatch):
     gate.open.set()
     model = parse(OPEN)
@@ -143,7 +196,7 @@ def test_a_plan_that_could_not_be_made_is_made_by_the_run_that_wants_it(gate, mo
     gate.open.set()
     model = parse(OPEN)
 
-    def fails(self, shapes, feed=None):
+    def fails(self, shapes, chosen):
         raise ValueError("not today")
 
     with background(model) as session:

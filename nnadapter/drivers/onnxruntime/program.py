@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.onnxruntime.footprint import session_bytes
 from nnadapter.drivers.onnxruntime.sessions import PoolPermit, session_execution
 from nnadapter.drivers.onnxruntime.weights import Loadable
+from nnadapter.process.forking import part_at_fork
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -30,6 +32,12 @@ class CpuProgram(Program):
         self._held_bytes, self._weights = session_bytes(model, nodes), model.weights
         self._permit = permit
         self._profile = profile
+        if permit is not None:
+            part_at_fork(self)
+
+    def part(self) -> None:
+        """In a process that was forked, where its threads are not: it stays, since its end would wait for them."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._session))
 
     @property
     def memory_bytes(self) -> int:
