@@ -50,8 +50,9 @@ class Options:
     background: bool = False
     """True: no run waits for a device that compiles. A plan for shapes that have none as yet is made in a thread, and
     until then the CPU runs the model as it is; so which device a run has depends on the clock, and weights are held
-    once more, for models of fixed shapes until their plan is made. False: a run waits for its plan, and sessions that
-    are used alike do alike."""
+    once more, for models of fixed shapes until their plan is made. Where more shapes come again and again than
+    `max_plans`, and devices compile for each, plans are dropped before they are used. False: a run waits for its plan,
+    and sessions that are used alike do alike."""
     deadline_s: float | None = None
     """Seconds that a run may take once it has its plan; in a stream over several devices, waits for its turn on one of
     them do not count. Then it raises DeadlineExceededError, before its next step or, where the device can stop, in the

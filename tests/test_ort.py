@@ -294,3 +294,12 @@ def test_dimensions_that_are_fixed_are_so_on_devices(devices, how):
     assert session.run(None, {"x": numbers(2, 4)})[0].shape == (2, 4)
     with pytest.raises(native.InvalidArgument):
         session.run(None, {"x": numbers(3, 4)})
+
+
+def test_a_compiled_file_is_as_it_was_compiled(tmp_path):
+    nna.compile(parse(SCALED), tmp_path / "m.nna", devices="fake_npu")
+    options = ort.SessionOptions()
+    ort.InferenceSession(str(tmp_path / "m.nna"), options)
+    options.add_free_dimension_override_by_name("n", 2)
+    with pytest.raises(ValueError, match=r"as they were when it was compiled"):
+        ort.InferenceSession(str(tmp_path / "m.nna"), options)

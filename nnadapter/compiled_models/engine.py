@@ -58,6 +58,11 @@ class CompiledEngine(PlansEngine[FilePlan]):
         whole: Callable[[NNAdapterError], Whole] | None = None,
     ) -> None:
         _refuse_placing(options)
+        if getattr(session_options, "overrides", None):  # `nnadapter.ort.SessionOptions` have them
+            raise InvalidOptionError(
+                "initializers and free dimensions of a compiled file are as they were when it was compiled; give the "
+                "session options to nnadapter.compile"
+            )
         message = file.message
         names = tuple(device.name for device in message.devices)
         super().__init__(

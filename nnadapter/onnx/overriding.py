@@ -27,6 +27,10 @@ class Overrides:
     sizes_by_denotation: dict[str, int] = field(default_factory=dict)
     """The same, by what the dimension stands for."""
 
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self.initializers or self.sizes or self.sizes_by_denotation)
+
 
 def override(model: onnx.ModelProto, overrides: Overrides) -> None:
     """Change a model; names that it has not count for nothing, as with ONNX Runtime.
@@ -37,7 +41,7 @@ def override(model: onnx.ModelProto, overrides: Overrides) -> None:
     for initializer in _initializers(model.graph):
         value = overrides.initializers.get(initializer.name)
         if value is not None:
-            _replace(initializer, value.numpy())
+            _replace(initializer, _array(initializer.name, value))
     dimensions = list(_dimensions(model.graph.input))
     sizes = {
         dimension.dim_param: overrides.sizes_by_denotation[dimension.denotation]
@@ -54,6 +58,16 @@ def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     for node in with_nested(graph.node):
         for inner in chain.from_iterable(map(graphs_of, node.attribute)):
             yield from inner.initializer
+
+
+def _array(name: str, value: Any) -> Array:
+    try:
+        return value.numpy()  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        raise InvalidOptionError(
+            f"what is to take the place of initializer {name!r} cannot be read as an array of numpy's: {error}; put it "
+            "into the model"
+        ) from error
 
 
 def _replace(initializer: onnx.TensorProto, array: Array) -> None:
