@@ -193,8 +193,7 @@ def _as_theirs() -> Iterator[None]:
 
 def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None) -> errors.NNAdapterError:
     """The same error as an instance of ONNX Runtime's class too."""
-    theirs = theirs or next(theirs for ours, theirs in _THEIRS if isinstance(error, ours))
-    both = _both(type(error), theirs)
+    both = _both(type(error), theirs or next(raised for ours, raised in _THEIRS if isinstance(error, ours)))
     translated = both.__new__(both)
     translated.args = error.args
     translated.__dict__.update(error.__dict__)

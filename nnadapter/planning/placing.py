@@ -129,7 +129,7 @@ def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
     from partition.by_cost.throughput import place_by_throughput
 
     balanced = place_by_throughput(whole.graph, cheapest.table.prices, sharing=sharing, starts=starts)
-    busiest = [name for name in balanced.busiest if balanced.loads[name]]
+    busiest = [name for name in balanced.busiest if balanced.loads[name]] or balanced.busiest[:1]  # none has to work
     alone = f"{''.join(busiest)}, the busiest device, takes"
     what = alone if len(busiest) < 2 else f"{' and '.join(busiest)}, which share the processors, take"
     note = (

@@ -162,7 +162,8 @@ class PlanCache(Generic[Kept]):
                 self._leases.move_to_end(key)
             self.users[use] = lease
             if lease.plan is not None:
-                lease.again += not only_made
+                if not only_made:
+                    lease.again += 1
                 return lease, lease.plan
         return lease, self._make(lease, key, make)
 

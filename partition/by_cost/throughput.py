@@ -3,7 +3,7 @@
 What counts is then not how long one input takes, but how long the busiest device works on it: its load, all that its
 segments cost, launches and transfers included. No stream is faster than one input per load of the busiest device, and
 `session.stream` comes near to that. Devices that share processors are one here: one works while the others wait, and
-their load is what they have to do together. Below, "device" stands for these, too.
+their load is what they have to do together. Such devices, or one alone, are a stage below.
 
 The least load is not found by cuts: they put like things on one side, and halves are what is looked for. So placements
 are made, priced as they will run, and improved:
@@ -120,7 +120,8 @@ class _Stages:
     run: Seconds
     """[stages, atoms] An atom on the device of a stage that takes least for it."""
     choices: Sequence[Indices]
-    """Each [stages, atoms]: that device; then one device of those that share processors, wherever it takes the atom."""
+    """Ways to choose a device for an atom of a stage, each [stages, atoms]: the one that takes least; and for each of
+    those that share processors, that one where it takes the atom, else the one that takes least."""
 
     @classmethod
     def of(cls, prices: Prices, sharing: frozenset[str]) -> _Stages:
