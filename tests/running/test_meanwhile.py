@@ -20,6 +20,10 @@ from nnadapter.running.planned import PlannedEngine
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
 
 OPEN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ a = Exp(x) b = Softmax(a) y = Neg(b) }}"
+CHOOSING = f"""{HEAD} g (float[n, 4] x, bool c) => (float[n, 4] y) {{
+    y = If(c) <then_branch = t () => (float[n, 4] p) {{ p = Neg(x) }},
+               else_branch = e () => (float[n, 4] q) {{ q = Exp(x) }}>
+}}"""
 BACKGROUND = nna.Options(background=True)
 
 
@@ -144,11 +148,7 @@ def test_sizes_that_a_plan_serves_wait_for_nothing(gate):
 
 
 def test_what_a_feed_chooses_is_planned_whatever_becomes_of_the_feed(gate):
-    text = f"""{HEAD} g (float[n, 4] x, bool c) => (float[n, 4] y) {{
-        y = If(c) <then_branch = t () => (float[n, 4] p) {{ p = Neg(x) }},
-                   else_branch = e () => (float[n, 4] q) {{ q = Exp(x) }}>
-    }}"""
-    model = parse(text)
+    model = parse(CHOOSING)
     with background(model) as session:
         chosen = np.array(True)
         assert run_right(session, model, {"x": numbers(2, 4), "c": chosen}) == ["cpu"]
@@ -159,11 +159,7 @@ def test_what_a_feed_chooses_is_planned_whatever_becomes_of_the_feed(gate):
 
 
 def test_each_choice_has_its_plan_made_and_no_feed_is_held_for_it(gate):
-    text = f"""{HEAD} g (float[n, 4] x, bool c) => (float[n, 4] y) {{
-        y = If(c) <then_branch = t () => (float[n, 4] p) {{ p = Neg(x) }},
-                   else_branch = e () => (float[n, 4] q) {{ q = Exp(x) }}>
-    }}"""
-    model = parse(text)
+    model = parse(CHOOSING)
     with background(model) as session:
         x = numbers(2, 4)
         fed = weakref.ref(x)
