@@ -42,9 +42,9 @@ COSTS = {
 }
 """Operation -> seconds of one, of a FLOP, of a byte read or made."""
 OTHERS = (2e-6, 0.0, 1 / 4e10)
-NEW = {"now": 0.0, "version": "1.0", "profile": None, "made": 0, "ran": None, "listed": "metered"}
+NEW = {"now": 0.0, "version": "1.0", "profile": None, "made": 0, "ran": None, "listed": "metered", "wholes": [0, 0]}
 """Of a device that starts anew. Executions are numbered as they are made; `ran` gets the numbers if it is a list.
-`listed` is the name of its row."""
+`listed` is the name of its row. `wholes` is how many programs are all that runs, now and at most."""
 STATE = dict(NEW)
 
 
@@ -92,6 +92,19 @@ class MeteredProgram(Program):
         return MeteredExecution(self.model, self.options)
 
 
+class MeteredWhole(MeteredProgram):
+    def __init__(self, model, options):
+        super().__init__(model, options)
+        self.count(1)
+
+    def count(self, more):
+        now, most = STATE["wholes"]
+        STATE["wholes"] = [now + more, max(most, now + more)]
+
+    def close(self):
+        self.count(-1)
+
+
 class MeteredContext(Context):
     def __init__(self, options):
         self.options = options
@@ -104,6 +117,10 @@ class MeteredContext(Context):
         if any(operation.type in self.options["breaks_on"] for operation in model.operations):
             raise RuntimeError("out of registers")
         return MeteredProgram(model, self.options)
+
+    def compile_whole(self, model):
+        self.compile(model)
+        return MeteredWhole(model, self.options)
 
     def profile(self):
         if self.options["profile"] == "raises":

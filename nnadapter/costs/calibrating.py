@@ -37,7 +37,7 @@ _BUDGET_SECONDS = 20.0
 _TURN_SECONDS = 0.005
 _TENSORS = (1, 2, 4, 8)
 _AT_ONCE = 4
-"""Probes, two chains each, that are timed in turn."""
+"""Probes, two chains each, that are timed in turn; of networks twice as many."""
 
 
 def calibrate(
@@ -139,9 +139,10 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     A few at a time, since a processor gives a few programs threads of their own, and segments have them. Each batch
     has probes of several classes.
     """
-    every = probes()
-    batches = [range(first, len(every), -(-len(every) // _AT_ONCE)) for first in range(-(-len(every) // _AT_ONCE))]
-    share, told = budget_seconds / (len(batches) + 2), _Told(advance, len(batches) + 1)
+    every, mixed = probes(), list(networks().items())
+    batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), 2 * _AT_ONCE)
+    count = len(batches) + len(network_batches)
+    share, told = budget_seconds / (count + 1), _Told(advance, count)
     pairs: dict[int, Pair] = {}
     refused: dict[int, str] = {}
     for batch in batches:
@@ -157,10 +158,16 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     if not pairs:
         said = "; ".join(f"{each.value}: {reason}" for each, reason in list(why.items())[:2])
         raise NotDelegatedError(f"device {device!r} can run none of the programs that are timed: {said}", device=device)
-    mixed = {name: bench.add(model, whole=True) for name, model in networks().items()}
-    bench.run(ROUNDS, share, told.round)
-    processors = bench.processors() if any(isinstance(timed, ProgramTiming) for timed in mixed.values()) else None
-    bench.clear()
+    timed: dict[str, ProgramTiming] = {}
+    used: list[float] = []
+    for batch in network_batches:
+        added = {name: bench.add(model, whole=True) for name, model in (mixed[position] for position in batch)}
+        able = {name: each for name, each in added.items() if isinstance(each, ProgramTiming)}
+        bench.run(ROUNDS, share, told.round)
+        if able:
+            timed |= able
+            used.append(bench.processors())
+        bench.clear()
     light = (probe.model(SHORT) for probe in every if probe.kind.operation_class is OperationClass.ELEMENTWISE)
     segments = _able(bench, (*map(tensors_model, _TENSORS), *light))
     bench.run(_SEGMENT_ROUNDS, share, lambda: None, cold=True)
@@ -168,11 +175,17 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     measured = {pair.kind.operation_class for pair in pairs.values() if pair.kind.behind is None}
     return _Seen(
         pairs=[pairs[position] for position in sorted(pairs)],
-        networks={name: timed for name, timed in mixed.items() if isinstance(timed, ProgramTiming)},
+        networks=timed,
         segments=segments,
         left_out={each: reason for each, reason in why.items() if each not in measured},
-        processors=processors,
+        processors=max(used, default=None),
     )
+
+
+def _batches(count: int, most: int) -> list[range]:
+    """Positions of so many in batches of `most`; neighbors, which are of one class, are in different ones."""
+    batches = -(-count // most)
+    return [range(first, count, batches) for first in range(batches)]
 
 
 def _able(bench: ProgramTimer, models: Iterable[Model]) -> list[ProgramTiming]:

@@ -11,6 +11,8 @@ from nnadapter.costs.device_costs import calibrated
 from nnadapter.costs.fitting import fit
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers import Profile
+from nnadapter.drivers.onnxruntime import driver
+from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.process.processors import machine_words, usable
 from tests import metered_driver
@@ -78,6 +80,25 @@ def test_rounds_end_with_the_budget_and_are_told():
     told.clear()
     calibrate("metered", stopwatch=metered_driver.STOPWATCH, budget_seconds=1e9, advance=lambda: told.append(1))
     assert len(told) == ROUNDS
+
+
+def test_few_programs_stand_side_by_side():
+    """Past some, a processor gives programs no threads of their own, and they take longer than in a session."""
+    measure()
+    assert metered_driver.STATE["wholes"] == [0, 8]
+
+
+def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypatch):
+    has_pool = []
+
+    def opened(*given, **options):
+        if options["spins"]:  # it is all that runs
+            has_pool.append(options["has_pool"])
+        return open_session(*given, **options)
+
+    monkeypatch.setattr(driver, "open_session", opened)
+    calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
+    assert has_pool and all(has_pool)
 
 
 def test_programs_that_take_too_long_are_left_out():
