@@ -47,6 +47,8 @@ def test_options_of_onnxruntime_of_another_kind(devices):
         session.run(None, {"x": numbers(2, 3)}, {"log": 1})
     with pytest.raises(InvalidOptionError, match=r"pass \['CPUExecutionProvider'\]"):
         nna.InferenceSession(model, providers="CPUExecutionProvider")
+    with pytest.raises(InvalidOptionError, match="got 'Options'; sessions take options by name"):
+        nna.InferenceSession(model, ["cpu"], nna.Options())
 
 
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])

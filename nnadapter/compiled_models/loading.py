@@ -248,8 +248,14 @@ class Loader:
 
         self._uses_host = True
         model = loadable_part(segment, self.segments, self.session_options)
-        border, without = (len(segment.inputs), len(step.outputs)), tuple(segment.without)
-        return load_program(model, self.session_options, spins=alone, border=border, without=without)
+        return load_program(
+            model,
+            self.session_options,
+            spins=alone,
+            single_threaded=segment.single_threaded,
+            border=(len(segment.inputs), len(step.outputs)),
+            without=tuple(segment.without),
+        )
 
     def _bound(self, record: Message, held: HeldSizes | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
         devices, reads = ([getattr(each, name) for each in loaded.values()] for name in ("device", "inputs"))

@@ -9,7 +9,7 @@ from nnadapter.files.messages import Message, Messages
 
 ADVICE = "compile the model again"
 """What to do about a file that is not what it should be."""
-VERSION = 4
+VERSION = 5
 """The version of what a compiled model is made of; newer ones are refused."""
 MESSAGES = Messages(DESCRIPTOR, "nnadapter.compiled", CompiledModelError, "compiled model", ADVICE, limits.PLAN_BYTES)
 

@@ -27,6 +27,7 @@ from nnadapter.compiled_models.traces import write_number
 from nnadapter.compiled_models.values import write_array, write_metadata, write_options, write_shape, write_value
 from nnadapter.drivers.border import checked_bytes
 from nnadapter.drivers.crashes import named_call
+from nnadapter.drivers.onnxruntime.gains import threads_gain
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.registry import device_info
 from nnadapter.errors import FAILURES, CompiledModelError, DriverWarning, InvalidModelError, describe
@@ -290,6 +291,7 @@ def _write_for_host(message: Message, part: Part, writer: ContainerWriter) -> No
     """Write nodes as ONNX Runtime loads them, without onnx."""
     without = wrong_optimizers(part.model)
     write_onnx(message, loadable(part.model), part.inputs, without, writer)
+    message.single_threaded = not threads_gain(part.model)
 
 
 def _host_takes(partitioning: Partitioning, step: Step) -> bool:

@@ -63,12 +63,17 @@ def options_of_cpu(
 def _pairs(
     providers: Sequence[Any], provider_options: Sequence[Mapping[str, Any]] | None
 ) -> list[tuple[str, Mapping[str, Any]]]:
+    if isinstance(providers, str):
+        raise InvalidOptionError(f"providers are a list of names, got {providers!r}; pass [{providers!r}]")
+    if not isinstance(providers, Sequence):
+        raise InvalidOptionError(
+            f"providers are a list of names, got {type(providers).__name__!r}; sessions take options by name: "
+            "options=Options(...), sess_options=SessionOptions()"
+        )
     if provider_options is not None and len(provider_options) != len(providers):
         raise InvalidOptionError(
             f"providers and provider_options go together one by one, got {len(providers)} and {len(provider_options)}"
         )
-    if isinstance(providers, str):
-        raise InvalidOptionError(f"providers are a list of names, got {providers!r}; pass [{providers!r}]")
     pairs: list[tuple[str, Mapping[str, Any]]] = []
     for position, provider in enumerate(providers):
         name, options = provider if isinstance(provider, tuple) else (provider, {})

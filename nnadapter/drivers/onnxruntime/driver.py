@@ -18,6 +18,7 @@ from nnadapter.drivers.capability import (
 from nnadapter.drivers.interface import Context, Device, Driver, Program
 from nnadapter.drivers.onnxruntime.arena import shrink_arena
 from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.gains import threads_gain
 from nnadapter.drivers.onnxruntime.missing_kernels import kernel_verdicts
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.profiling import profile_of
@@ -114,7 +115,7 @@ class CpuContext(Context):
             shrink_arena()
 
     def _compiled(self, model: onnx.ModelProto, *, spins: bool) -> Program:
-        permit, self._has_compiled = pool_permit(), True
+        permit, self._has_compiled = pool_permit() if spins or threads_gain(model) else None, True
         try:
             contents = loadable_of(model, by_address=self._session_options is None)
             profile = profile_of(self._trace, self._lane, len(model.graph.node))

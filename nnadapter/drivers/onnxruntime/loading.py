@@ -20,6 +20,7 @@ def load_program(
     session_options: onnxruntime.SessionOptions | None,
     *,
     spins: bool,
+    single_threaded: bool,
     border: tuple[int, int],
     without: Sequence[str] = (),
 ) -> CpuProgram:
@@ -29,13 +30,14 @@ def load_program(
         model: the model; with session options, all of it in one.
         session_options: ONNX Runtime's own.
         spins: its threads may spin: nothing else of the plan runs beside.
+        single_threaded: threads gain it nothing, see `gains.threads_gain`; of one that spins that is not asked.
         border: how many inputs and outputs it has to have.
         without: see `open_session`.
 
     Raises:
         CompilationError: ONNX Runtime does not load it.
     """
-    permit = pool_permit()
+    permit = pool_permit() if spins or not single_threaded else None
     try:
         has_pool = permit is not None
         session = open_session(
