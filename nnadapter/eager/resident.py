@@ -71,7 +71,11 @@ class Residents:
         if known is not None:
             return known
         memory = opened.allocate(array.nbytes)
-        memory.copy_in(np.ascontiguousarray(array))
+        try:
+            memory.copy_in(np.ascontiguousarray(array))
+        except BaseException:
+            memory.free()
+            raise
         return self._keep(device, array, memory)
 
     def _keep(self, device: str, array: Array, memory: Memory) -> Memory:
