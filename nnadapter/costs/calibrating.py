@@ -136,8 +136,7 @@ def _calibration(selected: Selected, opened: Device, seen: _Seen, *, crowded: bo
 def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Seen:
     """Time every probe that the device can run; say why there is none of a class; then networks and segments.
 
-    A few at a time, since a processor gives a few programs threads of their own, and segments have them. Each batch
-    has probes of several classes.
+    A few at a time, since each may have threads and memory of its own. Each batch has probes of several classes.
     """
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), 2 * _AT_ONCE)

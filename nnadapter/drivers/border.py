@@ -212,6 +212,32 @@ def create_execution(program: Program) -> Execution:
     return execution
 
 
+def use_memory(device: str, call: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of a device's own memory gives.
+
+    Args:
+        device: its name.
+        call: `allocate`, `copy_in` or `copy_out`.
+        function: it.
+        arguments: of it.
+
+    Raises:
+        ExecutionError: it raised what is no error of ours.
+        NNAdapterError: it raised it. As all errors that come here it says device and phase.
+    """
+    try:
+        return named_call(device, call)(function, *arguments)
+    except NNAdapterError as error:
+        located(error, device, "run")
+        raise
+    except FAILURES as error:
+        raise ExecutionError(
+            f"{call} of device {device!r} failed: {describe(error)}; report it to the vendor",
+            device=device,
+            phase="run",
+        ) from error
+
+
 def read_only(array: Array) -> Array:
     """Return `array` as drivers get it: contiguous, and not to be written to; copied only where it must be."""
     # A scalar is contiguous; ascontiguousarray would give it an axis.

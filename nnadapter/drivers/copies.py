@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnadapter.drivers.device_tensors import DeviceTensor
+from nnadapter.drivers.border import use_memory
+from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.kept_memory import TENSORS, kept
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import InvalidInputError
@@ -108,11 +109,16 @@ class Copies(FedTensor):
         return Copies(self._array, self._tensors, is_given_up=is_given_up)
 
     def own_array(self) -> Array:
-        """The tensor in an array of the caller's own, which is not kept here."""
+        """The tensor in an array of the caller's own, which is not kept here.
+
+        Raises:
+            ExecutionError: the driver failed to copy it from its device.
+        """
         if self._array is not None:
             return self._array.copy()
         array = np.empty(self.shape, self.dtype)
-        next(iter(self._tensors.values())).memory.copy_out(array)
+        device, tensor = next(iter(self._tensors.items()))
+        use_memory(device, "copy_out", tensor.memory.copy_out, array)
         return array
 
     def on(self, device: str, name: str = "", made: list[Transfer] | None = None) -> DeviceTensor:
@@ -120,6 +126,7 @@ class Copies(FedTensor):
 
         Raises:
             OutOfMemoryError: the device has no room.
+            ExecutionError: its driver failed to copy it there.
             InvalidInputError: it cannot lie there, see `can_lie_on_devices`.
         """
         tensor = self._tensors.get(device)
@@ -131,9 +138,9 @@ class Copies(FedTensor):
         array = np.ascontiguousarray(self.host(name, made))
         TENSORS.free_gone()
         started = time.perf_counter()
-        memory = open_device(device).allocate(self.nbytes)
+        memory: Memory = use_memory(device, "allocate", open_device(device).allocate, self.nbytes)
         try:
-            memory.copy_in(array)
+            use_memory(device, "copy_in", memory.copy_in, array)
         except BaseException:
             memory.free()
             raise

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
+from nnadapter.process.closing import failures_of, warn_of_failures
 from nnadapter.process.forking import new_lock
 
 
@@ -46,18 +47,28 @@ class KeptMemory:
             self.free_gone()
         first = self._owners.setdefault(key, kept)
         if first.memory is not memory:
-            memory.free()
+            warn_of_failures(_freed(memory))
         return first.memory
 
     def free_gone(self) -> None:
-        """Free what nobody owns any more."""
+        """Free what nobody owns any more.
+
+        Whoever comes next does so, and it is seldom whose memory it was: a driver that raises costs them nothing.
+        """
+        failures: list[str] = []
         while self._gone:
             with self._lock:
                 if self._gone:
                     gone = self._gone[0]
-                    gone.memory.free()
+                    failures += _freed(gone.memory)
                     del self._owners[gone.key]
                     self._gone.popleft()
+        warn_of_failures(failures)
+
+
+def _freed(memory: Memory) -> Sequence[str]:
+    """What freeing memory raised, in words."""
+    return failures_of(memory.free, f"{type(memory).__name__}.free")
 
 
 TENSORS = KeptMemory()

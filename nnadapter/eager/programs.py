@@ -6,10 +6,10 @@ were registered or taken away, since a context has those that were there when it
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 
 from nnadapter.drivers.kernel import Kernel
 from nnadapter.eager.resident import RESIDENTS
@@ -23,7 +23,7 @@ from nnadapter.kernels.choosing import Choice, KernelTable, Request, warn_of_inf
 from nnadapter.kernels.context import KernelContext
 from nnadapter.kernels.registered import registered_kernels
 from nnadapter.process.closing import close_all
-from nnadapter.process.forking import new_re_lock
+from nnadapter.process.forking import new_lock, new_re_lock
 from nnadapter.runtime.compilation import Compilation
 from nnadapter.runtime.context import Context
 from nnadapter.runtime.device import Device
@@ -61,7 +61,7 @@ class _Kept:
 
     execution: Execution | None = None
     refusal: str = ""
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: Lock = field(default_factory=new_lock)
 
     def close(self) -> None:
         with self.lock:

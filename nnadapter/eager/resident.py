@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nnadapter.drivers.border import use_memory
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.interface import Device
 from nnadapter.drivers.kept_memory import KeptMemory
@@ -53,7 +54,7 @@ class Residents:
         try:
             arrays = [np.empty(tensor.shape, tensor.dtype) for tensor in computed]
             for memory, array in zip(made, arrays, strict=True):
-                memory.copy_out(array)
+                use_memory(device, "copy_out", memory.copy_out, array)
             results = tuple(map(freeze, arrays))
             while made:
                 self._keep(device, results[len(made) - 1], made.pop())
@@ -70,8 +71,12 @@ class Residents:
         known = self._kept.find((device, id(array)), array)
         if known is not None:
             return known
-        memory = opened.allocate(array.nbytes)
-        memory.copy_in(np.ascontiguousarray(array))
+        memory: Memory = use_memory(device, "allocate", opened.allocate, array.nbytes)
+        try:
+            use_memory(device, "copy_in", memory.copy_in, np.ascontiguousarray(array))
+        except BaseException:
+            memory.free()
+            raise
         return self._keep(device, array, memory)
 
     def _keep(self, device: str, array: Array, memory: Memory) -> Memory:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from threading import Lock
 from typing import TYPE_CHECKING
 
 from nnadapter.kernels.deciding import type_rules
@@ -27,11 +26,14 @@ from nnadapter.planning.settling import AdmittedSegment, Drafts, Partitioning, s
 from nnadapter.planning.variants import Refused, Variant
 from nnadapter.process.cache import Cache
 from nnadapter.process.collecting import paused_collection
+from nnadapter.process.forking import new_lock
 from nnadapter.traces.event import PLAN, SESSION
 from partition.plan import Step
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
+    from threading import Lock
+
     import onnx
 
 _DEEPEST = 4
@@ -81,7 +83,7 @@ class Planner:
     _hopeless: set[str] = field(default_factory=set)
     """Nodes whose bodies are not taken at any shapes."""
     _drafts: Drafts = field(default_factory=Drafts)
-    _lock: Lock = field(default_factory=Lock)
+    _lock: Lock = field(default_factory=new_lock)
 
     def __post_init__(self) -> None:
         """Take the model as it is for the first variant."""

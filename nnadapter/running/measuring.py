@@ -19,6 +19,7 @@ from os import cpu_count
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.costs.stopwatch import Stopwatch
+from nnadapter.drivers.onnxruntime.pools import most_pools, not_counting, pools_held
 from nnadapter.errors import DriverError, NotDelegatedError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.judgment import Judgment, placed_as
@@ -137,9 +138,10 @@ class Measurer:
     ) -> tuple[Compiled, tuple[TimedPlacement, ...], str]:
         """The plan to take, all that were timed, and why it is not kept for other sessions, if so."""
         trials: list[tuple[Candidate, Compiled]] = []
+        others = pools_held()
         try:
-            self._try(planner, judgment, feed, trials)
-            outcome, doubt = self._taken([compiled for _, compiled in trials], feed)
+            self._try(planner, judgment, feed, trials, others)
+            outcome, doubt = self._taken([compiled for _, compiled in trials], feed, others)
         except BaseException:
             close_all(compiled for _, compiled in trials)
             raise
@@ -152,8 +154,14 @@ class Measurer:
         close_all(trials[number][1] for number in rest)
         return trials[outcome.winner][1], timed, doubt
 
-    def _taken(self, plans: Sequence[Compiled], feed: Mapping[str, Any]) -> tuple[Outcome, str]:
-        """Which plan to take, and why that is in doubt, if so: what two contests say."""
+    def _taken(self, plans: Sequence[Compiled], feed: Mapping[str, Any], others: int) -> tuple[Outcome, str]:
+        """Which plan to take, and why that is in doubt, if so: what two contests say.
+
+        Args:
+            plans: to choose from.
+            feed: to run them with.
+            others: thread pools that other sessions of the process have.
+        """
         if len(plans) == 1:
             seconds = self._stopwatch.turn(_runner(plans[0], feed))
             return Outcome(winner=0, seconds=(seconds,), is_sure=True), ""
@@ -161,21 +169,37 @@ class Measurer:
         turns = [partial(self._stopwatch.turn, _runner(compiled, feed)) for compiled in plans]
         outcome, doubt = twice(turns, _simplest(plans), self._stopwatch.clock)
         if not doubt and is_crowded(before, Load(), cpu_count() or 1, usable()):
-            others = sorted(outcome.seconds)[1]
+            second = sorted(outcome.seconds)[1]
             crowd = "other programs used the processors meanwhile"
-            doubt = crowd if others < _FAR * outcome.seconds[outcome.winner] else ""
+            doubt = crowd if second < _FAR * outcome.seconds[outcome.winner] else ""
+        if not doubt and others + max(map(self._pools_wanted, plans)) > most_pools():
+            doubt = "other sessions of the process have the thread pools that steps on the CPU would have had"
         return outcome, f"not kept for later sessions, since {doubt}" if doubt else ""
 
+    def _pools_wanted(self, compiled: Compiled) -> int:
+        """How many thread pools a plan has where there is no other."""
+        host = self._compiler.setting.host.name
+        return min(sum(step.device == host for step in compiled.partitioning.plan.steps), most_pools())
+
     def _try(
-        self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], trials: list[tuple[Candidate, Compiled]]
+        self,
+        planner: Planner,
+        judgment: Judgment,
+        feed: Mapping[str, Any],
+        trials: list[tuple[Candidate, Compiled]],
+        others: int,
     ) -> None:
-        """Add to `trials` every candidate that compiles and runs as it should; one that does not only if all fail."""
+        """Add to `trials` every candidate that compiles and runs as it should; one that does not only if all fail.
+
+        Each has the thread pools that it will have when the rest is closed, see `_taken` for those of `others`.
+        """
         failure: DriverError | NotDelegatedError | None = None
         fallen: list[tuple[Candidate, Compiled]] = []
         known: set[tuple[str, ...]] = set()
         for candidate in self._candidates(judgment):
             try:
-                compiled = self._compiler.compile(planner, placed_as(judgment, candidate.placement))
+                with not_counting(pools_held() - others):
+                    compiled = self._compiler.compile(planner, placed_as(judgment, candidate.placement))
             except (DriverError, NotDelegatedError) as error:
                 failure = error
                 continue
@@ -200,11 +224,7 @@ class Measurer:
             raise failure
 
     def _candidates(self, judgment: Judgment) -> list[Candidate]:
-        """Baselines and the cheapest, those that need a device that nobody named only if there is no other way.
-
-        What runs on the host alone comes first: it is one session, and thread pools are few (`sessions.pools`). Behind
-        a plan of many segments it would get none, be timed with one thread, and stay so for as long as it is kept.
-        """
+        """Baselines and the cheapest, those that need a device that nobody named only if there is no other way."""
         setting = self._compiler.setting
         candidates = place(judgment, setting).candidates()
         if setting.constraints.fallback_at("load") == "forbid":

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import proxy
 
 from nnadapter.drivers.copies import on_host
+from nnadapter.drivers.onnxruntime.pools import not_counting, pools_held
 from nnadapter.errors import CompilationError, InvalidModelError
 from nnadapter.ir.operand import Array
 from nnadapter.offering.feeds import feed_for
@@ -195,14 +196,15 @@ class ModelPlans:
             FixedSizesError: it cannot be, or that takes the gain away.
         """
         known = next((each for each in self._kept_plans() if each.partitioning.model.shapes == shapes), None)
-        arrays = self._made_up(planner, shapes)
+        arrays, others = self._made_up(planner, shapes), pools_held()
         fastest = known or measurer.choose(planner, planner.judge(shapes), arrays, made_up=True)
         try:
             self._admit(fastest.partitioning)
             plan = opened(fastest.partitioning)
             if isinstance(plan, Unsupported):
                 raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, RefusedHere))
-            compiled = self._session.compiler.compile_open(fastest.partitioning, plan)
+            with not_counting(pools_held() - others if known is None else 0):
+                compiled = self._session.compiler.compile_open(fastest.partitioning, plan)
         except CompilationError as error:
             raise FixedSizesError(str(error)) from error
         finally:

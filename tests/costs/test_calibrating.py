@@ -12,6 +12,7 @@ from nnadapter.costs.fitting import fit
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers import Profile
 from nnadapter.drivers.onnxruntime import driver
+from nnadapter.drivers.onnxruntime.pools import most_pools, pool_permit
 from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.process.processors import machine_words, usable
@@ -83,13 +84,15 @@ def test_rounds_end_with_the_budget_and_are_told():
 
 
 def test_few_programs_stand_side_by_side():
-    """Past some, a processor gives programs no threads of their own, and they take longer than in a session."""
+    """Each may have threads and memory of its own."""
     measure()
     assert metered_driver.STATE["wholes"] == [0, 8]
 
 
-def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypatch):
-    has_pool = []
+@pytest.mark.parametrize("others", [0, most_pools()])
+def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypatch, others):
+    """Whatever sessions live beside."""
+    permits, has_pool = [pool_permit() for _ in range(others)], []
 
     def opened(*given, **options):
         if options["spins"]:  # it is all that runs
@@ -99,6 +102,7 @@ def test_a_program_on_the_cpu_has_the_threads_that_it_has_in_a_session(monkeypat
     monkeypatch.setattr(driver, "open_session", opened)
     calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
     assert has_pool and all(has_pool)
+    permits.clear()
 
 
 def test_programs_that_take_too_long_are_left_out():

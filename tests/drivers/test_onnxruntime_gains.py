@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gc
-
 import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime import sessions
+from nnadapter.drivers.onnxruntime import pools
 from nnadapter.drivers.onnxruntime.gains import threads_gain
-from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
+from nnadapter.drivers.onnxruntime.sessions import open_session
 from tests.models import numbers
 from tests.watching import watched
 
@@ -83,7 +81,7 @@ def chain(channels, length):
 @pytest.mark.parametrize("is_file", [False, True])
 def test_every_segment_that_gains_has_threads(channels, gain, is_file, monkeypatch, tmp_path):
     """Not the first eight, whatever they do; and a file says of its segments what a session found."""
-    monkeypatch.setattr(sessions, "usable", lambda: 2)
+    monkeypatch.setattr(pools, "usable", lambda: 2)
     model, x = chain(channels, 12), numbers(1, channels, 28, 28)
     source, given = model, {"devices": ["fake_npu"], "options": nna.Options(rules=RULES)}
     if is_file:
@@ -98,12 +96,3 @@ def test_every_segment_that_gains_has_threads(channels, gain, is_file, monkeypat
     assert has_pool == [gain] * 12
     expected = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"v0": x})
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("processors", "pools"), [(1, 256), (2, 128), (16, 16), (32, 8), (96, 8)])
-def test_threads_of_a_process_are_bounded(processors, pools, monkeypatch):
-    monkeypatch.setattr(sessions, "usable", lambda: processors)
-    gc.collect()
-    taken = sessions.weakref.getweakrefcount(sessions._POOLS)  # by others that live in this process
-    permits = list(iter(pool_permit, None))
-    assert len(permits) == pools - taken

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.onnxruntime.sessions import pool_permit
+from nnadapter.drivers.onnxruntime.pools import pool_permit
 from nnadapter.errors import (
     CancelledError,
     ClosedError,

@@ -112,6 +112,13 @@ def test_a_session_runs_while_another_thread_has_the_device(held_elsewhere):
         assert status_of(work) == 0
 
 
+def test_a_session_plans_while_another_thread_does(held_elsewhere):
+    relu = parse(f"{HEAD} g (float[n] x) => (float[n] y) {{ y = Relu(x) }}")
+    with nna.InferenceSession(relu, devices="fake_npu") as session:
+        held_elsewhere(session._engine._own.planner._lock)
+        assert status_of(lambda: session.run(None, {"x": X})) == 0
+
+
 def test_a_deadline_holds_in_a_forked_process():
     slow = '[[fault]]\nkind = "slow"\nphase = "run"\nfrom = 2\nseconds = 0.2\n'
     relu = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
@@ -130,10 +137,12 @@ def test_locks_are_made_in_one_place():
     folder = Path(nna.__file__).parent
     for path in folder.rglob("*.py"):
         name = path.relative_to(folder).as_posix()
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         made = [
             node.lineno
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("Lock", "RLock")
+            for node in calls
+            for maker in (node.func, *node.args, *(keyword.value for keyword in node.keywords))  # as default_factory
+            if ast.unparse(maker).split(".")[-1] in ("Lock", "RLock")
         ]
         assert not made or name in SIGNALS or name in OTHERS, f"{name}, lines {made}: use process.forking.new_lock"
 

@@ -21,9 +21,10 @@ from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.gains import threads_gain
 from nnadapter.drivers.onnxruntime.missing_kernels import kernel_verdicts
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
+from nnadapter.drivers.onnxruntime.pools import pool_permit
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.drivers.onnxruntime.program import CpuProgram
-from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
+from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.drivers.onnxruntime.weights import loadable_of
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError

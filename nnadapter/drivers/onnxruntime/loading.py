@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.onnxruntime.errors import brief
+from nnadapter.drivers.onnxruntime.pools import pool_permit
 from nnadapter.drivers.onnxruntime.program import CpuProgram
-from nnadapter.drivers.onnxruntime.sessions import open_session, pool_permit
+from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.errors import CompilationError
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.onnxruntime.footprint import session_bytes
-from nnadapter.drivers.onnxruntime.sessions import PoolPermit, session_execution
+from nnadapter.drivers.onnxruntime.pools import PoolPermit
+from nnadapter.drivers.onnxruntime.sessions import session_execution
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.process.forking import part_at_fork
 

@@ -3,13 +3,12 @@
 Sessions that stand beside other devices do not spin: a spinning thread takes the processor from the device that runs
 next. ONNX Runtime cannot turn spinning off in its shared pool, and once that pool is made it refuses every session of
 the process that wants its own; so a session that gains from threads (`gains.py`) gets a pool of its own that sleeps,
-and past a bound on threads it gets none and runs in the caller's thread.
+and past a bound on threads (`pools.py`) it gets none and runs in the caller's thread.
 """
 
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,7 +21,6 @@ from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 from nnadapter.process.forking import new_lock
-from nnadapter.process.processors import usable
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -32,10 +30,6 @@ if TYPE_CHECKING:
 
 run_options: ContextVar[onnxruntime.RunOptions | None] = ContextVar("run_options", default=None)
 """The caller's run options for the run that is under way in this thread."""
-_MOST_THREADS = 256
-"""In the pools of the process; each has as many threads as there are processors."""
-_FEWEST_POOLS = 8
-"""Pools that there may be, however many threads these have."""
 options_lock = new_lock()
 """Held while session options are changed for a session that is made."""
 _RUN_FIELDS = ("log_severity_level", "log_verbosity_level", "logid", "only_execute_path_to_fetches", "terminate")
@@ -88,27 +82,6 @@ def copied_run_options(options: onnxruntime.RunOptions) -> onnxruntime.RunOption
         except RuntimeError:  # it has none
             continue
     return copied
-
-
-class _Pools:
-    """What permits refer to."""
-
-
-_POOLS = _Pools()
-
-
-class PoolPermit(weakref.ref[_Pools]):
-    """Leave to have a pool of threads, for as long as it lives; a session without one runs in the caller's thread.
-
-    Python counts the references to an object: the living ones. So nothing is given back, and no interrupt between two
-    steps loses a permit; and where a session is dropped and collected, no finalizer waits for a lock.
-    """
-
-
-def pool_permit() -> PoolPermit | None:
-    """A permit, unless there are as many as there may be."""
-    permit = PoolPermit(_POOLS)
-    return permit if weakref.getweakrefcount(_POOLS) <= max(_FEWEST_POOLS, _MOST_THREADS // usable()) else None
 
 
 class SessionExecution(Execution):

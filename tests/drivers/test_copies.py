@@ -1,0 +1,64 @@
+"""Copies between the host's memory and that of devices whose drivers fail at it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.copies import Copies
+from nnadapter.drivers.fake_npu.device_memory import FakeNpuMemory
+from nnadapter.drivers.fake_npu.driver import FakeNpuDevice
+from nnadapter.errors import DeviceLostError, ExecutionError
+from tests.models import HEAD, parse
+
+X = np.asarray([-1, 2, 3], np.float32)
+
+
+def broken(error):
+    def work(*_):
+        raise error
+
+    return work
+
+
+def on_device():
+    """A tensor that lies on the device alone."""
+    return Copies(None, {"fake_npu": Copies(X).on("fake_npu")})
+
+
+@pytest.mark.parametrize("call", ["allocate", "copy_in"])
+def test_what_a_driver_raises_on_the_way_to_a_device_is_an_error_of_ours(call, monkeypatch):
+    monkeypatch.setattr(FakeNpuDevice if call == "allocate" else FakeNpuMemory, call, broken(OSError("no bus")))
+    with pytest.raises(ExecutionError, match=f"{call} of device 'fake_npu' failed: OSError: no bus") as raised:
+        Copies(X).on("fake_npu")
+    assert (raised.value.device, raised.value.phase) == ("fake_npu", "run")
+
+
+def test_what_a_driver_raises_on_the_way_back_is_an_error_of_ours(monkeypatch):
+    copies = on_device()
+    monkeypatch.setattr(FakeNpuMemory, "copy_out", broken(OSError("no bus")))
+    with pytest.raises(ExecutionError, match="copy_out of device 'fake_npu' failed: OSError: no bus"):
+        copies.host()
+
+
+def test_errors_of_ours_stay_what_they_are_and_say_where(monkeypatch):
+    copies = on_device()
+    monkeypatch.setattr(FakeNpuMemory, "copy_out", broken(DeviceLostError("gone")))
+    with pytest.raises(DeviceLostError, match="gone") as raised:
+        copies.own_array()
+    assert raised.value.device == "fake_npu"
+
+
+def test_values_and_bindings_raise_errors_of_ours(monkeypatch):
+    model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
+    value = nna.DeviceValue.from_numpy(X, "fake_npu")
+    with nna.InferenceSession(model, devices="fake_npu") as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", X)
+        binding.bind_output("y", "fake_npu")
+        session.run_with_iobinding(binding)
+        monkeypatch.setattr(FakeNpuMemory, "copy_out", broken(OSError("no bus")))
+        for read in (binding.copy_outputs_to_cpu, value.numpy):
+            with pytest.raises(ExecutionError, match="no bus"):
+                read()

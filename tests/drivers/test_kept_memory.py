@@ -1,0 +1,86 @@
+"""Memory of devices that lives as long as something on the host does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.device_tensors import Memory
+from nnadapter.drivers.fake_npu.device_memory import FakeNpuMemory
+from nnadapter.drivers.kept_memory import TENSORS, KeptMemory
+from nnadapter.errors import DriverWarning
+from tests.models import HEAD, parse
+
+
+class Owner:
+    """What memory lives as long as."""
+
+
+class Bytes(Memory):
+    """Memory that may fail to be freed."""
+
+    def __init__(self, failure=None):
+        self.failure, self.freed = failure, 0
+
+    def copy_in(self, array):
+        """Nothing is copied."""
+
+    def copy_out(self, array):
+        """Nothing is copied."""
+
+    def free(self):
+        self.freed += 1
+        if self.failure is not None:
+            raise self.failure
+
+
+def test_memory_is_freed_when_its_owner_is_gone():
+    kept, owner, memory = KeptMemory(), Owner(), Bytes()
+    kept.keep("a", owner, memory)
+    kept.free_gone()
+    assert not memory.freed
+    del owner
+    kept.free_gone()
+    assert memory.freed == 1 and kept.find("a", None) is None
+
+
+def test_a_driver_that_fails_to_free_is_told_of_once():
+    kept, owners, memories = KeptMemory(), [Owner(), Owner()], [Bytes(RuntimeError("lost")), Bytes()]
+    for number, (owner, memory) in enumerate(zip(owners, memories, strict=True)):
+        kept.keep(number, owner, memory)
+    owners.clear()
+    del owner
+    with pytest.warns(DriverWarning, match=r"Bytes\.free raised RuntimeError: lost; report it to the vendor"):
+        kept.free_gone()
+    kept.free_gone()
+    assert [memory.freed for memory in memories] == [1, 1]
+    assert len(kept) == 0
+
+
+def test_memory_that_another_thread_was_first_with_is_freed_too():
+    kept, owner, first = KeptMemory(), Owner(), Bytes()
+    assert kept.keep("a", owner, first) is first
+    with pytest.warns(DriverWarning, match="lost"):
+        assert kept.keep("a", owner, Bytes(RuntimeError("lost"))) is first
+
+
+def test_runs_of_others_go_on(monkeypatch):
+    """Of another session, and on another device."""
+    x = np.asarray([-1, 2, 3], np.float32)
+    model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
+    with (
+        nna.InferenceSession(model, devices="fake_npu") as session,
+        nna.InferenceSession(model, devices="null") as other,
+    ):
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y", "fake_npu")
+        session.run_with_iobinding(binding)
+        with monkeypatch.context() as patched:
+            patched.setattr(FakeNpuMemory, "free", lambda memory: 1 / 0)
+            del binding
+            with pytest.warns(DriverWarning, match="ZeroDivisionError"):
+                other.run(None, {"x": x})
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
+    assert not TENSORS._gone

@@ -1,0 +1,42 @@
+"""How many sessions have thread pools."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from nnadapter.drivers.onnxruntime import pools
+from nnadapter.drivers.onnxruntime.pools import most_pools, not_counting, pool_permit, pools_held
+
+
+def test_there_are_so_many_permits_and_those_that_are_dropped_come_back():
+    gc.collect()
+    permits = list(iter(pool_permit, None))
+    assert pools_held() == most_pools()
+    permits.pop()
+    assert pool_permit() is not None  # and it is dropped at once
+    permits.append(pool_permit())
+    assert pool_permit() is None
+
+
+def test_what_is_timed_beside_others_has_what_it_has_without_them():
+    gc.collect()
+    rivals = list(iter(pool_permit, None))
+    with not_counting(len(rivals)):
+        own = list(iter(pool_permit, None))
+        with not_counting(-1):  # some went that had been counted
+            assert pool_permit() is None
+    assert len(own) == len(rivals)
+    assert pool_permit() is None
+    rivals.clear()
+    assert (pool_permit() is None) == (pools_held() == most_pools())
+
+
+@pytest.mark.parametrize(("processors", "most"), [(1, 256), (2, 128), (16, 16), (32, 8), (96, 8)])
+def test_threads_of_a_process_are_bounded(processors, most, monkeypatch):
+    monkeypatch.setattr(pools, "usable", lambda: processors)
+    gc.collect()
+    taken = pools_held()  # by others that live in this process
+    permits = list(iter(pool_permit, None))
+    assert len(permits) == most - taken
