@@ -17,7 +17,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arenas
 from nnadapter.planning.overlap import Overlap
 from nnadapter.process.forking import new_lock
-from nnadapter.running.borders import borders_of
+from nnadapter.running.borders import borders_of, held_between
 from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.by_trace import transfers_of
 from nnadapter.running.executor import CompiledPlan
@@ -69,7 +69,10 @@ class Binder:
         self._slots = slots_of(self._plan)
         graph = self._plan.graph
         self._stay = residences(self._plan, site.owning, self._slots, bindable.reads, partial(expected_outputs, graph))
-        self._borders = borders_of(self._plan, bindable.reads, arenas)
+        staying = {segment for segment, residence in self._stay.items() if residence.saves}
+        self._borders = borders_of(self._plan, bindable.reads, arenas, staying)
+        self.held_between = partial(held_between, arenas)
+        """Tells what the plans of the session hold for values between their steps."""
         self._on_failure = partial(bindable.run_failed, self._slots)
         self._on_check = partial(bindable.reference, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
@@ -158,4 +161,5 @@ class Binder:
             sizes,
             self._borders,
             ahead,
+            self.held_between,
         )

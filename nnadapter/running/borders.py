@@ -7,14 +7,15 @@ all that read it, are done. That is told by what steps read from each other and 
 independent steps may run in any order, or at once.
 
 Not planned are the outputs of the model, which belong to the caller; small values, which memory of the process serves
-as well; and what has no size before it is made: that comes from the driver, new. A driver may give a view of its input
-instead of a value of its own: one that lies in the block is copied, since the block is used again.
+as well; what stays in memory of its device; and what has no size before it is made: that comes from the driver, new. A
+driver may give a view of its input instead of a value of its own: one that lies in the block is copied, since the block
+is used again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -97,19 +98,23 @@ class Borders:
             yield given
 
 
-def borders_of(plan: Plan, reads: Mapping[int, Sequence[str]], arenas: Arenas) -> Borders | None:
+def borders_of(
+    plan: Plan, reads: Mapping[int, Sequence[str]], arenas: Arenas, staying: Collection[int] = ()
+) -> Borders | None:
     """Plan the memory of a plan's values; None where there is nothing to plan.
 
     Args:
         plan: whose steps run.
         reads: per segment, what its program reads.
         arenas: where blocks come from.
+        staying: segments that make what they make in memory of their device.
     """
     released = {name for step in plan.steps for name in step.released}
     known = [_places(expected_outputs(plan.graph, step.outputs)) for step in plan.steps]
     sizes = {
         name: prod(place.dimensions) * place.dtype.itemsize
         for step, places in zip(plan.steps, known, strict=True)
+        if step.segment not in staying
         for name, place in zip(step.outputs, places, strict=bool(places))
         if name in released and name not in plan.graph.outputs
     }
@@ -175,6 +180,11 @@ def share_regions(
 def _best(free: Sequence[int], regions: Sequence[int], nbytes: int) -> int:
     """The region that fits best; the next new one if none is free."""
     return min(free, key=lambda region: (regions[region] < nbytes, abs(regions[region] - nbytes)), default=len(regions))
+
+
+def held_between(arenas: Arenas) -> Mapping[Hashable, int]:
+    """What the plans of a session hold together for values between their steps, see `Holding.shared_bytes`."""
+    return {("between steps", id(arenas)): arenas.used_bytes}
 
 
 def _places(check: OutputCheck) -> list[Place]:

@@ -7,7 +7,7 @@ What a step does, and what happens where it fails, is in `one_step.py`; what hap
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nnadapter.drivers.copies import Copies, Transfer
@@ -55,6 +55,7 @@ class CompiledPlan:
         size_class: SizeClass | None = None,
         borders: Borders | None = None,
         ahead: Ahead | None = None,
+        held_between: Callable[[], Mapping[Hashable, int]] = dict,
     ) -> None:
         """Take what was compiled.
 
@@ -69,7 +70,10 @@ class CompiledPlan:
             size_class: the sizes for which the plan holds, if its programs are told them; None for any other plan.
             borders: where values between steps lie; None where the steps make all of them new.
             ahead: runs the steps where some are begun before others are done; None where each waits for the last.
+            held_between: tells what all plans of the session hold for values between steps, see `Holding.shared_bytes`:
+                each tells it, whether it needs some or not, since dropping none frees it.
         """
+        self._held_between = held_between
         self._borders = borders
         self._ahead = ahead
         self._size_class = size_class
@@ -250,9 +254,10 @@ class CompiledPlan:
 
     @property
     def holding(self) -> Holding:
-        """The memory of the programs and their executions, as far as the drivers say so."""
+        """The memory of the programs and their executions, as far as the drivers say so, and between the steps."""
         holdings = [pool.holding for pool in self._pools()]
         shared = {key: nbytes for holding in holdings for key, nbytes in holding.shared_bytes.items()}
+        shared.update(self._held_between())
         return Holding(sum(holding.own_bytes for holding in holdings), shared)
 
     def close(self) -> None:

@@ -216,7 +216,7 @@ class Filling(Generic[FilledPlan]):
         every = [each for each in map(self._made.get, keys) if each is not None]
         is_unused = ref(holder) in self._unused
         self._unused.discard(ref(holder))  # as long as it is the newest, its own counts for nothing; then it is asked
-        shared: dict[Hashable, int] = {}
+        shared: dict[Hashable, int] = {**self._binder.held_between()}
         for each in every:
             own_bytes = 0
             for step in each.steps:

@@ -55,7 +55,8 @@ class Recorder(Trace):
         self._process = os.getpid()
         self._rare, self._often = _First(_MOST_RARE), _First(limit)
         self._sources: list[Source] = []
-        self._foreign = 0
+        self._foreign = self._lost = 0
+        """Events of engines below that there were, and those of them that are not kept."""
         self._folder = ""
         self._remove: Callable[[], object] = lambda: None
         self._is_wanted = not of_session_options
@@ -99,6 +100,8 @@ class Recorder(Trace):
         has_room = self._foreign <= _MOST_FOREIGN
         if had_room and not has_room:
             self.mark(SESSION, ENGINE, "no more events of engines below, there are enough")
+        if not has_room:
+            self._lost += events
         return has_room
 
     def folder(self) -> str:
@@ -129,7 +132,7 @@ class Recorder(Trace):
             return ""
         try:
             events = [*self._rare.kept, *self._often.kept, *chain.from_iterable(read() for read in self._sources)]
-            dropped = self._rare.dropped + self._often.dropped
+            dropped = self._rare.dropped + self._often.dropped + self._lost
             write_trace(self._target, events, self._start, dropped)
         except OSError as error:
             reason = error.strerror or error

@@ -37,7 +37,7 @@ class Trace:
         """Take an event that began at `start`, by `now`, and ended at `end`, or ends now."""
 
     def has_room(self, events: int) -> bool:
-        """Whether so many events of an engine below are kept, or may be kept elsewhere: they count as kept then."""
+        """Whether so many events of an engine below are kept, or may be kept elsewhere; they count as kept, or lost."""
         return False
 
     def mark(self, lane: str, category: str, name: str, **facts: Any) -> None:

@@ -31,9 +31,11 @@ VIEWS = f"""{HEAD} views (float{SIZES} x) => (float{SIZES} y) {{
 }}"""
 
 
-def on(text, device, **options):
-    rules = f'[[pin]]\ndevice = "{device}"\nname = "*_npu"\n[[pin]]\ndevice = "cpu"\nname = "*_cpu"'
-    return nna.InferenceSession(onnx.parser.parse_model(text), devices=device, options=nna.Options(rules=rules))
+def on(text, device, more="", **options):
+    rules = f'{more}\n[[pin]]\ndevice = "{device}"\nname = "*_npu"\n[[pin]]\ndevice = "cpu"\nname = "*_cpu"'
+    return nna.InferenceSession(
+        onnx.parser.parse_model(text), devices=device, options=nna.Options(rules=rules, **options)
+    )
 
 
 def numbers(seed):
@@ -147,6 +149,25 @@ def test_what_a_segment_is_handed_lies_where_another_put_it():
     assert address(c) in made and address(y) in made
     inside = {place for _, outputs in calls for place in outputs} - {address(c), address(y)}
     assert len(inside) < 5, "memory is used again"
+
+
+def test_memory_between_steps_counts_once_with_the_plans_and_against_no_limit():
+    def noted(frame, results):
+        return [(each.__array_interface__["data"][0], each.nbytes) for each in results]
+
+    of_one_size = "[limits]\nmax_segments = 1000"  # keeps sizes from being left open
+    with on(CHAIN.replace(SIZES, "[N, 1024]"), "null", of_one_size, max_plan_bytes=1 << 20) as session:
+        with watched(ExecutionPool.compute_into, noted) as calls:
+            results = [session.run(None, {"x": np.zeros((rows, 1024), np.float32)}) for rows in (1024, 1000)]
+        counts = session.report().plans
+    returned = {each.__array_interface__["data"][0] for outputs in results for each in outputs}
+    inside: dict[int, int] = {}
+    for place, nbytes in (each for outputs in calls for each in outputs):
+        if place not in returned:
+            inside[place] = max(nbytes, inside.get(place, 0))
+    held = max(place + nbytes for place, nbytes in inside.items()) - min(inside)
+    assert held >= 8 << 20 and (counts.made, counts.dropped) == (2, 0)
+    assert held <= counts.memory_bytes <= held + (1 << 20)
 
 
 _CHAIN_OF = """

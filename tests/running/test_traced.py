@@ -318,6 +318,21 @@ def test_many_shapes_and_runs_stay_bounded(path):
     assert len([event for event in lane if event["cat"] == "step"]) == 39
 
 
+@pytest.mark.parametrize("devices", [OFF, ("fake_npu", {"switched_off": "Relu,Neg"})])
+def test_what_is_beyond_the_bounds_of_a_trace_is_counted_in_devices_too(path, devices, monkeypatch):
+    def engine_events():
+        lanes = traced(path, runs=30, devices=devices)
+        dropped = json.loads(path.read_text())["otherData"]["dropped_events"]
+        return sum(event["cat"] == "engine" for events in lanes.values() for event in events), dropped
+
+    every, none = engine_events()
+    monkeypatch.setattr("nnadapter.traces.recorder._MOST_FOREIGN", 40)
+    kept, dropped = engine_events()
+    assert none == 0 and kept < every / 2
+    # ONNX Runtime notes what happened as well that is no node, where a session is made and around each run.
+    assert 0.8 * (every - kept) <= dropped <= 1.2 * (every - kept)
+
+
 def test_a_path_that_cannot_be_written_is_refused_before_anything_is_done(tmp_path):
     for wrong in (tmp_path, tmp_path / "gone" / "trace.json"):
         with pytest.raises(InvalidOptionError, match="cannot be written"):

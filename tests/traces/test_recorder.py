@@ -50,6 +50,14 @@ def test_the_first_events_are_kept_and_the_others_counted(tmp_path):
     assert len(named(events, "step")) == 10 and len(named(events, "what is rare")) == 1
 
 
+def test_what_engines_below_have_no_room_for_is_counted(tmp_path):
+    recorder = Recorder(tmp_path / "trace.json")
+    lost = sum(not recorder.has_room(1_000) for _ in range(60)) * 1_000
+    recorder.finish()
+    assert lost == 10_000
+    assert json.loads((tmp_path / "trace.json").read_text())["otherData"]["dropped_events"] == lost
+
+
 def test_it_is_written_once_and_nothing_is_kept_after_it(recorder, tmp_path):
     recorder.mark("npu", RUN, "before")
     assert recorder.finish()

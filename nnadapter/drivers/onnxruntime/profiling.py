@@ -57,8 +57,8 @@ class SessionProfile:
         self._recorder.add_source(self._read)
 
     def ran(self) -> None:
-        """Say that the session ran once."""
-        if self._sessions and not self._recorder.has_room(self.nodes + _AROUND_NODES):
+        """Say that the session ran once; where it notes nothing any more, its events are lost, and count as such."""
+        if not self._recorder.has_room(self.nodes + _AROUND_NODES):
             self.end()
 
     def end(self) -> None:
