@@ -2,10 +2,12 @@
 
 Where sizes are known, a node runs as soon as what it reads is there, perhaps before a value of which it needs nothing
 but the size. Where sizes are open, it has to run behind that: in a later segment of its device, with all that reads it.
+Where the device has none, as it makes the value in the very segment that reads what waits, it gets one at the end.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence, Set
 
 from nnadapter.offering.open_parts import OpenParts
@@ -16,8 +18,7 @@ from partition.segments import Segment
 def with_sizes_in_order(plan: Plan, parts: OpenParts, takes_ir: Set[str]) -> Plan:
     """Return the plan with every atom behind the values that it needs the sizes of.
 
-    It is the same where all are, or where a device has no segment behind such a value. Segments in adapter IR are given
-    sizes, or compute them.
+    It is the same where all are. Segments in adapter IR are given sizes, or compute them.
 
     Args:
         plan: a plan at some shapes.
@@ -27,13 +28,10 @@ def with_sizes_in_order(plan: Plan, parts: OpenParts, takes_ir: Set[str]) -> Pla
     homes = _homes(plan)
     if not any(_early(plan, step, parts, homes) for step in plan.steps if step.device not in takes_ir):
         return plan
-    places = _places(plan, parts, takes_ir, homes)
-    if places is None:
-        return plan
-    atoms: list[list[int]] = [[] for _ in plan.steps]
-    for atom, place in enumerate(places):
-        atoms[place].append(atom)
-    segments = [Segment(step.device, tuple(held)) for step, held in zip(plan.steps, atoms, strict=True) if held]
+    held: dict[int, list[int]] = defaultdict(list)
+    for atom, place in enumerate(_places(plan, parts, takes_ir, homes)):
+        held[place].append(atom)
+    segments = [Segment(plan.placement[held[place][0]], tuple(held[place])) for place in sorted(held)]
     return make_plan(plan.graph, plan.devices, plan.verdicts, plan.placement, segments, exact=plan.exact)
 
 
@@ -50,9 +48,9 @@ def _early(plan: Plan, step: Step, parts: OpenParts, homes: dict[str, int]) -> b
     return any(homes.get(name, -1) > step.segment for name in parts.reads(step))
 
 
-def _places(plan: Plan, parts: OpenParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int] | None:
-    """The step of every atom; None where a device has none that is late enough."""
-    graph = plan.graph
+def _places(plan: Plan, parts: OpenParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
+    """The step of every atom; behind those of the plan, where a device has none of these that is late enough."""
+    graph, devices = plan.graph, [step.device for step in plan.steps]
     places = [0] * len(graph.atoms)
     for number, step in enumerate(plan.steps):
         for node in step.nodes:
@@ -67,11 +65,9 @@ def _places(plan: Plan, parts: OpenParts, takes_ir: Set[str], homes: dict[str, i
             if least <= places[atom]:
                 continue
             device = plan.placement[atom]
-            later = (number for number in range(least, len(plan.steps)) if plan.steps[number].device == device)
-            place = next(later, None)
-            if place is None:
-                return None
-            places[atom], changed = place, True
+            if device not in devices[least:]:
+                devices.append(device)
+            places[atom], changed = devices.index(device, least), True
     return places
 
 

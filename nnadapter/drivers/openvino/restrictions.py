@@ -120,6 +120,11 @@ RESTRICTIONS = (
     ),
     Restriction(
         "Resize",
+        lambda form: form.attribute("coordinate_transformation_mode", b"") == b"half_pixel_symmetric",
+        "with the coordinates of half_pixel_symmetric is not compiled",
+    ),
+    Restriction(
+        "Resize",
         lambda form: form.attribute("keep_aspect_ratio_policy", b"stretch") != b"stretch",
         "that keeps the aspect ratio makes another shape than ONNX says",
     ),

@@ -30,6 +30,12 @@ PAIRS = {
         'y = Resize <mode = "linear", coordinate_transformation_mode = "align_corners"> (x, , s)',
         "float[4] s = {1, 1, §2|1.2§, 2}",
     ),
+    "symmetric": (
+        "19",
+        PICTURE,
+        'y = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel§|_symmetric§"> (x, , s)',
+        "float[4] s = {1, 1, 2, 2}",
+    ),
     "upsampled": ("9", PICTURE, "y = Upsample (x, s)", "float[4] s = {1, 1, §2|1.2§, 2}"),
     "stride": (
         "13",

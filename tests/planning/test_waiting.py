@@ -1,0 +1,37 @@
+"""Atoms that wait for values of which they need the sizes, on devices that take ONNX."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import nnadapter as nna
+from tests.models import HEAD, numbers, parse, run_whole
+
+_LAYER = """
+        sizes{n} = Shape (h{n})
+        spread{n} = Expand (column, sizes{n})
+        zeros{n} = ConstantOfShape (sizes{n})
+        sum{n} = ScatterElements <axis = 0, reduction = "add"> (zeros{n}, spread{n}, h{n})
+        h{next} = Tanh (sum{n})"""
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_what_waits_for_the_segment_that_reads_it_gets_a_segment_at_the_end(layers):
+    """Messages of a graph network are summed where indices say, which are spread to the shape of the messages.
+
+    The CPU spreads integers, at known sizes before OpenVINO computes anything.
+    """
+    pytest.importorskip("openvino")
+    steps = "".join(_LAYER.format(n=n, next=n + 1) for n in range(layers))
+    model = parse(f"""{HEAD} g (float[v, 4] x, int64[v] index) => (float[a, b] y) <int64[1] last = {{-1}}> {{
+        column = Unsqueeze (index, last)
+        h0 = Sin (x) {steps}
+        y = Exp (h{layers})
+    }}""")
+    with nna.InferenceSession(model, devices="openvino:CPU") as session:
+        for rows in (5, 3, 8, 2, 5):
+            feed = {"x": numbers(rows, 4), "index": np.arange(rows) // 2}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-6)
+        plans = session.report().plans
+        assert plans.made == 2 and plans.sizes == "one plan for all input shapes", plans
