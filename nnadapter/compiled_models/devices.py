@@ -46,9 +46,9 @@ class FileDevice:
     is_streaming: bool
     """Its steps are enqueued where that saves a wait."""
     has_raw_inputs: bool
+    """Its own code gets the addresses of inputs."""
     is_isolated: bool
     """It has a process of its own."""
-    """Its own code gets the addresses of inputs."""
     kept: tuple[str, str]
     """Version and hardware of the device that the file was compiled with."""
 

@@ -5,7 +5,7 @@ Its parts are those of a segment's key (`nnadapter.caching.key`):
 device, driver     of all devices in their order
 host               every file of this package, and versions of packages that take part
 machine            also what was calibrated on it: costs decide where nodes go, and which run side by side
-options            of the devices, and what a person demands: rules and plan files by what they hold
+options            of the devices, which are isolated, and what a person demands: rules and plan files by what they hold
 structure, shapes  the model's file, with all names
 constants          that, and the files that it names
 
@@ -88,6 +88,7 @@ def _of_devices(devices: Sequence[Selected]) -> Iterator[tuple[str, object]]:
     yield "devices", ", ".join(device.name for device in devices)
     for device in devices:
         yield f"named {device.name}", device.named
+        yield f"isolated {device.name}", device.limits is not None  # it has a calibration of its own then
         for name, value in device.options.items():
             yield f"{device.name}.{name}", value
 

@@ -28,7 +28,7 @@ BAN = "[[ban]]\nop_type = '{}'\ndevice = 'fake_npu'"
 DECIDES = {
     "policy": ("throughput", True),
     "fallback": ("forbid", True),
-    "isolate": (True, False),
+    "isolate": (True, True),
     "rules": (BAN.format("Relu"), True),
     "plan": (None, True),
     "max_plans": (3, False),
@@ -117,6 +117,11 @@ def test_a_device_that_is_named_twice_is_an_error_with_a_plan_too(model, folder)
         session(model, ["fake_npu", "fake_npu:0"], folder)
     with pytest.raises(InvalidOptionError, match="is named twice"):
         named_requests(["fake_npu", "fake_npu:0"])
+
+
+def test_seconds_that_an_isolated_device_may_take_are_not_in_the_key(model, tmp_path):
+    names = {name_of(model, cache_dir=tmp_path, isolate={"fake_npu": {"run": each}}) for each in (1.0, 2.0)}
+    assert names == {name_of(model, cache_dir=tmp_path, isolate=True)}
 
 
 @pytest.mark.parametrize("device", ["fake_npu", "cpu"])

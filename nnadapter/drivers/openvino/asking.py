@@ -122,11 +122,12 @@ class Asker:
     ) -> dict[int, Unsupported]:
         """Ask about the cases that were not asked about before, first whether all of them are taken at once."""
         if len(self._known) > _MOST_KNOWN:
-            self._known.clear()
-        fresh = {positions[0]: case for case, positions in cases.items() if case not in self._known}
+            self._known = {}
+        known = self._known  # another thread may begin anew meanwhile
+        fresh = {positions[0]: case for case, positions in cases.items() if case not in known}
         refused = {} if at_once and at_once(fresh, parts) else find_refused(list(fresh), parts, attempt)
-        self._known.update((case, refused.get(position)) for position, case in fresh.items())
-        answers = ((self._known.get(case), positions) for case, positions in cases.items())
+        known.update((case, refused.get(position)) for position, case in fresh.items())
+        answers = ((known[case], positions) for case, positions in cases.items())
         return {position: why for why, positions in answers if why is not None for position in positions}
 
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:

@@ -82,3 +82,25 @@ def test_constants_that_are_shared_and_those_that_are_written_give_the_same(dtyp
     x = rng.integers(-9, 9, (2, *elements)).astype(dtype)
     (y,) = computed(context(), model, [x])
     np.testing.assert_array_equal(y, x + weight)
+
+
+def test_what_was_refused_stays_so_where_another_thread_makes_room_meanwhile(queried, monkeypatch):
+    """Answers are bounded in number, and beyond it all are forgotten."""
+    monkeypatch.setattr("nnadapter.drivers.openvino.asking._MOST_KNOWN", 1)
+    opened, (_, refuses) = context(), queried
+    refuses.add(1)  # every Relu
+    relu, *others = (
+        model_of(f"(float[2] x) => (float[2] y) {{ y = {each}(x) }}") for each in ("Relu", "Tanh", "Cos", "Abs")
+    )
+    assert not any(opened.supported(relu))
+    relu_and_more = model_of("(float[2] x) => (float[2] y, float[2] z) { y = Relu(x) z = Exp(x) }")
+    asks = opened._asker._takes_at_once
+
+    def between(*question):
+        monkeypatch.setattr(opened._asker, "_takes_at_once", asks)
+        for each in others:
+            opened.supported(each)
+        return asks(*question)
+
+    monkeypatch.setattr(opened._asker, "_takes_at_once", between)
+    assert [bool(each) for each in opened.supported(relu_and_more)] == [False, True]
