@@ -88,6 +88,7 @@ def _of_devices(devices: Sequence[Selected]) -> Iterator[tuple[str, object]]:
     yield "devices", ", ".join(device.name for device in devices)
     for device in devices:
         yield f"named {device.name}", device.named
+        yield f"isolated {device.name}", device.limits is not None  # which has costs of its own
         for name, value in device.options.items():
             yield f"{device.name}.{name}", value
 

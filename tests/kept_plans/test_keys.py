@@ -28,7 +28,7 @@ BAN = "[[ban]]\nop_type = '{}'\ndevice = 'fake_npu'"
 DECIDES = {
     "policy": ("throughput", True),
     "fallback": ("forbid", True),
-    "isolate": (True, False),
+    "isolate": (True, True),
     "rules": (BAN.format("Relu"), True),
     "plan": (None, True),
     "max_plans": (3, False),
