@@ -127,9 +127,10 @@ class CompiledEngine(PlansEngine[FilePlan]):
     def _told(self) -> KeptReport:
         from nnadapter.running.observed import KeptReport  # most processes ask for no report
 
-        newest = self._plans.newest
+        newest, opened = self._plans.newest, self._open_devices.opened
+        isolated = tuple(name for name, each in opened.items() if each.is_isolated)
         if newest is None:
-            return KeptReport(self._file.report(self._file.message.plans[0]), plans=self.counts)
+            return KeptReport(self._file.report(self._file.message.plans[0]), plans=self.counts, isolated=isolated)
         steps = newest.plan.steps
         return KeptReport(
             self._file.report(newest.record),
@@ -139,6 +140,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
             incidents=self._loader.incidents,
             plans=self.counts,
             transfers=newest.plan.transfers,
+            isolated=isolated,
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import cpu_count
 from typing import Any
 
@@ -22,12 +22,13 @@ from nnadapter.costs.timing import ProgramTimer, ProgramTiming
 from nnadapter.drivers.border import ask_profile, open_context
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device
+from nnadapter.drivers.isolated import IsolatedDevice
 from nnadapter.drivers.profile import Profile
 from nnadapter.drivers.selection import HOSTS, Selected, select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.ir.model import Model
 from nnadapter.process.closing import close_all
-from nnadapter.process.processors import Load, is_crowded, machine_words, usable
+from nnadapter.process.processors import Load, is_crowded, left_by_others, machine_words, seconds_of_process, usable
 
 ROUNDS = 5
 """How often every program takes a turn, with all others; the lower quartile counts."""
@@ -36,6 +37,8 @@ _SEGMENT_ROUNDS = 31
 _BUDGET_SECONDS = 20.0
 _TURN_SECONDS = 0.005
 _TENSORS = (1, 2, 4, 8)
+_LEAST_SHARE = 0.5
+"""Of the processors, that others count as leaving where they left less: they come and go."""
 _AT_ONCE = 4
 """Probes, two chains each, that are timed in turn; of networks twice as many."""
 
@@ -80,15 +83,33 @@ def calibrate(
                 f"device {device!r} has a simulated clock with these options, and a calibration measures real time; "
                 "calibrate it without the simulated clock"
             )
-        watch, before = stopwatch or Stopwatch(turn_seconds=_TURN_SECONDS), Load()
+        watch = stopwatch or Stopwatch(turn_seconds=_TURN_SECONDS)
+        busy = _busy(watch, opened)
+        watch = replace(watch, busy=busy or watch.busy)
+        before = Load(own=watch.busy())
         with ProgramTimer(selected.name, opened.capability, context, watch) as bench:
             seen = _timed(bench, selected.name, budget_seconds, advance)
-        # What an isolated device computes is another process's work as well, and no crowd.
-        tells = stopwatch is None and selected.limits is None
-        crowded = tells and is_crowded(before, Load(), cpu_count() or 1, usable())
+        loads = before, Load(own=watch.busy()), cpu_count() or 1, usable()
+        tells = stopwatch is None and busy is not None
     finally:
         named_call(selected.name, "close")(close_all, [context])
-    return _calibration(selected, opened, seen, crowded=crowded)
+    left = left_by_others(*loads) if tells else float(usable())
+    processors = None if seen.processors is None or busy is None else _alone(seen.processors, left)
+    return _calibration(selected, opened, seen, processors, crowded=tells and is_crowded(*loads))
+
+
+def _busy(watch: Stopwatch, opened: Device) -> Callable[[], float] | None:
+    """What counts processor time, that of the device's own process with it; None where the system does not say that."""
+    if not isinstance(opened, IsolatedDevice):
+        return watch.busy
+    if seconds_of_process(opened.process_id) is None:
+        return None
+    return lambda: watch.busy() + (seconds_of_process(opened.process_id) or 0.0)
+
+
+def _alone(processors: float, left: float) -> float:
+    """How many processors would be in use where so many were, and others left so many: beside others one has less."""
+    return max(processors, min(processors / max(left / usable(), _LEAST_SHARE), float(usable())))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -103,7 +124,9 @@ class _Seen:
     processors: float | None
 
 
-def _calibration(selected: Selected, opened: Device, seen: _Seen, *, crowded: bool) -> Calibration:
+def _calibration(
+    selected: Selected, opened: Device, seen: _Seen, processors: float | None, *, crowded: bool
+) -> Calibration:
     """What the times of a device's programs come to."""
     lines: Lines = lines_of(seen.pairs)
     shorts = [pair.short for pair in seen.pairs]
@@ -118,7 +141,7 @@ def _calibration(selected: Selected, opened: Device, seen: _Seen, *, crowded: bo
         options=speed_options(opened.capability.options, selected.options, isolated=selected.limits is not None),
         machine=machine_words(),
         crowded=crowded,
-        processors=None if selected.limits is not None else seen.processors,
+        processors=processors,
         launch_seconds=launches.segment,
         alone_seconds=launches.alone,
         transfer_seconds=launches.tensor,

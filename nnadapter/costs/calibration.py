@@ -40,7 +40,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     crowded: bool
     """Other programs used the processors meanwhile."""
     processors: Annotated[float, Meta(ge=0)] | None = None
-    """Of the host, in use while it computes; None where nobody counted, or its process is another one."""
+    """Of the host, in use while it computes, be it in a process of its own; None where nobody counted."""
     launch_seconds: Seconds
     """Of a segment with next to nothing in it, between segments of other devices."""
     alone_seconds: Seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -63,10 +64,28 @@ def is_crowded(before: Load, after: Load, processors: int, may_use: int) -> bool
         processors: of the machine.
         may_use: of them, see `usable`.
     """
+    return left_by_others(before, after, processors, may_use) < may_use - _SPARE
+
+
+def left_by_others(before: Load, after: Load, processors: int, may_use: int) -> float:
+    """Return how many processors others left of those that this process may use; see `is_crowded`."""
     if before.whole is None or after.whole is None or after.passed <= before.passed:
-        return False
+        return may_use
     others = (after.whole - before.whole - (after.own - before.own)) / (after.passed - before.passed)
-    return processors - others < may_use - _SPARE
+    return min(float(may_use), processors - others)
+
+
+def seconds_of_process(process_id: int) -> float | None:
+    """Return the seconds that processors computed for another process; None where it is gone, or nobody says.
+
+    Source: Linux's clocks of processes, as clock_getcpuclockid numbers them.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        return time.clock_gettime(~process_id << 3 | 2)
+    except OSError:
+        return None
 
 
 def _busy_seconds() -> float | None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 
+from nnadapter.process.cache import cache_counts
 from nnadapter.reports.facts import CacheFacts, SegmentFacts
 from nnadapter.reports.incident_facts import incident_facts
 from nnadapter.reports.reading import report_from
@@ -34,6 +35,8 @@ def _kept(observed: KeptReport) -> PartitionReport:
             seconds=observed.seconds.get(segment.index),
             failures=observed.failures.get(segment.index, ()),
             cache=_cache(segment, observed.cached or {}),
+            # What it took an earlier session to compile what this one found is nothing that happened here.
+            compile_seconds=segment.compile_seconds if observed.cached is None else None,
         )
         for segment in report.segments
     )
@@ -42,6 +45,8 @@ def _kept(observed: KeptReport) -> PartitionReport:
         segments=segments,
         notes=(*((PLAN_KEPT,) if observed.cached is not None else ()), *report.notes, *observed.notes),
         plans=observed.plans,
+        caches=() if observed.plans is None else cache_counts(),
+        isolated=report.isolated if observed.isolated is None else observed.isolated,
         transfers=transfer_facts(observed.transfers),
         **incident_facts(observed.incidents),
     )

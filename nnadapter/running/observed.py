@@ -63,6 +63,8 @@ class KeptReport:
     """Beside those of the report."""
     plans: PlanCounts | None = None
     transfers: tuple[Transfer, ...] | None = None
+    isolated: tuple[str, ...] | None = None
+    """Devices that have a process of their own here; None where none is open."""
     cached: Mapping[int, bool] | None = None
     """Where the plan was kept in the session's cache: per segment, whether its program was."""
     incidents: Incidents | None = None

@@ -252,6 +252,14 @@ def test_devices_may_be_chosen_among_the_files(tmp_path):
         nna.InferenceSession(path, devices=["null"])
 
 
+def test_its_report_says_which_devices_have_a_process_of_their_own_here(tmp_path):
+    nna.compile(parse(CHAIN), tmp_path / "chain.nna", devices="fake_npu")
+    for isolate, told in ((False, ()), (True, ("fake_npu",))):
+        with nna.InferenceSession(tmp_path / "chain.nna", options=nna.Options(isolate=isolate)) as session:
+            session.run(None, {"x": numbers(2, 3)})
+            assert session.report().isolated == told
+
+
 def test_a_device_that_fails_while_it_runs(tmp_path):
     path, x = tmp_path / "f", {"x": numbers(2, 3)}
     nna.compile(parse(CHAIN), path, devices=[("trial", {"fault": "compute"})])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -133,9 +137,26 @@ def test_processors_in_use_are_counted(shares):
     assert costs.needs_processors is (shares and usable() <= 2)
 
 
-def test_processors_of_another_process_are_not_counted():
-    fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
-    assert calibrate("null", {"isolate": True}, budget_seconds=0.0, stopwatch=fast).processors is None
+@pytest.mark.parametrize("used", [0.0, 1.0, None])
+def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(used, monkeypatch):
+    def seconds_of(process_id):
+        assert process_id != os.getpid()
+        return None if used is None else used * time.perf_counter()
+
+    monkeypatch.setattr("nnadapter.costs.calibrating.seconds_of_process", seconds_of)
+    fast = Stopwatch(busy=lambda: 0.0, sleep=lambda _: None, turn_seconds=0.0)
+    found = calibrate("null", {"isolate": True}, budget_seconds=0.0, stopwatch=fast)
+    assert found.processors == (None if used is None else pytest.approx(used, rel=0.01))
+
+
+@pytest.mark.parametrize(("left", "alone"), [(2.0, 0.6), (1.0, 1.2), (0.1, 1.2)])
+def test_beside_others_more_processors_are_needed_than_are_in_use(left, alone, monkeypatch):
+    clock = metered_driver.STOPWATCH.clock
+    slow = partial(Stopwatch, clock=clock, busy=lambda: 0.6 * clock(), sleep=lambda _: None)
+    monkeypatch.setattr("nnadapter.costs.calibrating.Stopwatch", slow)
+    monkeypatch.setattr("nnadapter.costs.calibrating.left_by_others", lambda *_: left)
+    monkeypatch.setattr("nnadapter.costs.calibrating.usable", lambda: 2)
+    assert calibrate("metered").processors == pytest.approx(alone)
 
 
 def test_a_device_keeps_what_it_declares_of_the_border():

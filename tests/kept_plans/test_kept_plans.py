@@ -21,6 +21,7 @@ from nnadapter.caching.entry import UnusableError, read_entry
 from nnadapter.errors import CacheWarning, FallbackWarning, InvalidModelError, ModelFileError
 from nnadapter.kept_plans.engine import KeptEngine
 from nnadapter.kept_plans.fresh import KeepingEngine
+from nnadapter.process.cache import remembered
 from tests.caching.nets import X, network
 from tests.keeping_driver import FAULTS
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
@@ -351,6 +352,26 @@ def test_what_a_person_is_told(path, folder):
         assert [step.device for step in opened.provenance.steps] == ["fake_npu"]
     with session(path, ("fake_npu", {"threads": 1}), folder) as opened:
         assert any("differs in options (fake_npu.threads" in note for note in opened.report().notes)
+
+
+def test_figures_of_the_session_that_planned_are_not_told_of_one_that_found_the_plan(path, folder):
+    @remembered(4)
+    def squared(number):
+        return number * number
+
+    with session(path, ["fake_npu"], folder) as opened:
+        opened.run(None, {"x": X})
+        assert all(segment.compile_seconds for segment in opened.report().segments if segment.device == "fake_npu")
+    squares = [squared(number) for number in (1, 2, 1, 1)]
+    with session(path, ["fake_npu"], folder) as opened:
+        opened.run(None, {"x": X})
+        assert is_kept(opened)
+        report = opened.report()
+    counted = {each.name: (each.hits, each.misses) for each in report.caches}
+    (own,) = (counts for name, counts in counted.items() if name.endswith("squared"))
+    assert own == (2, 2) and squares == [1, 4, 1, 1]
+    assert all(segment.cache.hit for segment in report.segments if segment.device == "fake_npu")
+    assert not any(segment.compile_seconds for segment in report.segments)
 
 
 def test_a_binding_runs_what_was_kept(path, folder):

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from nnadapter.process.processors import Load, is_crowded, machine_name, usable
+from nnadapter.process.processors import (
+    Load,
+    is_crowded,
+    left_by_others,
+    machine_name,
+    seconds_of_process,
+    usable,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +25,7 @@ from nnadapter.process.processors import Load, is_crowded, machine_name, usable
 def test_it_is_crowded_where_others_leave_less_than_may_be_used(others, processors, may_use, crowded):
     before, after = Load(passed=1.0, own=5.0, whole=100.0), Load(passed=3.0, own=7.5, whole=102.5 + 2 * others)
     assert is_crowded(before, after, processors, may_use) == crowded
+    assert left_by_others(before, after, processors, may_use) == pytest.approx(min(processors - others, may_use))
 
 
 def test_where_the_system_does_not_say_it_is_not_crowded():
@@ -27,3 +37,14 @@ def test_this_machine():
     first, second = Load(), Load()
     assert second.passed >= first.passed and second.own >= first.own
     assert 1 <= usable() <= (os.cpu_count() or 1) and machine_name()
+
+
+_WORKS = "import time\nwhile time.process_time() < 0.2: pass\nprint(time.process_time(), flush=True)\ninput()"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say it")
+def test_the_processor_time_of_another_process():
+    with subprocess.Popen([sys.executable, "-c", _WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert float(process.stdout.readline()) == pytest.approx(seconds_of_process(process.pid), abs=0.05)
+        process.communicate(b"\n")
+    assert seconds_of_process(process.pid) is None
