@@ -15,7 +15,8 @@ from nnadapter.ir.operand import DataType
 from nnadapter.onnx.nodes import plain_domain
 from nnadapter.onnx.parts import Parts
 from nnadapter.onnx.references import array_of
-from nnadapter.onnx.sizes import has_open_inputs, size_names
+from nnadapter.onnx.sizes import MEASURING, has_open_inputs, size_names
+from partition.graph import Value
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
 _SIZING = frozenset((
@@ -174,9 +175,12 @@ def _least(tensor: onnx.TensorProto | None) -> float | None:
 
 
 def _is_typed(node: onnx.NodeProto, name: str, parts: Parts) -> Verdict:
-    if name in parts.constants or parts.value(name) is not None:
+    value = parts.value(name)
+    if name in parts.constants:
         return SUPPORTED
-    return Unsupported(Reason.DYNAMIC_SHAPE, f"the type of {name!r} of {node.op_type} is not known")
+    if value is None:
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"the type of {name!r} of {node.op_type} is not known")
+    return _ranked(node, name, value) if node.op_type in MEASURING else SUPPORTED
 
 
 def _is_open(node: onnx.NodeProto, parts: Parts) -> bool:
@@ -187,11 +191,18 @@ def _is_open(node: onnx.NodeProto, parts: Parts) -> bool:
 
 def _open_type(node: onnx.NodeProto, name: str, parts: Parts, halves: Collection[str]) -> Verdict:
     value = parts.value(name)
-    if value is None or value.dtype is None or value.shape is None:
-        return Unsupported(Reason.DYNAMIC_SHAPE, f"the rank of {name!r} of {node.op_type} is not known")
+    ranked = _ranked(node, name, value)
+    if not ranked or value is None:
+        return ranked
     if value.dtype == "float16" and node.op_type not in halves:
         detail = f"{node.op_type} got float16 for {name!r}, with which the engine may end the process at open sizes"
         return Unsupported(Reason.UNSUPPORTED_DTYPE, detail)
+    return SUPPORTED
+
+
+def _ranked(node: onnx.NodeProto, name: str, value: Value | None) -> Verdict:
+    if value is None or value.dtype is None or value.shape is None:
+        return Unsupported(Reason.DYNAMIC_SHAPE, f"the rank of {name!r} of {node.op_type} is not known")
     return SUPPORTED
 
 

@@ -200,6 +200,36 @@ def test_a_size_of_what_has_no_type_is_left_alone_and_nothing_else():
     assert "the type of 'turned' of Shape is not known" in refusals
 
 
+def test_a_size_of_what_has_no_rank_is_left_alone_at_all_sizes():
+    """Nobody says how many dimensions the state has that a loop hands on: OpenVINO takes no ShapeOf of that."""
+    model = parse("""<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n, 4] x) => (float[a, b] y) <int64[1] first = {0}, int64 zero = {0}, float half = {0.5}> {
+        rows = Shape (x)
+        times = Gather (rows, zero)
+        start = ReduceMax <keepdims = 0> (x, first)
+        last, all = Loop (times, , start) <body = step (int64 i, bool go, float[] state)
+                                                  => (bool on, float[] next, float[] at) {
+            on = Identity (go)
+            halved = Mul (state, half)
+            row = Gather (x, i)
+            next = Add (halved, row)
+            at = Tanh (next)
+        }>
+        sizes = Shape (all)
+        count = Gather (sizes, zero)
+        real = Cast <to = 1> (count)
+        y = Mul (all, real)
+    }""")
+    with nna.InferenceSession(model, devices="openvino") as session:
+        for rows in (5, 2, 7, 3):
+            feed = {"x": np.random.default_rng(rows).standard_normal((rows, 4)).astype(np.float32)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-6)
+        report = session.report()
+    assert report.plans.made == 2 and report.plans.sizes == "one plan for all input shapes", report.plans
+    refusals = [refusal.detail for node in report.nodes for refusal in node.refusals]
+    assert any(detail.endswith("of Shape is not known") for detail in refusals), refusals
+
+
 def test_a_convolution_of_what_nobody_knows_is_left_to_others():
     text = """<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
     g (float[1, 1, 4, 4] x) => (float[a, b, c, d] y)
