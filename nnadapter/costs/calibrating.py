@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import cpu_count
 from typing import Any
 
@@ -83,28 +83,18 @@ def calibrate(
                 f"device {device!r} has a simulated clock with these options, and a calibration measures real time; "
                 "calibrate it without the simulated clock"
             )
-        watch = stopwatch or Stopwatch(turn_seconds=_TURN_SECONDS)
-        busy = _busy(watch, opened)
-        watch = replace(watch, busy=busy or watch.busy)
-        before = Load(own=watch.busy())
+        watch, before = stopwatch or Stopwatch(turn_seconds=_TURN_SECONDS), Load()
         with ProgramTimer(selected.name, opened.capability, context, watch) as bench:
             seen = _timed(bench, selected.name, budget_seconds, advance)
-        loads = before, Load(own=watch.busy()), cpu_count() or 1, usable()
-        tells = stopwatch is None and busy is not None
+        loads = before, Load(), cpu_count() or 1, usable()
+        # What a device computes in a process of its own is no crowd, and is counted where the system says it.
+        is_counted = not isinstance(opened, IsolatedDevice) or seconds_of_process(opened.process_id) is not None
     finally:
         named_call(selected.name, "close")(close_all, [context])
+    tells = stopwatch is None and is_counted
     left = left_by_others(*loads) if tells else float(usable())
-    processors = None if seen.processors is None or busy is None else _alone(seen.processors, left)
+    processors = None if seen.processors is None or not is_counted else _alone(seen.processors, left)
     return _calibration(selected, opened, seen, processors, crowded=tells and is_crowded(*loads))
-
-
-def _busy(watch: Stopwatch, opened: Device) -> Callable[[], float] | None:
-    """What counts processor time, that of the device's own process with it; None where the system does not say that."""
-    if not isinstance(opened, IsolatedDevice):
-        return watch.busy
-    if seconds_of_process(opened.process_id) is None:
-        return None
-    return lambda: watch.busy() + (seconds_of_process(opened.process_id) or 0.0)
 
 
 def _alone(processors: float, left: float) -> float:

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
+from nnadapter.process.processors import own_seconds
+
 _MOST_RUNS = 50
 _LOOK_SECONDS = 0.002
 """For so long a look at the processor time lasts."""
@@ -31,8 +33,8 @@ class Stopwatch:
 
     clock: Callable[[], float] = field(default_factory=lambda: time.perf_counter)
     """That passes."""
-    busy: Callable[[], float] = field(default_factory=lambda: time.process_time)
-    """Of processors, that this process used."""
+    busy: Callable[[], float] = field(default_factory=lambda: own_seconds)
+    """Of processors, that this process used, or a device in a process of its own."""
     sleep: Callable[[float], None] = field(default_factory=lambda: time.sleep)
     turn_seconds: float = 0.02
     """A turn of short runs takes about so long."""

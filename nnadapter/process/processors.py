@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nnadapter.process.cache import remembered
+from nnadapter.process.forking import part_at_fork
 
 _STAT = Path("/proc/stat")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -49,8 +50,8 @@ class Load:
     """Seconds so far, of which differences count."""
 
     passed: float = field(default_factory=time.perf_counter)
-    own: float = field(default_factory=time.process_time)
-    """That processors computed for this process."""
+    own: float = field(default_factory=lambda: own_seconds())
+    """That processors computed for this process, and for those that compute for it."""
     whole: float | None = field(default_factory=lambda: _busy_seconds())
     """That they computed for anybody; None where the system does not say."""
 
@@ -86,6 +87,43 @@ def seconds_of_process(process_id: int) -> float | None:
         return time.clock_gettime(~process_id << 3 | 2)
     except OSError:
         return None
+
+
+_workers: dict[int, float] = {}
+"""Processes that compute for this one -> the seconds that processors spent on that, as the system said last."""
+_ended: list[float] = []
+"""The same of those that have ended."""
+
+
+def own_seconds() -> float:
+    """Return the seconds that processors computed so far for this process, and for those that compute for it."""
+    for process_id in list(_workers):
+        _workers[process_id] = seconds_of_process(process_id) or _workers[process_id]
+    return time.process_time() + sum([*_workers.values(), *_ended])
+
+
+def computes_for_this(process_id: int) -> None:
+    """Count another process's seconds as this one's."""
+    _workers[process_id] = 0.0
+
+
+def computes_no_more(process_id: int) -> None:
+    """Count no further seconds of a process, which is about to end."""
+    if process_id in _workers:
+        _ended.append(seconds_of_process(process_id) or _workers[process_id])
+        _workers.pop(process_id, None)
+
+
+class _Workers:
+    """They belong to the process that was forked, and not to the new one."""
+
+    def part(self) -> None:
+        _workers.clear()
+        _ended.clear()
+
+
+_WORKERS = _Workers()
+part_at_fork(_WORKERS)
 
 
 def _busy_seconds() -> float | None:

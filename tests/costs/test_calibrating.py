@@ -19,6 +19,7 @@ from nnadapter.drivers.onnxruntime import driver
 from nnadapter.drivers.onnxruntime.pools import most_pools, pool_permit
 from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
+from nnadapter.process import processors
 from nnadapter.process.processors import machine_words, usable
 from tests import metered_driver
 from tests.metered_driver import BYTE, COSTS, LAUNCH, OTHERS, TENSOR
@@ -141,10 +142,12 @@ def test_processors_in_use_are_counted(shares):
 def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(used, monkeypatch):
     def seconds_of(process_id):
         assert process_id != os.getpid()
-        return None if used is None else used * time.perf_counter()
+        return None if used is None else used * time.perf_counter() / len(processors._workers)  # others may be there
 
+    monkeypatch.setattr(processors, "seconds_of_process", seconds_of)
     monkeypatch.setattr("nnadapter.costs.calibrating.seconds_of_process", seconds_of)
-    fast = Stopwatch(busy=lambda: 0.0, sleep=lambda _: None, turn_seconds=0.0)
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
+    fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
     found = calibrate("null", {"isolate": True}, budget_seconds=0.0, stopwatch=fast)
     assert found.processors == (None if used is None else pytest.approx(used, rel=0.01))
 

@@ -10,9 +10,12 @@ import pytest
 
 from nnadapter.process.processors import (
     Load,
+    computes_for_this,
+    computes_no_more,
     is_crowded,
     left_by_others,
     machine_name,
+    own_seconds,
     seconds_of_process,
     usable,
 )
@@ -45,6 +48,11 @@ _WORKS = "import time\nwhile time.process_time() < 0.2: pass\nprint(time.process
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say it")
 def test_the_processor_time_of_another_process():
     with subprocess.Popen([sys.executable, "-c", _WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert float(process.stdout.readline()) == pytest.approx(seconds_of_process(process.pid), abs=0.05)
+        before = own_seconds()
+        computes_for_this(process.pid)
+        used = float(process.stdout.readline())
+        assert used == pytest.approx(seconds_of_process(process.pid), abs=0.05)
+        assert own_seconds() - before >= used
+        computes_no_more(process.pid)
         process.communicate(b"\n")
-    assert seconds_of_process(process.pid) is None
+    assert seconds_of_process(process.pid) is None and own_seconds() - before >= used

@@ -35,6 +35,7 @@ from nnadapter.errors import (
     located,
 )
 from nnadapter.process.forking import part_at_fork
+from nnadapter.process.processors import computes_for_this, computes_no_more
 
 _TOLD = 300
 """Characters of what the process said last."""
@@ -169,6 +170,7 @@ class Child:
                 return
             self.is_ended, self.lost = on_purpose, why
             if self._started is not None:
+                computes_no_more(self._started.process.pid)
                 self._started.process.kill()
                 self._started.process.wait()
         self._give_back()
@@ -186,6 +188,7 @@ class Child:
         """Start, and look now and then after what goes on, as long as the process lives."""
         try:
             self._started = start(self._said)
+            computes_for_this(self._started.process.pid)
             told = self.ask("open", self._limit, name=self.device)
             self.told = told
         except BaseException as error:  # noqa: BLE001  whoever waits for it raises it
