@@ -170,12 +170,16 @@ class Measurer:
         self, planner: Planner, judgment: Judgment, feed: Mapping[str, Any], trials: list[tuple[Candidate, Compiled]]
     ) -> None:
         """Add to `trials` every candidate that compiles and runs as it should; one that does not only if all fail."""
+        from nnadapter.drivers.onnxruntime.sessions import as_after, pools  # plans of any device have steps on the CPU
+
         failure: DriverError | NotDelegatedError | None = None
+        before = pools()
         fallen: list[tuple[Candidate, Compiled]] = []
         known: set[tuple[str, ...]] = set()
         for candidate in self._candidates(judgment):
             try:
-                compiled = self._compiler.compile(planner, placed_as(judgment, candidate.placement))
+                with as_after(before):  # one of them stays, and has the threads then that it would have without others
+                    compiled = self._compiler.compile(planner, placed_as(judgment, candidate.placement))
             except (DriverError, NotDelegatedError) as error:
                 failure = error
                 continue
@@ -200,11 +204,7 @@ class Measurer:
             raise failure
 
     def _candidates(self, judgment: Judgment) -> list[Candidate]:
-        """Baselines and the cheapest, those that need a device that nobody named only if there is no other way.
-
-        What runs on the host alone comes first: it is one session, and thread pools are few (`sessions.pools`). Behind
-        a plan of many segments it would get none, be timed with one thread, and stay so for as long as it is kept.
-        """
+        """Baselines and the cheapest, those that need a device that nobody named only if there is no other way."""
         setting = self._compiler.setting
         candidates = place(judgment, setting).candidates()
         if setting.constraints.fallback_at("load") == "forbid":

@@ -102,10 +102,29 @@ class PoolPermit(weakref.ref[_Pools]):
     """
 
 
+_more_pools: ContextVar[int] = ContextVar("more_pools", default=0)
+"""Permits that there may be beside `_MOST_POOLS`."""
+
+
+def pools() -> int:
+    """Return how many permits there are."""
+    return weakref.getweakrefcount(_POOLS)
+
+
 def pool_permit() -> PoolPermit | None:
     """A permit, unless there are as many as there may be."""
     permit = PoolPermit(_POOLS)
-    return permit if weakref.getweakrefcount(_POOLS) <= _MOST_POOLS else None
+    return permit if pools() <= _MOST_POOLS + _more_pools.get() else None
+
+
+@contextmanager
+def as_after(before: int) -> Iterator[None]:
+    """Give as many permits in the block as if there were no more than `before`: the others will soon be gone."""
+    token = _more_pools.set(max(0, pools() - before))
+    try:
+        yield
+    finally:
+        _more_pools.reset(token)
 
 
 class SessionExecution(Execution):
