@@ -54,6 +54,8 @@ def footprint_of(compiled: Any) -> Footprint:
         name, nbytes = operation.get_friendly_name(), _bytes(operation)
         sources = [source.get_node().get_friendly_name() for source in operation.input_values()]
         last_use.update(dict.fromkeys(sources, position))
+        if operation.get_type_name() == "Result":  # it has the memory of its source
+            continue
         if sources and not constants.issuperset(sources):
             made[name] = position, nbytes
         elif name not in given:  # an operation on constants alone is done once, and takes their place

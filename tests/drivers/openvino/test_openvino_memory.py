@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
+from benchmarks.resident import anonymous_bytes
 from nnadapter.drivers.control import UNLIMITED, Control
 from tests.drivers.openvino.harness import context, fixed, model_of
 
@@ -49,3 +52,22 @@ def test_results_stay_what_they_were_in_whatever_way_they_are_computed(name, way
             np.testing.assert_array_equal(result, wanted)
     execution.close()
     program.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what the process holds")
+def test_outputs_count_once():
+    """Beside the system's own count, of programs all of whose tensors are inputs and outputs."""
+    opened = context()
+    model = model_of("(float[1024,1024] x) => (float[1024,1024] y) { y = Relu(x) }")
+    programs = []
+    for _ in range(12):
+        program = opened.compile(model)
+        programs.append((program, program.create_execution()))
+        if len(programs) == 2:  # what the first ones make stays for all
+            before, counted_before = anonymous_bytes(), sum(each.memory_bytes for each, _ in programs)
+    counted = sum(each.memory_bytes for each, _ in programs) - counted_before
+    held = anonymous_bytes() - before
+    for program, execution in programs:
+        execution.close()
+        program.close()
+    assert held - (10 << 20) <= counted <= 10 * (6 << 20), "each has an output of 4 MiB"
