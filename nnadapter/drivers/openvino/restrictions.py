@@ -285,6 +285,7 @@ RESTRICTIONS = (
         "of integers that moves more than the last two dimensions and keeps the shape may be left out",
     ),
     Restriction("Gemm", is_read_plainly_too, "that transposes weights which another node reads takes them as they are"),
+    Restriction("Pad", lambda form: form.attribute("mode", b"") == b"wrap", "that wraps around is not compiled"),
     Restriction(
         "Pad", lambda form: form.dtype(0) == "int32" and form.has(2), "of int32 rounds the value that it fills in"
     ),

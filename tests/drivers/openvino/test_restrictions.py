@@ -36,6 +36,7 @@ PAIRS = {
         'y = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel§|_symmetric§"> (x, , s)',
         "float[4] s = {1, 1, 2, 2}",
     ),
+    "wrapped": ("19", PICTURE, 'y = Pad <mode = "§reflect|wrap§"> (x, p)', "int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}"),
     "upsampled": ("9", PICTURE, "y = Upsample (x, s)", "float[4] s = {1, 1, §2|1.2§, 2}"),
     "stride": (
         "13",
