@@ -29,6 +29,7 @@ _MOST_NOTES = 16
 _ROOM = 2.0
 """What a step may be off by over what it was off by when it was found to be right."""
 _StepKey = tuple[str, ...]
+"""Device and nodes: of a choice of branches, another one has others that make the same outputs."""
 
 
 class _Past:
@@ -120,14 +121,14 @@ class SessionChecks:
                 return None
             located = self._located(plan, bound, values) if check.is_beyond else Located(Blame.NOTHING)
             if check.is_beyond and located.blame is Blame.NOTHING:
-                self._accept(bound, check)
+                self._accept(plan, bound, check)
             if located.blame is not Blame.PROGRAM:
                 located = self._subject.keep(plan, bound, located)
         return None if located.blame is Blame.NOTHING else self._put_right(plan, bound, located)
 
     def _shadowed(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
         """Check a step once more, and whether it is off too often by now."""
-        past = self._past.made(_key(bound), _Past)
+        past = self._past_of(plan, bound)
         check = None if past.why_not else self._compared(plan, bound, values)
         if check is None:
             return None
@@ -137,19 +138,19 @@ class SessionChecks:
             if located.blame in (Blame.NODES, Blame.TOGETHER):
                 return self._put_right(plan, bound, located)
             if located.blame is Blame.NOTHING:
-                self._accept(bound, check)
+                self._accept(plan, bound, check)
                 is_beyond = False
         if not past.drift.add(is_beyond=is_beyond):
             return None
         if self._located(plan, bound, values).blame is Blame.NOTHING:
-            self._accept(bound, check)
+            self._accept(plan, bound, check)
             past.drift = Drift()
             return None
         return self._put_aside(plan, bound, check.largest, past.drift.checks)
 
     def _compared(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> StepCheck | None:
         """Compare a step; None where it cannot be, which is said."""
-        past, allowed = self._past.made(_key(bound), _Past), self._subject.allowed(plan, bound)
+        past, allowed = self._past_of(plan, bound), self._subject.allowed(plan, bound)
         try:
             check = check_step(bound, values, allowed)
             if check.is_beyond and past.is_beyond(check) and is_random(bound, values, allowed):
@@ -167,9 +168,13 @@ class SessionChecks:
         except FAILURES:  # what is left of a step, or a device that fails, says nothing of its nodes
             return Located(Blame.PROGRAM)
 
-    def _accept(self, bound: BoundStep, check: StepCheck) -> None:
+    def _past_of(self, plan: RunnablePlan, bound: BoundStep) -> _Past:
+        """What is known of a step, which plans for other shapes have as well."""
+        return self._past.made((bound.step.device, *self._subject.nodes(plan, bound)), _Past)
+
+    def _accept(self, plan: RunnablePlan, bound: BoundStep, check: StepCheck) -> None:
         """Take what a step is off by as usual, and say so."""
-        self._past.made(_key(bound), _Past).accept(check)
+        self._past_of(plan, bound).accept(check)
         self._note(
             f"segment {bound.step.segment} on {bound.step.device!r} differs from the CPU, and each of its nodes alone "
             f"does not: {_off(check.largest)}"
@@ -216,10 +221,6 @@ _WRONGLY = {
     Blame.TOGETHER: "{} wrongly where it runs them together",
     Blame.PROGRAM: "{} wrongly in the program that it has, and another one rightly",
 }
-
-
-def _key(bound: BoundStep) -> _StepKey:
-    return bound.step.device, *bound.step.outputs
 
 
 def _off(off: Deviation) -> str:

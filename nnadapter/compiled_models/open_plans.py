@@ -44,6 +44,7 @@ class OpenFilePlans:
         self._order: tuple[int, ...] = tuple(range(len(self._records)))
         """The one used last first."""
         self._refused: Cache[object, bool] = Cache("shapes that devices refuse", _MOST_REFUSED)
+        """Of each plan: another one has other segments."""
 
     def take(self, use: object, shapes: Shapes, truths: Sequence[bool] = ()) -> Taken[FilePlan] | None:
         """Take the plan for these shapes, loaded now if it is not; None where there is none. See `PlanCache.take`.
@@ -90,9 +91,13 @@ class OpenFilePlans:
 
     def broken(self, shapes: Shapes) -> list[str]:
         """Why each of them does not hold at these shapes, in words."""
-        if self._refused.get(tuple(shapes.values())):
-            return ["a device refuses its segment at these sizes"]
-        return [self._held_by(number).broken(shapes) for number in range(len(self._records))]
+        sizes = tuple(shapes.values())
+        return [
+            "a device refuses its segment at these sizes"
+            if self._refused.get((number, sizes))
+            else self._held_by(number).broken(shapes)
+            for number in range(len(self._records))
+        ]
 
     def close(self) -> None:
         """Drop the classes; their plans are dropped with the others."""
@@ -125,11 +130,11 @@ class OpenFilePlans:
     def _filled(
         self, use: object, number: int, held: HeldSizes, shapes: Shapes, sizes: Sequence[Any] | None
     ) -> Taken[FilePlan] | None:
-        key = tuple(shapes.values())
+        key = number, tuple(shapes.values())
         if self._refused.get(key):
             return None
         try:
-            lease, plan = self._plans.take(use, (number, key), lambda: self._fill(number, shapes))
+            lease, plan = self._plans.take(use, key, lambda: self._fill(number, shapes))
         except NotFilledError:
             self._refused.keep(key, True)
             self._leave(use)

@@ -138,6 +138,7 @@ class Binder:
             "say": self._bindable.say,
             "make_room": self._site.make_room,
             "health": self._site.health(step.device) if step.device in self._site.accelerators else WELL,
+            "known_as": (*step.outputs, *self._bindable.nodes_of(step)),
             "copies_inputs": step.device in self._site.raw,
             "on_check": self._on_check,
             "lock": new_lock(),

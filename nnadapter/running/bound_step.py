@@ -56,6 +56,8 @@ class BoundStep:
     """Held while `substitute` or `reference` is made and `failures` grows; steps at one position share it."""
     health: Health = WELL
     """Of its device."""
+    known_as: tuple[str, ...] = ()
+    """What its device's health tells it by: what it makes and its nodes, which plans for other shapes have as well."""
     copies_inputs: bool = False
     """The device gets copies of inputs, as nothing else keeps it from writing to them."""
     position: int = 0

@@ -73,7 +73,7 @@ def run_step(
 ) -> StepRun:
     """Run one step, and note what it made; where values may stay on devices, `made` gets the transfers."""
     started, health = time.perf_counter(), bound.health
-    if health.is_troubled and not health.may_try(bound.step.outputs):
+    if health.is_troubled and not health.may_try(bound.known_as):
         return _without_trying(bound, values, control, given, started)
     try:
         for each in bound.planned:
@@ -85,7 +85,7 @@ def run_step(
     except FAILURES as error:
         return after_failure(bound, error, values, control, sizes, given, started)
     if health.is_troubled:
-        health.succeeded(bound.step.outputs)
+        health.succeeded(bound.known_as)
     return _noted(bound, bound.step.device, results, values, started)
 
 
@@ -118,7 +118,7 @@ def after_failure(
         else:
             said = () if isinstance(error, OutOfMemoryError) else (bound.say(bound.step, error, REPEATED),)
             return _noted(bound, device, results, values, started, "", said)
-    bound.health.failed(bound.step.outputs, error)
+    bound.health.failed(bound.known_as, error)
     failure = describe(error)
     substitute = _substitute(bound, error)
     with bound.lock:
@@ -137,7 +137,7 @@ def _without_trying(
     bound: BoundStep, values: list[Any], control: RunControl | None, given: Given | None, started: float
 ) -> StepRun:
     """Run a step elsewhere whose device rests, and note what it made."""
-    failure = bound.health.text(bound.step.outputs) or f"device {bound.step.device!r} rested"
+    failure = bound.health.text(bound.known_as) or f"device {bound.step.device!r} rested"
     substitute = _substitute(bound, ExecutionError(failure, device=bound.step.device, phase="run"))
     results = _results_of(substitute, bound, failure, values, control, given)
     return _noted(bound, substitute.device, results, values, started, failure)

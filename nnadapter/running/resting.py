@@ -27,7 +27,7 @@ _DEVICE = ()
 """Stands for all steps."""
 
 StepKey = tuple[str, ...]
-"""What a step makes, which plans for other shapes make as well."""
+"""What a step makes, and its nodes: plans for other shapes have the same, other choices of branches do not."""
 
 
 @dataclass(slots=True)

@@ -11,9 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 import nnadapter as nna
+from nnadapter.accuracy import checking
+from nnadapter.accuracy.step_checks import check_step
 from nnadapter.caching.bans import kept_bans
 from nnadapter.cli import main
-from nnadapter.errors import AccuracyError, FallbackWarning, InvalidOptionError
+from nnadapter.errors import AccuracyError, ExecutionError, FallbackWarning, InvalidOptionError
 from nnadapter.kept_plans.engine import KeptEngine
 from tests import planted_driver
 from tests.inference.layers.random_graphs import COLUMNS, ROWS, GraphMaker
@@ -169,6 +171,29 @@ def test_what_is_random_is_not_compared():
         notes = tested.report().notes
         on_device = {node.op_type: node.device for node in tested.report().nodes}["RandomUniformLike"] == "fake_npu"
     assert any("not compared" in note for note in notes) == on_device
+
+
+def test_what_cannot_be_compared_of_one_choice_is_of_another(monkeypatch):
+    """Inputs choose a branch, and the steps of both choices make the same outputs."""
+    text = f"""{HEAD} g (float[2, 8] x, bool c) => (float[2, 8] y) {{
+        b = If(c) <then_branch = t () => (float[2, 8] p) {{ p = Neg(x) }},
+                   else_branch = e () => (float[2, 8] q) {{ q = Relu(x) }}>
+        [last] y = Exp(b)
+    }}"""
+    x, able = numbers(2, 8), []
+
+    def check(*given):
+        if not able:
+            raise ExecutionError("it has no kernel")
+        return check_step(*given)
+
+    monkeypatch.setattr(checking, "check_step", check)
+    with session(parse(text), options=verifying(fallback="allow"), wrong=["last"]) as tested:
+        tested.run(None, {"x": x, "c": np.array(True)})
+        assert any("not compared" in note for note in tested.report().notes)
+        able.append("it has a kernel for the other branch")
+        (y,) = tested.run(None, {"x": x, "c": np.array(False)})
+    np.testing.assert_allclose(y, np.exp(np.maximum(x, 0)), rtol=1e-5)
 
 
 def test_a_compiled_file_holds_what_was_found(tmp_path):

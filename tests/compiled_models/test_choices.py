@@ -14,6 +14,8 @@ from benchmarks.merged_decoder import CHOOSES, merged_decoder
 from nnadapter.errors import CompiledModelError, InvalidInputError, NNAdapterError
 from nnadapter.onnx.preparation.choice import MOST_FORKS
 from nnadapter.running.choices import MOST_AHEAD
+from partition.verdict import Reason, Unsupported
+from tests import keeping_driver
 from tests.compiled_models.files import changed
 from tests.compiled_models.test_open_files import ALONE
 from tests.models import HEAD, numbers, parse, run_whole
@@ -56,6 +58,27 @@ def test_a_merged_decoder(tmp_path, device):
                 assert [step.device for step in loaded.provenance.steps] == [device]
                 cache = {"past.0.key": expected[1], "past.0.value": expected[2]}
                 feed = {"ids": np.array([[5]]), **cache, CHOOSES: np.array([True])}
+
+
+def test_what_a_device_refuses_of_one_choice_it_has_of_another_at_the_same_sizes(tmp_path, monkeypatch):
+    model, take = parse(FLAG), keeping_driver.KeepingContext.supported
+    nna.compile(model, tmp_path / "f", devices=["keeping"], options=ALLOW)
+    five = Unsupported(Reason.UNSUPPORTED_TYPE, "it adds no five rows")
+
+    def supported(context, asked):
+        rows = {asked.operands[asked.outputs[0]].type.dimensions[0]}
+        return [
+            five if operation.type == "ADD" and rows == {5} else verdict
+            for operation, verdict in zip(asked.operations, take(context, asked), strict=True)
+        ]
+
+    monkeypatch.setattr(keeping_driver.KeepingContext, "supported", supported)
+    then, otherwise = ({**feed, "x": rows(5)} for feed in FEEDS[FLAG])
+    with nna.InferenceSession(tmp_path / "f") as loaded:
+        for _ in range(2):
+            with pytest.raises(InvalidInputError, match="refuses its segment at these sizes"):
+                loaded.run(None, then)
+            assert check(loaded, model, otherwise) == {"keeping"}
 
 
 def test_it_needs_no_onnx(tmp_path):

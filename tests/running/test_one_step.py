@@ -38,7 +38,7 @@ def gone():
 def step(*, may_try=True):
     bound = MagicMock()
     bound.step = SimpleNamespace(segment=3, device="npu", outputs=("y",))
-    bound.guarded, bound.failures = True, ()
+    bound.guarded, bound.failures, bound.known_as = True, (), ("y", "node")
     bound.health.is_troubled, bound.health.may_try.return_value = not may_try, may_try
     bound.health.text.return_value = "it rests"
     bound.substitute = Substitute("cpu", "the CPU", MagicMock(), (0,))
@@ -55,7 +55,7 @@ def test_a_device_that_failed_behind_it_is_what_failed(gone):
     failed = ExecutionError("too hot", device="npu", phase="run")
     with pytest.raises(ExecutionError, match="segment 3 failed .*too hot.*cannot be repeated: .*feed it anew"):
         after_failure(bound, failed, gone, None, None, None, 0.0)
-    bound.health.failed.assert_called_once_with(("y",), failed)
+    bound.health.failed.assert_called_once_with(("y", "node"), failed)
 
 
 def test_a_caller_is_at_fault_alone(gone):
