@@ -16,7 +16,7 @@ from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info
 from nnadapter.process.cache import remembered
 from nnadapter.process.processors import machine_name, usable
-from nnadapter.process.versions import installed_version, own_version
+from nnadapter.process.versions import installed_builds, own_version
 
 _MAKING = ("drivers", "ir", "kernels", "onnx")
 """Rooms of this package whose code makes programs."""
@@ -36,7 +36,7 @@ def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
             {
                 "nnadapter": own_version(),
                 "files": _digest_of_host(),
-                **({"onnxruntime": installed_version("onnxruntime")} if takes_onnx else {}),
+                **({"onnxruntime": installed_builds("onnxruntime")} if takes_onnx else {}),
             }
         ),
         "machine": machine(),

@@ -28,12 +28,12 @@ from nnadapter.files.calibrations import calibrations_of_driver
 from nnadapter.kept_plans.sources import Source
 from nnadapter.options import Options, fallback_text
 from nnadapter.process.cache import remembered
-from nnadapter.process.versions import installed_version, own_version
+from nnadapter.process.versions import installed_builds, installed_version, own_version
 
 PLAN = "plan"
 """The kind of such entries."""
-_PACKAGES = ("onnx", "onnxruntime", "numpy")
-"""Packages that take part in planning, beside drivers."""
+_PACKAGES = ("onnx", "numpy")
+"""Packages that take part in planning, beside drivers and ONNX Runtime."""
 _SHOWN = 12
 
 
@@ -52,7 +52,12 @@ def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key
     parts = {
         **{part: _joined({name: each[part] for name, each in around.items()}) for part in ("device", "driver")},
         "host": told_part(
-            {"nnadapter": own_version(), "files": _own_files(), **{each: installed_version(each) for each in _PACKAGES}}
+            {
+                "nnadapter": own_version(),
+                "files": _own_files(),
+                **{each: installed_version(each) for each in _PACKAGES},
+                "onnxruntime": installed_builds("onnxruntime"),
+            }
         ),
         "machine": _machine(devices),
         "options": told_part(

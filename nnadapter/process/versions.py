@@ -38,6 +38,23 @@ def installed_version(distribution: str) -> str:
         return ""
 
 
+def installed_builds(distribution: str) -> str:
+    """Return names and versions of a distribution, and of all whose names go on behind its name: its other builds.
+
+    ONNX Runtime's module comes with `onnxruntime`, or with `onnxruntime-gpu` and others in its place.
+    """
+    wanted, builds = _normalized(distribution), dict[str, str]()
+    for stem, form in _found():
+        name, _, version = stem.partition("-")
+        if _is_build(_normalized(name), wanted):  # the first of a name counts
+            builds.setdefault(_normalized(name), "" if form in _OLDER else version)
+    return ", ".join(f"{name} {version or installed_version(name)}" for name, version in sorted(builds.items()))
+
+
+def _is_build(name: str, wanted: str) -> bool:
+    return name == wanted or name.startswith(f"{wanted}_")
+
+
 def _found() -> Iterator[tuple[str, str]]:
     """Names and versions of what Python finds, in its order, and in which form it is there."""
     for folder in (each for each in sys.path if isinstance(each, str)):

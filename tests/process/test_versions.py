@@ -42,3 +42,16 @@ def test_an_older_form_that_is_found_first_counts(tmp_path, monkeypatch):
 
 def test_what_is_not_installed_has_none():
     assert versions.installed_version("no-such-package-of-anybody") == ""
+
+
+def test_builds_of_a_distribution_under_other_names_are_told_too(tmp_path, monkeypatch):
+    for name in ("onnxruntime_gpu-1.31.0", "onnxruntime_qnn-2.3", "onnx-1.20", "onnxruntimes-1.0"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    older = tmp_path / "onnxruntime_old.egg-info"
+    older.mkdir()
+    (older / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: onnxruntime-old\nVersion: 1.2\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert versions.installed_version("onnxruntime") == ""
+    told = "onnxruntime_gpu 1.31.0, onnxruntime_old 1.2, onnxruntime_qnn 2.3"
+    assert versions.installed_builds("onnxruntime") == told
+    assert versions.installed_builds("torch") == ""
