@@ -81,6 +81,15 @@ def convert_resize(context: ConversionContext, node: OnnxNode) -> None:
     _add_resize(context, node, shape, scales, {"coordinate_transformation_mode": mode})
 
 
+def resized(context: ConversionContext, node: OnnxNode) -> tuple[int, ...]:
+    """Return the dimensions of what a Resize of opset 11 or later makes, also of one that has no form in adapter IR.
+
+    Raises:
+        Refusal: they do not follow from constants and sizes.
+    """
+    return _resolve(context, node, context.dimensions(node.input(0)))[0]
+
+
 def _add_resize(
     context: ConversionContext,
     node: OnnxNode,

@@ -143,6 +143,10 @@ class GraphValues:
             declared_type = self._types[name] = self._read_type(name)
         return declared_type
 
+    def forget_type(self, name: str) -> None:
+        """Read the type of a value anew when it is asked for: its sizes were found since the last time."""
+        self._types.pop(name, None)
+
     def _read_type(self, name: str) -> OperandType:
         value, size = self._constants.get(name), self._sizes.get(name)
         if value is not None:

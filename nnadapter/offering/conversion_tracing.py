@@ -15,6 +15,7 @@ from typing import Any
 from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.context import ConversionContext
 from nnadapter.converters.convert import Conversion, GrowingConversion
+from nnadapter.converters.resizing import resized
 from nnadapter.converters.sizes import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
@@ -22,7 +23,7 @@ from nnadapter.ir.size_arrays import SizeArray
 from nnadapter.ir.structure import TracedModel
 from nnadapter.ir.tracing import Trace, Traced
 from nnadapter.offering.atoms import groups_of, with_atoms
-from nnadapter.offering.left_sizes import Sizes, runs_graphs, sizes_by_names, sizes_left
+from nnadapter.offering.left_sizes import Sizes, agree, resizes, runs_graphs, sizes_by_names, sizes_left
 from nnadapter.offering.traced_conversions import ConversionTemplate, OpenConversion
 from nnadapter.onnx.building import info_of
 from nnadapter.onnx.node import OnnxNode
@@ -239,11 +240,25 @@ class ConversionTracing:
         """Trace the sizes of what a node makes that was not converted, where a rule says them, or its graphs."""
         if not self._is_open or all(name in self._context.operand_of for name in node.outputs if name):
             return
-        is_running = runs_graphs(node) and node.outputs == self._prepared.nodes[index].outputs
-        sized = self._sized_by_graphs(index) if is_running else sizes_left(node, self._sizes_of, self._values)
+        if runs_graphs(node) and node.outputs == self._prepared.nodes[index].outputs:
+            sized = self._sized_by_graphs(index)
+        elif resizes(node):
+            sized = self._sized_by_converter(node)
+        else:
+            sized = sizes_left(node, self._sizes_of, self._values)
         for name, sizes in sized.items():
             self._values[name] = replace(self._values[name], shape=sizes)
+            self._context.forget_type(name)  # a converter that refused the node has asked
             self._typed.add(name)
+
+    def _sized_by_converter(self, node: OnnxNode) -> dict[str, Sizes]:
+        """The sizes of what a Resize makes that has no form in adapter IR, as one by cubic interpolation."""
+        (made,) = node.outputs
+        try:
+            sizes = resized(self._context, node)
+        except Refusal:
+            return {}
+        return {made: sizes} if agree(sizes, self._values[made].shape) else {}
 
     def _sized_by_graphs(self, index: int) -> dict[str, Sizes]:
         """The sizes of what a node makes that runs graphs; what the model calls by one name is the same where it is.

@@ -46,7 +46,7 @@ def sizes_left(
     for position, name in enumerate(node.outputs):
         inferred, said = values[name].shape if name in values else None, rule if position or first is None else first
         sizes = None if inferred is None or said is None else said(node, read, inferred)
-        if sizes is not None and _agree(current(sizes), inferred):
+        if sizes is not None and agree(sizes, inferred):
             made[name] = sizes
     return made
 
@@ -54,6 +54,13 @@ def sizes_left(
 def runs_graphs(node: OnnxNode) -> bool:
     """Whether the sizes of what a node makes are those of graphs that it runs: see `sizes_by_names`."""
     return not node.domain and node.op_type in _RUNNING_GRAPHS and not node.contradiction
+
+
+def resizes(node: OnnxNode) -> bool:
+    """Whether its converter knows the sizes of what a node makes, also where it refuses the node."""
+    return (
+        not node.domain and node.op_type == "Resize" and node.since_version > _OLDER_RESIZE and not node.contradiction
+    )
 
 
 def sizes_by_names(
@@ -85,9 +92,7 @@ def sizes_by_names(
     except InvalidModelError:  # of these names, it may be: the shapes in hand have no such contradiction
         return {}
     known = {name: _traced(value_of(info).shape, names) for name, info in inferred.items() if name in values}
-    return {
-        name: sizes for name, sizes in known.items() if sizes is not None and _agree(current(sizes), values[name].shape)
-    }
+    return {name: sizes for name, sizes in known.items() if sizes is not None and agree(sizes, values[name].shape)}
 
 
 def _traced(shape: Sizes | None, names: Mapping[str, Any]) -> Sizes | None:
@@ -111,12 +116,12 @@ def _named(sizes: Sizes | None, names: dict[str, Any]) -> tuple[int | str, ...] 
     return tuple(named)
 
 
-def _agree(sizes: Sizes, inferred: Sizes | None) -> bool:
-    """Whether inference says nothing else; it names what it does not know."""
+def agree(sizes: Sizes, inferred: Sizes | None) -> bool:
+    """Whether inference says nothing else at the shapes in hand; it names what it does not know."""
     return (
         inferred is not None
         and len(sizes) == len(inferred)
-        and all(not isinstance(said, int) or size == said for size, said in zip(sizes, inferred, strict=True))
+        and all(not isinstance(said, int) or size == said for size, said in zip(current(sizes), inferred, strict=True))
     )
 
 
@@ -149,6 +154,10 @@ def _led_by(size: Any, inferred: Sizes) -> Sizes | None:
     return (size, *rest) if inferred and all(isinstance(each, int) for each in rest) else None
 
 
+def _sampled(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
+    return (read[0][0], node.integer("sample_size", 1)) if read[0] else None
+
+
 def _attended(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:
     """As queries, which may have keys and values behind them in one input."""
     if not read[0] or node.input(1):
@@ -159,6 +168,8 @@ def _attended(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> 
 
 _MACHINE_LEARNING = "ai.onnx.ml"
 _RUNNING_GRAPHS = frozenset(("If", "Scan"))
+_OLDER_RESIZE = 10
+"""The version that is converted by another rule."""
 _NAME = "traced size "
 """What no model calls a dimension."""
 _FIRST_RULES: Mapping[tuple[str, str], _Rule] = {(MICROSOFT, "GroupQueryAttention"): _attended}
@@ -187,6 +198,12 @@ _RULES: Mapping[tuple[str, str], _Rule] = {
         ],
         _rows_of_the_first,
     ),
+    **dict.fromkeys(
+        [("", op_type) for op_type in ("Bernoulli", "RandomNormalLike", "RandomUniformLike")], _as_the_first
+    ),
+    # With training_mode, in which it drops.
+    ("", "Dropout"): _as_the_first,
+    ("", "Multinomial"): _sampled,
     (_MACHINE_LEARNING, "ArrayFeatureExtractor"): _picked,
     (_MACHINE_LEARNING, "LinearRegressor"): _targets_of_rows,
     (_MACHINE_LEARNING, "OneHotEncoder"): _one_hot,

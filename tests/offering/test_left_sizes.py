@@ -151,3 +151,51 @@ def test_a_plan_serves_all_lengths_behind_features_among_words(scattered):
         "Equal",
         "Softmax",
     }
+
+
+_PICTURES = '<ir_version: 8, opset_import: ["" : 18]> g (float[n, 2, h, w] x) => (float[a, b, c, d] y)'
+RESIZES = {
+    "cubic, by scales": '<float[4] s = {1, 1, 2, 1.5}> { r = Resize <mode = "cubic"> (x, , s)',
+    "cubic, by sizes": """<int64[1] two = {2}, int64[1] four = {4}, int64[1] none = {0}> {
+        all = Shape (x) kept = Slice (all, none, two) sides = Slice (all, two, four)
+        twice = Mul (sides, two) sizes = Concat <axis = 0> (kept, twice)
+        r = Resize <mode = "cubic"> (x, , , sizes)""",
+    "without steps": '<float[4] s = {1, 1, 0.5, 0.5}> { r = Resize <mode = "linear", antialias = 1> (x, , s)',
+    "of a part": """<float[4] s = {1, 1, 2, 2}, float[8] part = {0, 0, 0, 0.1, 1, 1, 1, 0.9}> {
+        r = Resize <mode = "linear", coordinate_transformation_mode = "tf_crop_and_resize"> (x, part, s)""",
+}
+
+
+@pytest.mark.parametrize("kind", RESIZES)
+def test_a_resize_on_the_host_leaves_sizes_open(kind):
+    model = parser.parse_model(f"{_PICTURES} {RESIZES[kind]} y = Tanh (r) }}")
+    whole = onnxruntime.InferenceSession(model.SerializeToString())
+    with nna.InferenceSession(model, devices="fake_npu") as session:
+        for n, h, w in ((2, 8, 12), (2, 9, 8), (3, 7, 16), (2, 12, 7)):
+            feed = {"x": RANDOM.standard_normal((n, 2, h, w), np.float32)}
+            np.testing.assert_allclose(session.run(None, feed)[0], whole.run(None, feed)[0], rtol=1e-5, atol=1e-6)
+        report = session.report()
+    assert report.plans.made == 2 and report.plans.sizes == "one plan for all input shapes", report.plans
+    assert [segment.device for segment in report.segments] == ["cpu", "fake_npu"]
+
+
+CHANCES = {
+    "RandomNormalLike": "r = RandomNormalLike (p)",
+    "RandomUniformLike": "r = RandomUniformLike (p)",
+    "Bernoulli": "r = Bernoulli (p)",
+    "Dropout": "r = Dropout (p, half, yes)",
+    "Multinomial": "drawn = Multinomial <sample_size = 3> (p) r = Cast <to = 1> (drawn)",
+}
+
+
+@pytest.mark.parametrize("op_type", CHANCES)
+def test_what_chance_makes_leaves_sizes_open(op_type):
+    model = parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 18]> g (float[n, m] x) => (float[a, b] y)
+    <float half = {{0.5}}, bool yes = {{1}}> {{ p = Sigmoid (x) {CHANCES[op_type]} y = Tanh (r) }}""")
+    with nna.InferenceSession(model, devices="fake_npu") as session:
+        for shape in ((2, 8), (3, 5), (4, 9), (2, 3)):
+            (made,) = session.run(None, {"x": RANDOM.standard_normal(shape, np.float32)})
+            assert made.shape == (shape if op_type != "Multinomial" else (shape[0], 3)) and not np.isnan(made).any()
+        report = session.report()
+    assert report.plans.made == 2 and report.plans.sizes == "one plan for all input shapes", report.plans
+    assert [segment.device for segment in report.segments] == ["fake_npu", "cpu", "fake_npu"]

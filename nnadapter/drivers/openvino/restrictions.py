@@ -77,6 +77,8 @@ def _first(form: Form, table: Mapping[str, Sequence[Restriction]]) -> Verdict:
     return SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.why}")
 
 
+_UNREAD_COORDINATES = (b"half_pixel_symmetric", b"tf_crop_and_resize")
+"""Of Resize."""
 RESTRICTIONS = (
     Restriction(
         "Reshape Expand Tile Squeeze Unsqueeze Split Trilu",
@@ -107,11 +109,6 @@ RESTRICTIONS = (
     ),
     Restriction(
         "Resize",
-        lambda form: form.attribute("coordinate_transformation_mode", b"") == b"tf_crop_and_resize" and not form.has(3),
-        "with a crop and with scales samples at other places than ONNX says",
-    ),
-    Restriction(
-        "Resize",
         lambda form: (
             form.attribute("coordinate_transformation_mode", b"") == b"align_corners"
             and any(scale % 1 for scale in form.scales)
@@ -120,8 +117,8 @@ RESTRICTIONS = (
     ),
     Restriction(
         "Resize",
-        lambda form: form.attribute("coordinate_transformation_mode", b"") == b"half_pixel_symmetric",
-        "with the coordinates of half_pixel_symmetric is not compiled",
+        lambda form: form.attribute("coordinate_transformation_mode", b"") in _UNREAD_COORDINATES,
+        "with the coordinates of half_pixel_symmetric or tf_crop_and_resize is not compiled",
     ),
     Restriction(
         "Resize",

@@ -36,6 +36,12 @@ PAIRS = {
         'y = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel§|_symmetric§"> (x, , s)',
         "float[4] s = {1, 1, 2, 2}",
     ),
+    "cropped": (
+        "13",
+        PICTURE,
+        'y = Resize <coordinate_transformation_mode = "§half_pixel|tf_crop_and_resize§"> (x, r, , s)',
+        "float[8] r = {0, 0, 0, 0, 1, 1, 1, 0.5}, int64[4] s = {1, 4, 7, 7}",
+    ),
     "wrapped": ("19", PICTURE, 'y = Pad <mode = "§reflect|wrap§"> (x, p)', "int64[8] p = {0, 0, 1, 1, 0, 0, 1, 1}"),
     "upsampled": ("9", PICTURE, "y = Upsample (x, s)", "float[4] s = {1, 1, §2|1.2§, 2}"),
     "stride": (
