@@ -81,7 +81,7 @@ class CompiledPlan:
         self.note = ""
         """Why all of the plan has been given up; empty where it was not."""
         self.transfers: tuple[Transfer, ...] | None = None
-        """Those of the last run in which values could stay on devices; None where there was none."""
+        """Those of the last run; None where no value could stay on a device in it, and where there was none."""
         self._stays = any(bound.residence is not None and bound.residence.saves for bound in self.steps)
         self._make_whole = whole
         self._new_transfers = new_transfers
@@ -197,6 +197,7 @@ class CompiledPlan:
             raise
         except NNAdapterError:
             raise error from None
+        self.transfers = provenance.transfers or None
         run = provenance.steps[0]._replace(incidents=(self._whole.say(error),))
         if isinstance(error, OtherShapeError):
             self.note = describe(error)
@@ -242,6 +243,7 @@ class CompiledPlan:
                 for slot in () if held is not None else bound.released:
                     values[slot] = None
         if made is None:
+            self.transfers = None
             return [own_value(values[self._outputs[name]], name in feeds) for name in wanted], Provenance(tuple(runs))
         outputs = [output_of(values[self._outputs[name]], name, feeds, kept, made) for name in wanted]
         self.transfers = tuple(made)

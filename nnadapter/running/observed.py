@@ -43,7 +43,7 @@ class Observed:
     model: str = ""
     """The model's name."""
     transfers: tuple[Transfer, ...] | None = None
-    """Of the last run in which values could stay on devices; None where there was none."""
+    """Of the last run; None where no value could stay on a device in it, and where there was none."""
     chosen: str = ""
     """Where and with what they were timed."""
     incidents: Incidents | None = None

@@ -46,5 +46,6 @@ class SingleStep:
         except FAILURES as error:
             return self._plan.run(feed, self._outputs, failed=error)
         seconds = bound.seconds = time.perf_counter() - started
+        self._plan.transfers = None
         outputs = [own_value(results[index], fed=False) for index in self._order]
         return outputs, of_one(step.segment, step.device, seconds)

@@ -159,6 +159,23 @@ def test_an_input_that_is_bound_to_a_device_is_brought_there_once():
     assert brought == [["w", "x"], ["x"]] and copies.is_on("fake_npu")
 
 
+@pytest.mark.parametrize("ops", ["y = Relu(x)", "a = Relu(x)  b = Sin(a)  y = Add(a, b)"])
+def test_a_report_tells_the_copies_of_the_last_run_and_not_those_of_one_before(ops):
+    model = parse_model(f"{HEAD} g (float[8, 8] x) => (float[8, 8] y) {{ {ops} }}")
+    x = RANDOM.random((8, 8), np.float32)
+    with nna.InferenceSession(model, devices=("fake_npu", {"switched_off": "Sin"})) as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y", "fake_npu")
+        for run in (lambda: session.run(None, {"x": x}), lambda: session.run_with_iobinding(binding)) * 2 + (
+            lambda: session.run(None, {"x": x}),
+        ) * 2:
+            run()
+            copies, told = session.provenance.transfers, session.report().transfers
+            counted = (0, 0) if told is None else (told.into + told.out, told.bytes_into + told.bytes_out)
+            assert counted == (len(copies), sum(each.nbytes for each in copies))
+
+
 def test_the_callers_values_are_never_overwritten():
     x, first = token(), token()
     fed, began = x.copy(), first.copy()
