@@ -75,9 +75,10 @@ def test_what_a_file_is_for_is_said(tmp_path):
     assert done.exit_code == 0 and "the file is for x=[n, 4]" in done.stdout, done.output
 
 
-NOISE = """
+OPTIONAL = """
 <ir_version: 10, opset_import: ["" : 17]> g (float[n, 4] x) => (float[n, 4] y) {
-  a = RandomUniformLike (x)
+  o = Optional (x)
+  a = OptionalGetElement (o)
   y = Relu (a)
 }
 """
@@ -85,7 +86,7 @@ NOISE = """
 
 
 def test_why_sizes_are_fixed_is_said(tmp_path):
-    onnx.save(parse(NOISE), tmp_path / "m.onnx")
+    onnx.save(parse(OPTIONAL), tmp_path / "m.onnx")
     file, why = tmp_path / "f", "a plan for every set of input shapes: "
     done = called("compile", tmp_path / "m.onnx", "-d", "fake_npu", "-o", file)
     assert done.exit_code == 0 and why in done.stdout, done.output
