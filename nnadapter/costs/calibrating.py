@@ -23,6 +23,7 @@ from nnadapter.drivers.border import ask_profile, open_context
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import INTERFACE_VERSION, Device
 from nnadapter.drivers.isolated import IsolatedDevice
+from nnadapter.drivers.onnxruntime.pools import most_pools
 from nnadapter.drivers.profile import Profile
 from nnadapter.drivers.selection import HOSTS, Selected, select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
@@ -40,7 +41,7 @@ _TENSORS = (1, 2, 4, 8)
 _LEAST_SHARE = 0.5
 """Of the processors, that others count as leaving where they left less: they come and go."""
 _AT_ONCE = 4
-"""Probes, two chains each, that are timed in turn; of networks twice as many."""
+"""Probes, two chains each, that are timed in turn."""
 
 
 def calibrate(
@@ -150,9 +151,11 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     """Time every probe that the device can run; say why there is none of a class; then networks and segments.
 
     A few at a time, since each may have threads and memory of its own. Each batch has probes of several classes.
+    Networks are held against each other, so all take turns, as far as threads allow: what disturbs the machine for a
+    while disturbs them alike.
     """
     every, mixed = probes(), list(networks().items())
-    batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), 2 * _AT_ONCE)
+    batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())
     count = len(batches) + len(network_batches)
     share, told = budget_seconds / (count + 1), _Told(advance, count)
     pairs: dict[int, Pair] = {}

@@ -13,9 +13,10 @@ from nnadapter.costs.calibrating import ROUNDS, calibrate
 from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.device_costs import calibrated
 from nnadapter.costs.fitting import fit
+from nnadapter.costs.networks import networks
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers import Profile
-from nnadapter.drivers.onnxruntime import driver
+from nnadapter.drivers.onnxruntime import driver, pools
 from nnadapter.drivers.onnxruntime.pools import most_pools, pool_permit
 from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
@@ -88,10 +89,12 @@ def test_rounds_end_with_the_budget_and_are_told():
     assert len(told) == ROUNDS
 
 
-def test_few_programs_stand_side_by_side():
-    """Each may have threads and memory of its own."""
+@pytest.mark.parametrize(("processors", "most"), [(64, 8), (16, 14), (2, len(networks()))])
+def test_few_programs_stand_side_by_side(processors, most, monkeypatch):
+    """Each may have threads of its own. Networks take turns together as far as that allows, in batches of one size."""
+    monkeypatch.setattr(pools, "usable", lambda: processors)
     measure()
-    assert metered_driver.STATE["wholes"] == [0, 8]
+    assert metered_driver.STATE["wholes"] == [0, most]
 
 
 @pytest.mark.parametrize("others", [0, most_pools()])
