@@ -18,6 +18,7 @@ from nnadapter.drivers.capability import Capability, OptionValues
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Context
 from nnadapter.drivers.profile import Profile
+from nnadapter.drivers.selection import HOSTS
 from nnadapter.process.processors import usable
 from partition.verdict import Unsupported
 
@@ -156,7 +157,7 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         peak_flops=1 / per_flop if per_flop else ASSUMED.peak_flops,
         bandwidth=1 / per_byte if per_byte else ASSUMED.bandwidth,
         peak_of_dtype={},
-        launch_seconds=calibration.launch_seconds,
+        launch_seconds=calibration.launch_seconds + AROUND_A_STEP,
         transfer_seconds=calibration.transfer_seconds,
         transfer_bandwidth=1 / calibration.transfer_seconds_per_byte
         if calibration.transfer_seconds_per_byte
@@ -168,7 +169,8 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         profile=profile,
         lines=lines,
         riding=calibration.riding,
-        alone_seconds=calibration.alone_seconds,
+        # A session that runs all of a model on the CPU calls ONNX Runtime, and does nothing else.
+        alone_seconds=calibration.alone_seconds + AROUND_A_RUN * (calibration.device not in HOSTS),
         processors=calibration.processors or 0.0,
         networks=calibration.networks,
         off_by=calibration.off_by,
@@ -176,6 +178,11 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
     )
 
 
+AROUND_A_RUN = 5e-6
+"""Seconds that a session takes around the one step of a plan on a device: a calibration, which times programs, sees
+nothing of it, and on a small model it decides."""
+AROUND_A_STEP = 2e-6
+"""The same for each step of several."""
 _GOOD_PART = 0.4
 """Of the processors that may be used."""
 _UNMEASURABLE_BANDWIDTH = 1e15
