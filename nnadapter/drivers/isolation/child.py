@@ -98,21 +98,15 @@ class Child:
         assert self._started is not None, "it was started"
         return self._started.process.pid
 
-    def wait_until_open(self, end: float | None = None) -> None:
+    def wait_until_open(self) -> None:
         """Wait until the device is open.
 
-        Args:
-            end: by when, by `time.monotonic`; None for as long as it may take.
-
         Raises:
-            DeviceTimeoutError: it is still starting.
             NNAdapterError: it did not open.
         """
         if self._opening.locked():
-            if not self._opening.acquire(timeout=-1 if end is None else max(end - time.monotonic(), 0.0)):
-                text = f"device {self.device!r} is still being started"
-                raise DeviceTimeoutError(text, device=self.device, phase="open")
-            self._opening.release()
+            with self._opening:
+                pass
         if self._error is not None:
             raise self._error
 
