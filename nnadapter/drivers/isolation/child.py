@@ -80,7 +80,8 @@ class Child:
         self._started: Started | None = None
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()
-        self._ending = Lock()
+        self._ending = RLock()
+        """A finalizer may end it in a thread that does."""
         try:
             self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
         except OSError as error:
@@ -163,16 +164,19 @@ class Child:
             if self.lost:
                 return
             self.is_ended, self.lost = on_purpose, why
-            if self._started is not None:
-                computes_no_more(self._started.process.pid)
-                self._started.process.kill()
-                self._started.process.wait()
+            self._kill()
         self._give_back()
+
+    def _kill(self) -> None:
+        if self._started is not None:
+            computes_no_more(self._started.process.pid)
+            self._started.process.kill()
+            self._started.process.wait()
 
     def part(self) -> None:
         """In a process that was forked: let go of what is the other one's."""
         self.lost, self.is_ended = "its process belongs to the one that this was forked from", True
-        self._ending = Lock()
+        self._ending = RLock()
         self.closing, self._opening, self.model_lock = queue.SimpleQueue(), Lock(), RLock()
         if self._started is not None:
             self._started.process.returncode = 0  # it is no child of this one, and not to be waited for
@@ -181,8 +185,7 @@ class Child:
     def _live(self) -> None:
         """Start, and look now and then after what goes on, as long as the process lives."""
         try:
-            self._started = start(self._said)
-            computes_for_this(self._started.process.pid)
+            self._begin(start(self._said))
             told = self.ask("open", self._limit, name=self.device)
             self.told = told
         except BaseException as error:  # noqa: BLE001  whoever waits for it raises it
@@ -199,6 +202,14 @@ class Child:
             if number is not None:
                 with contextlib.suppress(NNAdapterError):
                     self.ask("close", _CLOSE_S, number=number)
+
+    def _begin(self, started: Started) -> None:
+        with self._ending:
+            self._started = started
+            computes_for_this(started.process.pid)
+            if self.lost:  # somebody ended it as it was started
+                self._kill()
+                self._give_back()
 
     def _tidy(self) -> None:
         """Close channels that nobody has used lately, and forget what was printed long ago."""
