@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from nnadapter.onnx.nodes import captured_names, plain_domain
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.nodes import captured_names
 from nnadapter.onnx.values import dense_type, sparse_type, value_of_type, values_of
 from partition.graph import Graph, GraphError, Node, Value
 
