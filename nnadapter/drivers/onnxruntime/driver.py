@@ -117,7 +117,8 @@ class CpuContext(Context):
             shrink_arena()
 
     def _compiled(self, model: onnx.ModelProto, *, spins: bool) -> Program:
-        permit, self._has_compiled = pool_permit() if spins or threads_gain(model) else None, True
+        wants_pool = spins or threads_gain(model)
+        permit, self._has_compiled = pool_permit() if wants_pool else None, True
         try:
             contents = loadable_of(model, by_address=self._session_options is None)
             profile = profile_of(self._trace, self._lane, len(model.graph.node))
@@ -130,7 +131,7 @@ class CpuContext(Context):
                 without=wrong_optimizers(model),
                 profile=profile,
             )
-            return CpuProgram(session, permit, contents, len(model.graph.node), profile)
+            return CpuProgram(session, permit, contents, len(model.graph.node), profile, wants_pool=wants_pool)
         except Exception as error:
             raise self._failed(model, error) from error
         finally:
