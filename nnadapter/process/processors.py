@@ -32,13 +32,18 @@ def usable() -> int:
 
 
 @remembered(1)
-def machine_name() -> str:
-    """Return what tells this machine from others, as far as speed goes: its architecture and the processor's name."""
-    name = ""
+def model_name() -> str:
+    """Return the processor's name, where the system tells it in the way of Linux."""
     with suppress(OSError):
         lines = _CPUINFO.read_text(errors="replace").splitlines()
-        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    return f"{platform.machine()} {name or platform.processor()}".strip()  # which may start a process to know
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return ""
+
+
+@remembered(1)
+def machine_name() -> str:
+    """Return what tells this machine from others, as far as speed goes: its architecture and the processor's name."""
+    return f"{platform.machine()} {model_name() or platform.processor()}".strip()  # which may start a process to know
 
 
 def machine_words() -> str:
