@@ -29,6 +29,7 @@ from nnadapter.errors import (
     NNAdapterError,
 )
 from nnadapter.inference.session import InferenceSession
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
 from nnadapter.options import Options, default_devices
 
@@ -219,7 +220,7 @@ def _model_of(
             _info(name, np.dtype(dtype), shape) for name, (dtype, shape) in zip(names, outputs_info, strict=True)
         ]
     inputs = [_input(name, value) for name, value in feed.items()]
-    own = {} if node.domain in ("", "ai.onnx") else {node.domain: _newest_version(node.domain)}
+    own = {} if not plain_domain(node.domain) else {node.domain: _newest_version(node.domain)}
     imports = [helper.make_opsetid(domain, version) for domain, version in {"": opset, **own}.items()]
     return helper.make_model(helper.make_graph([node], "node", inputs, outputs), opset_imports=imports)
 

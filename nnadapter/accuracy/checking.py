@@ -18,8 +18,7 @@ from nnadapter.process.forking import new_lock
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import RunnablePlan
 from nnadapter.running.deviation import Deviation
-from nnadapter.running.failing import fall_back
-from nnadapter.running.fallback import named
+from nnadapter.running.failing import fall_back, named
 from nnadapter.running.incidents import Incident
 from nnadapter.running.provenance import Provenance
 

@@ -27,6 +27,8 @@ _ABANDONED_SECONDS = 3600
 _UNFINISHED = ".part"
 _LOOKED_EVERY = 64
 """Entries that a process writes before it counts again what all of them write."""
+_ROOM = 16
+"""Where there is too much, the sixteenth part is made free: the next entries need nobody to look for what goes."""
 _written: dict[Path, tuple[int, int]] = {}
 """Folder -> the bytes in it when they were counted last, and since; how many entries were written since."""
 
@@ -126,16 +128,7 @@ class Folder(NamedTuple):
 
     def shrink(self, max_bytes: int) -> tuple[Listed, ...]:
         """Drop what was used longest ago until no more is left than `max_bytes`, and what was never finished."""
-        self._sweep()
-        entries, dropped = self.entries(), list[Listed]()
-        total = sum(each.nbytes for each in entries)
-        for each in entries:
-            if total <= max_bytes:
-                break
-            total -= each.nbytes
-            if _removed(each.path):
-                dropped.append(each)
-        return tuple(dropped)
+        return self._shrink(max_bytes, max_bytes)[0]
 
     def entries(self) -> list[Listed]:
         """Every entry, good or not, the one used longest ago first."""
@@ -180,12 +173,30 @@ class Folder(NamedTuple):
             return f"of this nothing is kept for {here}; the nearest entry is of {there}"
         return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
 
+    def _shrink(self, most: int, wanted: int) -> tuple[tuple[Listed, ...], int]:
+        """What was dropped as there were more bytes than `most`, until only what is wanted was there, and how many are.
+
+        The newest entry stays where it is no more than `most`.
+        """
+        self._sweep()
+        entries, dropped = self.entries(), list[Listed]()
+        total = sum(each.nbytes for each in entries)
+        if total <= most:
+            return (), total
+        for each in entries:
+            if total <= (most if each is entries[-1] else wanted):
+                break
+            if _removed(each.path):
+                dropped.append(each)
+                total -= each.nbytes
+        return tuple(dropped), total
+
     def _wrote(self, nbytes: int) -> None:
         """Look whether there is too much: not each time, as a folder may hold thousands of entries."""
         written, count = _written.get(self.path, (self.max_bytes, 0))
         if written + nbytes > self.max_bytes or count >= _LOOKED_EVERY:
-            self.shrink(self.max_bytes)
-            _written[self.path] = sum(each.nbytes for each in self.entries()), 0
+            _, left = self._shrink(self.max_bytes, self.max_bytes - self.max_bytes // _ROOM)
+            _written[self.path] = left, 0
         else:
             _written[self.path] = written + nbytes, count + 1
 

@@ -35,7 +35,7 @@ from nnadapter.process.closing import close_all
 from nnadapter.running.binder import Bindable, Binder
 from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.executor import CompiledPlan
-from nnadapter.running.failing import fall_back
+from nnadapter.running.failing import fall_back, run_failure
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.plan_memory import Holding
 from nnadapter.running.site import Site, nothing_to_give_up
@@ -295,7 +295,7 @@ class Loader:
             substitute = self._reference(record, slots, step)
         except NNAdapterError as second:
             raise ExecutionError(
-                f"{_run_failure(message, step, error)}; nothing else runs it: {describe(second)}",
+                f"{run_failure(step, message.nodes, describe(error))}; nothing else runs it: {describe(second)}",
                 device=step.device,
                 segment=step.segment,
                 nodes=list(message.nodes),
@@ -315,14 +315,8 @@ class Loader:
 
     def _say_run_failed(self, record: Message, step: Step, error: BaseException, instead: str) -> Incident:
         message = record.steps[step.segment]
-        text = _run_failure(message, step, error)
+        text = run_failure(step, message.nodes, describe(error))
         return fall_back("run", step, list(message.nodes), text, instead, error, self.incidents)
-
-
-def _run_failure(message: Message, step: Step, error: BaseException) -> str:
-    nodes = message.nodes
-    shown = ", ".join(map(repr, nodes[:3])) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
-    return f"device {step.device!r} failed while it ran segment {step.segment} ({shown}): {describe(error)}"
 
 
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from nnadapter import limits
 from nnadapter.compiled_models.descriptor import DESCRIPTOR
 from nnadapter.errors import CompiledModelError
+from nnadapter.files.container.layout import ADVICE
 from nnadapter.files.messages import Message, Messages
 
-ADVICE = "compile the model again"
-"""What to do about a file that is not what it should be."""
 VERSION = 5
 """The version of what a compiled model is made of; newer ones are refused."""
 MESSAGES = Messages(DESCRIPTOR, "nnadapter.compiled", CompiledModelError, "compiled model", ADVICE, limits.PLAN_BYTES)

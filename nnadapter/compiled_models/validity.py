@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from math import ceil, isfinite, prod
 
+from nnadapter import limits
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.parts import IR, LARGEST_RANK, MOST_SIZES, ONNX, PROGRAM, REPORT
+from nnadapter.compiled_models.parts import IR, MOST_SIZES, ONNX, PROGRAM, REPORT
 from nnadapter.drivers.capability import ModelForm
 from nnadapter.drivers.selection import CPU
 from nnadapter.files.container.reading import Container
@@ -63,8 +64,8 @@ def _shape(shape: Message, container: Container) -> Iterator[str]:
 
 def _sizes(sizes: Sequence[int]) -> Iterator[str]:
     """Of an array, or known so far."""
-    if len(sizes) > LARGEST_RANK:
-        yield f"a shape has {len(sizes)} dimensions, expected at most {LARGEST_RANK}"
+    if len(sizes) > limits.RANK:
+        yield f"a shape has {len(sizes)} dimensions, expected at most {limits.RANK}"
     elif any(size < 0 for size in sizes):
         yield f"a shape is {list(sizes)}, expected no size below 0"
     elif prod(size for size in sizes if size) > _MOST_ELEMENTS:

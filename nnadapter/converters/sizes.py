@@ -30,6 +30,7 @@ from nnadapter.ir.size_arithmetic import (
 )
 from nnadapter.ir.size_arrays import SizeArray
 from nnadapter.ir.tracing import computed
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.node import OnnxNode
 
 MOST_ELEMENTS = 1024
@@ -64,7 +65,7 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SizeArray | Non
         The result, or None where nothing is traced, there is no rule, or the rule is not what ONNX Runtime computed.
         Inputs that decide the form of the result are answered.
     """
-    rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+    rule = _RULES.get(node.op_type) if not plain_domain(node.domain) else None
     if rule is None or expected.size > MOST_ELEMENTS or not any(each is not None and each.is_traced for each in inputs):
         return None
     try:

@@ -52,8 +52,6 @@ def cost_table(
     verdicts: Mapping[str, Sequence[Verdict]],
     costs: Mapping[str, DeviceCosts],
     fusions: Mapping[str, Fusion] | None = None,
-    *,
-    host: str = CPU,
 ) -> CostTable:
     """Return what `graph` costs on the devices. Linear in the graph; 100,000 nodes take less than a second.
 
@@ -68,7 +66,6 @@ def cost_table(
         verdicts: per device, in the person's order, on every atom of `graph.graph`.
         costs: per device.
         fusions: per device that says what it fuses.
-        host: the device in whose memory values lie between segments.
     """
     devices, fusions = tuple(verdicts), fusions or {}
     work = GraphWork(graph.before, conversion)
@@ -76,15 +73,15 @@ def cost_table(
     kept = np.array([name not in constants for name in work.names], dtype=bool)
     values = tuple(name for name in work.names if name not in constants)
     crossing = Crossing.of(graph.before, values, work.nbytes[kept])
-    borders = np.array([_border(crossing, costs[name], is_host=name == host) for name in devices])
-    on_host = _on_host(work, costs[host]) if host in verdicts else np.zeros(len(graph.before.nodes))
+    borders = np.array([_border(crossing, costs[name], is_host=name == CPU) for name in devices])
+    on_host = _on_host(work, costs[CPU]) if CPU in verdicts else np.zeros(len(graph.before.nodes))
     prices = Prices(
         devices=devices,
-        host=host,
+        host=CPU,
         run=np.array(
             [
                 _host_run(on_host, graph, verdicts[name])
-                if name == host
+                if name == CPU
                 else _run(work, graph, verdicts[name], costs[name], fusions.get(name))
                 for name in devices
             ]

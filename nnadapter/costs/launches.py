@@ -23,10 +23,6 @@ class Launches:
     byte: float
     """Of a byte of it."""
 
-    def predicted(self, timed: ProgramTiming, lines: Lines) -> float:
-        """What is expected of a program that is all that runs."""
-        return self.alone + self.crossing(timed) + work_seconds(lines, timed.model)
-
     def crossing(self, timed: ProgramTiming) -> float:
         """What its inputs and outputs take."""
         return timed.tensors * self.tensor + timed.nbytes * self.byte

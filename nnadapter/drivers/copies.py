@@ -20,12 +20,13 @@ from nnadapter.drivers.registry import open_device
 from nnadapter.errors import InvalidInputError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.signature import FedTensor
+from partition.dtypes import ITEMSIZE_OF_DTYPE
 
 HOST = "host"
 """The place of what lies in the host's memory, in transfers."""
 _PLAIN_KINDS = frozenset("biufc")
 """Kinds of numpy's own numbers; those of other packages are of kind V."""
-_PACKED = frozenset(("int4", "uint4", "int2", "uint2", "float4_e2m1fn"))
+_PACKED = frozenset(name for name, size in ITEMSIZE_OF_DTYPE.items() if 0 < size < 1)
 """Data types whose elements may share bytes on a device, and do not in numpy."""
 
 

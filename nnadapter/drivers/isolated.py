@@ -95,7 +95,7 @@ class IsolatedDevice(Device):
         self._unused_since = time.monotonic()
         self._is_closed = False
         part_at_fork(self)
-        said = self.child(limit_s=opening_s).told
+        said = self.child(opening_s).told
         told, row = said if isinstance(said, tuple) and len(said) == 2 else (None, None)
         if not isinstance(told, Capability) or not isinstance(row, DeviceInfo):
             raise DriverError(f"device {name!r} did not say what it is", device=name, phase="open")
@@ -170,11 +170,10 @@ class IsolatedDevice(Device):
         """Have the process do something, and return what comes of it; see `Child.ask`."""
         return self.child().ask(what, self._limits[PHASE_OF[what]], **arguments)
 
-    def child(self, end: float | None = None, limit_s: float | None = None) -> Child:
+    def child(self, limit_s: float | None = None) -> Child:
         """The process, started where there is none.
 
         Args:
-            end: by when it has to be there, by `time.monotonic`; None for as long as it may take.
             limit_s: seconds that it may take to open the device, where it is started; None for those of the device.
 
         Raises:
@@ -184,13 +183,13 @@ class IsolatedDevice(Device):
         child = self._child
         if child is None or child.lost:
             child = self._started(self._limits["open"] if limit_s is None else limit_s)
-        child.wait_until_open(end)
+        child.wait_until_open()
         return child
 
     def child_for(self, context: Made, limit_s: float) -> Child:
         """The process, which stays as long as the context is open there; see `child`."""
         while True:
-            child = self.child(limit_s=limit_s)
+            child = self.child(limit_s)
             with self._lock:
                 if not child.lost:
                     child.users.add(context)

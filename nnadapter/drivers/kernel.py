@@ -14,6 +14,7 @@ from typing import Any
 
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import ANY, DataType, Layout, OperandType
+from nnadapter.onnx.domains import plain_domain
 
 
 class Target(StrEnum):
@@ -122,7 +123,7 @@ class Kernel:
             raise InvalidOptionError("a kernel's op_type is empty, expected the name of an ONNX op")
         kernel_name = self.name or getattr(self.function, "__name__", type(self.function).__name__)
         object.__setattr__(self, "name", kernel_name)
-        object.__setattr__(self, "domain", "" if self.domain == "ai.onnx" else self.domain)
+        object.__setattr__(self, "domain", plain_domain(self.domain))
         object.__setattr__(self, "inputs", _types(kernel_name, "inputs", self.inputs))
         object.__setattr__(self, "outputs", _types(kernel_name, "outputs", self.outputs))
         _check_numbers(self)

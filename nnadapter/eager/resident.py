@@ -16,11 +16,8 @@ from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.interface import Device
 from nnadapter.drivers.kept_memory import KeptMemory
 from nnadapter.drivers.registry import open_device
-from nnadapter.ir.operand import Array, DataType, freeze
+from nnadapter.ir.operand import PACKED, Array, freeze
 from nnadapter.runtime.execution import Execution
-
-_PACKED = frozenset({DataType.INT4, DataType.UINT4})
-"""Data types whose elements share bytes on a device, and not in numpy."""
 
 
 class Residents:
@@ -43,7 +40,7 @@ class Residents:
         opened = open_device(device)
         self.free_gone()
         types = [operand.type for operand in (*execution.inputs, *execution.outputs)]
-        if not opened.has_memory or any(type_.dtype in _PACKED or not type_.size for type_ in types):
+        if not opened.has_memory or any(type_.dtype in PACKED or not type_.size for type_ in types):
             return None
         computed = execution.compute_on_device(
             [DeviceTensor(self._of(device, opened, array), array.dtype, array.shape) for array in inputs]

@@ -22,7 +22,7 @@ from nnadapter.ir.deferred import deferral_of
 from nnadapter.ir.digests import digest_of
 from nnadapter.ir.operand import Array, dtype_name
 from nnadapter.ir.traced_arrays import trace_of
-from nnadapter.ir.tracing import plain
+from nnadapter.ir.tracing import plain, told_apart
 
 Result = TypeVar("Result")
 
@@ -44,7 +44,8 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
     if not present_arrays or any(array.flags.writeable or array.dtype.hasobject for array in present_arrays):
         return function(*arrays, **parameters)
     contents = [None if array is None else _contents(array) for array in arrays]
-    key = (function, tuple(each and each.key for each in contents), tuple(sorted(parameters.items())))
+    exact = tuple((name, told_apart(parameters[name])) for name in sorted(parameters))
+    key = (function, tuple(each and each.key for each in contents), exact)
     known = _results.get(key)
     if known is not None:
         cached_result: Result = known[0]

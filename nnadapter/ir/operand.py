@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.process.cache import remembered
+from partition.dtypes import ITEMSIZE_OF_DTYPE
 
 Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 """A numpy array of any data type."""
@@ -67,17 +68,9 @@ class DataType(StrEnum):
         return self in FLOATING
 
 
-_ITEMSIZE = {
-    data_type: size
-    for size, names in {
-        0.5: "int4 uint4",
-        1: "bool int8 uint8 float8_e4m3fn float8_e5m2",
-        2: "int16 uint16 float16 bfloat16",
-        4: "int32 uint32 float32",
-        8: "int64 uint64 float64",
-    }.items()
-    for data_type in map(DataType, names.split())
-}
+_ITEMSIZE = {data_type: ITEMSIZE_OF_DTYPE[data_type.value] for data_type in DataType}
+PACKED = frozenset(data_type for data_type, size in _ITEMSIZE.items() if size < 1)
+"""Whose elements share bytes where they are stored, and not in arrays: see `ir.packing`."""
 FLOATING = frozenset(data_type for data_type in DataType if "float" in data_type)
 INTEGER = frozenset(data_type for data_type in DataType if "int" in data_type)
 NUMERIC = FLOATING | INTEGER

@@ -18,6 +18,7 @@ from stat import S_ISREG
 from typing import Any
 
 from nnadapter.caching.key import KeyPart
+from nnadapter.process.forking import new_lock
 from nnadapter.process.processors import usable
 
 _PIECE_BYTES = 1 << 22
@@ -35,6 +36,8 @@ _LENGTH = re.compile(rb"\x12([\x01-\x7f]|[\x80-\xff][\x01-\x3f])")
 _ENTRY_BYTES = re.compile(rb"(?<![\x80-\xff])([\x01-\x7f]|[\x80-\xff][\x01-\x3f])\Z")
 """In front of the entry: the end of its tag, and its length."""
 _USUAL = b"\x0a\x08"
+_seeking = new_lock()
+"""Held from where a file is to be read on until it is, on systems that do not read from a place."""
 Named = Callable[[bytes, int], Iterator[str]]
 _Piece = tuple[set[str], bytes]
 
@@ -166,8 +169,17 @@ def _each(take: Callable[[int], _Piece], starts: Sequence[int]) -> Iterator[_Pie
 def _piece(held: int | bytes, start: int, named: Named) -> _Piece:
     before = min(start, _BEFORE_BYTES)
     first, most = start - before, before + _PIECE_BYTES + _BEHIND_BYTES
-    data = held[first : first + most] if isinstance(held, bytes) else os.pread(held, most, first)
+    data = held[first : first + most] if isinstance(held, bytes) else _read(held, most, first)
     return set(named(data, before)), sha256(memoryview(data)[before : before + _PIECE_BYTES]).digest()
+
+
+def _read(file: int, nbytes: int, first: int) -> bytes:
+    """Bytes of an open file; Windows reads on where somebody read before, so there one thread reads at a time."""
+    if hasattr(os, "pread"):
+        return os.pread(file, nbytes, first)
+    with _seeking:
+        os.lseek(file, first, os.SEEK_SET)
+        return os.read(file, nbytes)
 
 
 def _no_names(data: bytes, before: int) -> Iterator[str]:

@@ -26,6 +26,7 @@ from nnadapter.offering.atoms import groups_of, with_atoms
 from nnadapter.offering.left_sizes import Sizes, agree, resizes, runs_graphs, sizes_by_names, sizes_left
 from nnadapter.offering.traced_conversions import ConversionTemplate, OpenConversion
 from nnadapter.onnx.building import info_of
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.folding import evaluate as evaluate_nodes
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized
@@ -356,4 +357,4 @@ def _of_copies(
 
 
 def _measures(node: OnnxNode) -> bool:
-    return node.op_type in ("Shape", "Size") and node.domain in ("", "ai.onnx")
+    return node.op_type in ("Shape", "Size") and not plain_domain(node.domain)

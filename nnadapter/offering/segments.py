@@ -14,8 +14,8 @@ from nnadapter.kernels.choosing import KernelTable
 from nnadapter.offering.calling import calls_among, with_calls
 from nnadapter.offering.part import Part
 from nnadapter.onnx.building import info_of, tensor_of
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.extracting import OnnxIndex, extract
-from nnadapter.onnx.nodes import plain_domain
 from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.onnx.references import inlined
 from partition.graph import Graph, Node

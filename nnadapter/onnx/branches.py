@@ -8,8 +8,9 @@ import onnx
 from onnx import helper
 
 from nnadapter.onnx.building import copied, with_nodes
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import node_names
-from nnadapter.onnx.nodes import graphs_of, plain_domain, with_nested
+from nnadapter.onnx.nodes import graphs_of, with_nested
 from nnadapter.onnx.references import bytes_of, fits, is_reference
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import onnx
 
 from nnadapter.onnx.building import copied, with_nodes
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.graphs import node_names
-from nnadapter.onnx.nodes import graphs_of, key_of, opsets_of, plain_domain, with_nested
+from nnadapter.onnx.nodes import graphs_of, key_of, opsets_of, with_nested
 from nnadapter.onnx.operators import Operators
 from nnadapter.onnx.schema_functions import schema_body
 from nnadapter.onnx.schemas import since_version

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from nnadapter.onnx.nodes import captured_names, plain_domain
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.nodes import captured_names
 from nnadapter.onnx.values import dense_type, sparse_type, value_of_type, values_of
 from partition.graph import Graph, GraphError, Node, Value
 
@@ -38,20 +39,16 @@ def _free_name(base: str, taken: set[str]) -> str:
     return name
 
 
-def read_nodes(
-    model: ModelProto, names: Sequence[str] | None = None, origins: Sequence[tuple[str, ...]] | None = None
-) -> tuple[Node, ...]:
+def read_nodes(model: ModelProto, origins: Sequence[tuple[str, ...]] | None = None) -> tuple[Node, ...]:
     """Return the nodes of a model's graph; whether they fit together is not looked at.
 
     Args:
         model: the model.
-        names: a name for every node, in place of `node_names`.
         origins: for every node, the names of the original nodes that it stands for; itself if left out.
     """
-    all_names = node_names(model) if names is None else names
     return tuple(
         node_of(node, name, None if origins is None else origins[index])
-        for index, (name, node) in enumerate(zip(all_names, model.graph.node, strict=True))
+        for index, (name, node) in enumerate(zip(node_names(model), model.graph.node, strict=True))
     )
 
 
@@ -72,10 +69,7 @@ def read_graph(
     model: ModelProto,
     *,
     values: Mapping[str, Value] | None = None,
-    names: Sequence[str] | None = None,
-    constants: Collection[str] | None = None,
     origins: Sequence[tuple[str, ...]] | None = None,
-    atoms: Sequence[tuple[int, ...]] = (),
     nodes: tuple[Node, ...] | None = None,
 ) -> Graph:
     """Return the graph of a model; node i of the graph is node i of `model.graph`.
@@ -86,25 +80,22 @@ def read_graph(
     Args:
         model: the model; contents of tensors are not looked at.
         values: what else is known of values; comes before what the model says.
-        names: a name for every node, in place of `node_names`.
-        constants: names of the constants, in place of the rule above.
         origins: for every node, the names of the original nodes that it stands for; itself if left out.
-        atoms: groups of nodes, as in `Graph.atoms`.
-        nodes: what `read_nodes` made of this model, where that is known already; `names` and `origins` are its then.
+        nodes: what `read_nodes` made of this model, where that is known already; `origins` are its then.
 
     Raises:
         GraphError: a value is defined twice, is read before it is made or without being made, or nodes are not in
             a topological order.
     """
     graph = model.graph
-    fixed = _constants(model) if constants is None else frozenset(constants)
+    fixed = _constants(model)
     inputs = tuple(info.name for info in graph.input if info.name not in fixed)
     if len(set(inputs)) != len(inputs):
         raise GraphError(f"two graph inputs have one name: {list(inputs)}")
-    found_nodes = read_nodes(model, names, origins) if nodes is None else nodes
+    found_nodes = read_nodes(model, origins) if nodes is None else nodes
     outputs = tuple(info.name for info in graph.output)
     known = {**_values(graph), **(values or {})}
-    model_graph = Graph(found_nodes, known, fixed, inputs, outputs, tuple(atoms))
+    model_graph = Graph(found_nodes, known, fixed, inputs, outputs)
     _refuse_undefined(model_graph)
     return model_graph
 

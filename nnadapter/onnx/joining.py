@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.further_schemas import MICROSOFT
 from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.nodes import plain_domain
 
 _CACHES: Mapping[tuple[str, str], Mapping[int, int]] = MappingProxyType(
     {

@@ -8,8 +8,9 @@ from math import inf
 import onnx
 
 from nnadapter.onnx.building import copied
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.further_schemas import MICROSOFT
-from nnadapter.onnx.nodes import opsets_of, plain_domain
+from nnadapter.onnx.nodes import opsets_of
 
 _OWN = frozenset(
     [

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
 
+from nnadapter.onnx.domains import plain_domain
+
 FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 RUNNING_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
@@ -45,11 +47,6 @@ def captured_names(node: NodeProto) -> dict[str, None]:
             inner.update(part.output)
         outer_names.update((info.name, None) for info in graph.output if info.name not in inner)
     return outer_names
-
-
-def plain_domain(domain: str) -> str:
-    """The one spelling of ONNX's own domain, which has two."""
-    return "" if domain == "ai.onnx" else domain
 
 
 def with_nested(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:

@@ -16,7 +16,8 @@ import onnx
 from onnx import checker, helper, shape_inference
 
 from nnadapter.onnx.building import tensor_info, with_nodes
-from nnadapter.onnx.nodes import RUNNING_GRAPHS, FunctionKey, captured_names, key_of, opsets_of, plain_domain
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.nodes import RUNNING_GRAPHS, FunctionKey, captured_names, key_of, opsets_of
 from nnadapter.onnx.values import value_of
 
 FAILURES = (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError)

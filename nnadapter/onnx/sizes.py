@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx
 
-from nnadapter.onnx.nodes import captured_names, plain_domain
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.nodes import captured_names
 
 MEASURING = frozenset(("Shape", "Size"))
 """ONNX's ops that tell of a tensor's shape, and of nothing that it holds."""

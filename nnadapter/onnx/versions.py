@@ -9,8 +9,9 @@ from onnx import FunctionProto, ModelProto, NodeProto
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.onnx.building import copied
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.further_schemas import MICROSOFT
-from nnadapter.onnx.nodes import key_of, needed_functions, opsets_of, plain_domain, with_nested
+from nnadapter.onnx.nodes import key_of, needed_functions, opsets_of, with_nested
 from nnadapter.onnx.schemas import since_version
 from partition.verdict import Reason, Unsupported
 
@@ -22,7 +23,7 @@ def check_versions(model: ModelProto) -> None:
     """
     newest = onnx.defs.onnx_opset_version()
     for entry in model.opset_import:
-        if entry.domain in ("", "ai.onnx") and entry.version > newest:
+        if not plain_domain(entry.domain) and entry.version > newest:
             raise InvalidModelError(
                 f"the model is written in opset {entry.version}, the installed onnx {onnx.__version__} knows up to "
                 f"{newest}; update onnx, or export with an older opset"

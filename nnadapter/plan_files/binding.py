@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nnadapter.onnx.domains import op_name
 from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.onnx.preparation.structure import NodeHashes
 from nnadapter.plan_files.values import LostEntry, PlanEntry, PlanFile
@@ -136,7 +137,7 @@ def _here(specialized: Specialized, structure: NodeHashes) -> list[_Here]:
 
 
 def _op_type(node: Node) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+    return op_name(node.domain, node.op_type)
 
 
 _Side = PlanEntry | _Here

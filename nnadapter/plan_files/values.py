@@ -28,9 +28,9 @@ class PlanEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     output: str
     """The first of its outputs that somebody asked for; empty if there is none."""
     alone: Named
-    """See `Structure.alone`."""
+    """See `NodeHashes.alone`."""
     wired: Named
-    """See `Structure.wired`."""
+    """See `NodeHashes.wired`."""
     device: Named
 
 

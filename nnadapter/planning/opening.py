@@ -86,34 +86,13 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     elsewhere = next(_taken_elsewhere(partitioning, conversion), None)
     if elsewhere is not None:
         return elsewhere
-    segments: list[_OpenSegment] = []
-    for step in plan.steps:
-        device = setting.by_name[step.device]
-        if conversion is not None and device.takes_ir:
-            if not all(conversion.conversion.verdicts[node] for node in step.nodes):
-                return _refused(f"segment {step.segment} is converted for these sizes alone")
-            segments.append(_ir_segment(device, step, conversion))
-            continue
-        if calls_among(device.kernels, step.nodes, model.graph, model.conversion):
-            return _refused(f"custom kernels of {step.device!r} compute nodes of it, and are bound to types")
-        part = with_weights(parts.part(step), device.capability)
-        piece = _admitted(device, step, part)
-        if isinstance(piece, Unsupported):
-            return piece
-        segments.append(_OpenSegment(part, piece))
+    segments = _open_segments(partitioning, plan, parts, conversion)
+    if isinstance(segments, Unsupported):
+        return segments
     lost = _lost(plan, segments, conversion)
     if lost is not None:
         return lost
-    sizes, fillable = None, dict[int, FillablePart]()
-    if conversion is not None:
-        known = _known_values(conversion)
-        given = _given(plan, [each for each in segments if not each.why_fixed], known)
-        sizes = SizeClass(conversion.shapes, conversion.trace, given_of(conversion, given))
-        fillable = {
-            step.segment: FillablePart(each.part, given_of(conversion, _given(plan, [each], known)))
-            for step, each in zip(plan.steps, segments, strict=True)
-            if each.why_fixed
-        }
+    sizes, fillable = (None, {}) if conversion is None else _by_sizes(plan, segments, conversion)
     read = [
         each.part.inputs if step.segment not in fillable else fillable[step.segment].inputs
         for step, each in zip(plan.steps, segments, strict=True)
@@ -243,6 +222,43 @@ class _OpenSegment:
     """None for the host, and for one that is filled."""
     why_fixed: str = ""
     """Why it is filled, for each set of sizes; empty where it is not."""
+
+
+def _open_segments(
+    partitioning: Partitioning, plan: Plan, parts: OpenParts, conversion: OpenConversion | None
+) -> list[_OpenSegment] | Unsupported:
+    """The segments of the plan as their devices take them with sizes open; or why one is not taken."""
+    model, segments = partitioning.model, list[_OpenSegment]()
+    for step in plan.steps:
+        device = partitioning.setting.by_name[step.device]
+        if conversion is not None and device.takes_ir:
+            if not all(conversion.conversion.verdicts[node] for node in step.nodes):
+                return _refused(f"segment {step.segment} is converted for these sizes alone")
+            segments.append(_ir_segment(device, step, conversion))
+            continue
+        if calls_among(device.kernels, step.nodes, model.graph, model.conversion):
+            return _refused(f"custom kernels of {step.device!r} compute nodes of it, and are bound to types")
+        part = with_weights(parts.part(step), device.capability)
+        piece = _admitted(device, step, part)
+        if isinstance(piece, Unsupported):
+            return piece
+        segments.append(_OpenSegment(part, piece))
+    return segments
+
+
+def _by_sizes(
+    plan: Plan, segments: Sequence[_OpenSegment], conversion: OpenConversion
+) -> tuple[SizeClass, dict[int, FillablePart]]:
+    """The sizes for which the segments hold, and those of them that are filled for each set of sizes."""
+    known = _known_values(conversion)
+    given = _given(plan, [each for each in segments if not each.why_fixed], known)
+    sizes = SizeClass(conversion.shapes, conversion.trace, given_of(conversion, given))
+    fillable = {
+        step.segment: FillablePart(each.part, given_of(conversion, _given(plan, [each], known)))
+        for step, each in zip(plan.steps, segments, strict=True)
+        if each.why_fixed
+    }
+    return sizes, fillable
 
 
 def _ir_segment(device: SessionDevice, step: Step, conversion: OpenConversion) -> _OpenSegment:

@@ -26,7 +26,7 @@ def with_sizes_in_order(plan: Plan, parts: OpenParts, takes_ir: Set[str]) -> Pla
         takes_ir: names of devices that take adapter IR.
     """
     homes = _homes(plan)
-    if not any(_early(plan, step, parts, homes) for step in plan.steps if step.device not in takes_ir):
+    if not any(_early(step, parts, homes) for step in plan.steps if step.device not in takes_ir):
         return plan
     held: dict[int, list[int]] = defaultdict(list)
     for atom, place in enumerate(_places(plan, parts, takes_ir, homes)):
@@ -43,7 +43,7 @@ def _homes(plan: Plan) -> dict[str, int]:
     }
 
 
-def _early(plan: Plan, step: Step, parts: OpenParts, homes: dict[str, int]) -> bool:
+def _early(step: Step, parts: OpenParts, homes: dict[str, int]) -> bool:
     """Whether a step reads what a later one makes."""
     return any(homes.get(name, -1) > step.segment for name in parts.reads(step))
 

@@ -97,7 +97,7 @@ class PlugIns(Generic[_Value]):
             if known is None:
                 found[point.name] = plug_in
             elif (known.target, known.distribution) != (plug_in.target, plug_in.distribution):
-                found[point.name] = _clash(known, plug_in, self._group)
+                found[point.name] = _clash(known, plug_in)
         for name in [name for name, plug_in in found.items() if plug_in.problem]:
             plug_in = found[name]
             found[name] = PlugIn(name, plug_in.target, plug_in.distribution, self._told(plug_in, plug_in.problem))
@@ -116,7 +116,7 @@ class PlugIns(Generic[_Value]):
         return f"{plug_in.name!r} of {plug_in.distribution} ({self._group}) is not used: {problem}"
 
 
-def _clash(known: PlugIn, other: PlugIn, group: str) -> PlugIn:
+def _clash(known: PlugIn, other: PlugIn) -> PlugIn:
     brought = f"{known.target} of {known.distribution} and {other.target} of {other.distribution}"
     problem = f"two packages bring it, {brought}; uninstall one of them"
     return PlugIn(known.name, known.target, known.distribution, problem)

@@ -6,12 +6,13 @@ import os
 import platform
 import sys
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from nnadapter.process.cache import remembered
-from nnadapter.process.forking import part_at_fork
+from nnadapter.process.forking import new_lock, part_at_fork
 
 _STAT = Path("/proc/stat")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -31,13 +32,18 @@ def usable() -> int:
 
 
 @remembered(1)
-def machine_name() -> str:
-    """Return what tells this machine from others, as far as speed goes: its architecture and the processor's name."""
-    name = ""
+def model_name() -> str:
+    """Return the processor's name, where the system tells it in the way of Linux."""
     with suppress(OSError):
         lines = _CPUINFO.read_text(errors="replace").splitlines()
-        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
-    return f"{platform.machine()} {name or platform.processor()}".strip()  # which may start a process to know
+        return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
+    return ""
+
+
+@remembered(1)
+def machine_name() -> str:
+    """Return what tells this machine from others, as far as speed goes: its architecture and the processor's name."""
+    return f"{platform.machine()} {model_name() or platform.processor()}".strip()  # which may start a process to know
 
 
 def machine_words() -> str:
@@ -89,41 +95,61 @@ def seconds_of_process(process_id: int) -> float | None:
         return None
 
 
-_workers: dict[int, float] = {}
-"""Processes that compute for this one -> the seconds that processors spent on that, as the system said last."""
-_ended: list[float] = []
-"""The same of those that have ended."""
+class _Workers:
+    """Processes that compute for this one; they belong to it, and not to one that is forked from it."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, float] = {}
+        """Those -> the seconds that processors spent on that, as the system said last."""
+        self._ended = 0.0
+        """The same of those that have ended, together."""
+        self._ending = deque[tuple[int, float | None]]()
+        """Those that end, and what the system says of them then: a finalizer may say it, which waits for no lock."""
+        self._lock = new_lock()
+        part_at_fork(self)
+
+    def begin(self, process_id: int) -> None:
+        with self._lock:
+            self._count_ended()  # the system may give their numbers again
+            self._running[process_id] = 0.0
+
+    def end(self, process_id: int) -> None:
+        self._ending.append((process_id, seconds_of_process(process_id)))
+
+    def seconds(self) -> float:
+        with self._lock:
+            self._count_ended()
+            for process_id, before in self._running.items():
+                self._running[process_id] = seconds_of_process(process_id) or before
+            return self._ended + sum(self._running.values())
+
+    def _count_ended(self) -> None:
+        while self._ending:
+            process_id, last = self._ending.popleft()
+            self._ended += max(self._running.pop(process_id, 0.0), last or 0.0)
+
+    def part(self) -> None:
+        self._running.clear()
+        self._ending.clear()
+        self._ended = 0.0
+
+
+_WORKERS = _Workers()
 
 
 def own_seconds() -> float:
     """Return the seconds that processors computed so far for this process, and for those that compute for it."""
-    for process_id in list(_workers):
-        _workers[process_id] = seconds_of_process(process_id) or _workers[process_id]
-    return time.process_time() + sum([*_workers.values(), *_ended])
+    return time.process_time() + _WORKERS.seconds()
 
 
 def computes_for_this(process_id: int) -> None:
     """Count another process's seconds as this one's."""
-    _workers[process_id] = 0.0
+    _WORKERS.begin(process_id)
 
 
 def computes_no_more(process_id: int) -> None:
-    """Count no further seconds of a process, which is about to end."""
-    if process_id in _workers:
-        _ended.append(seconds_of_process(process_id) or _workers[process_id])
-        _workers.pop(process_id, None)
-
-
-class _Workers:
-    """They belong to the process that was forked, and not to the new one."""
-
-    def part(self) -> None:
-        _workers.clear()
-        _ended.clear()
-
-
-_WORKERS = _Workers()
-part_at_fork(_WORKERS)
+    """Count no further seconds of a process, which is about to end; finalizers may say so."""
+    _WORKERS.end(process_id)
 
 
 def _busy_seconds() -> float | None:

@@ -6,10 +6,10 @@ import os
 import platform
 from collections.abc import Iterable
 from importlib.metadata import version
-from pathlib import Path
 
 from nnadapter.costs.calibration_files import driver_version
 from nnadapter.process.cache import remembered
+from nnadapter.process.processors import model_name
 from nnadapter.process.versions import own_version
 
 
@@ -22,19 +22,10 @@ def versions_of(devices: Iterable[str]) -> dict[str, str]:
 @remembered(1)
 def machine() -> str:
     """Return system, processor and number of cores, as far as they are known."""
-    return f"{platform.system()} {platform.machine()}, {_processor()}{os.cpu_count()} cores"
+    name = model_name()
+    return f"{platform.system()} {platform.machine()}, {name}{', ' if name else ''}{os.cpu_count()} cores"
 
 
 @remembered(1)
 def _packages() -> dict[str, str]:
     return {name: version(name) for name in ("onnx", "onnxruntime")}
-
-
-def _processor() -> str:
-    """The processor's name with a comma behind it, where the system tells it in the way of Linux."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return ""
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]}, " if names else ""

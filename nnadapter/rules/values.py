@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 from nnadapter.drivers.selection import canonical
 from nnadapter.errors import RulesError
 from nnadapter.files.strict import check_fields
+from nnadapter.onnx.domains import plain_domain
 
 Text = Annotated[str, Meta(min_length=1)]
 Names = Text | Annotated[Sequence[Text], Meta(min_length=1)] | None
@@ -64,7 +65,7 @@ class Rule(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
     def domain_and_op_type(self) -> tuple[str | None, str | None]:
         """The domain, empty for ONNX's own and None for any, and the op type."""
         domain, separator, op_type = (self.op_type or "").rpartition("::")
-        return ("" if domain == "ai.onnx" else domain) if separator else None, op_type or None
+        return plain_domain(domain) if separator else None, op_type or None
 
     @property
     def region(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:

@@ -9,6 +9,7 @@ repeating    a run like the one before
 plans        compiled plans per set of input shapes: bounded, counted
 planned      a model on devices
 host         a model on ONNX Runtime alone
-engine       which of the two
+engine       what a session asks of either
+choosing     which of the two
 deviation    how far one value is from another
 """

@@ -45,12 +45,12 @@ from nnadapter.running.built import (
 )
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import CompiledPlan
-from nnadapter.running.failing import REPEATED, fall_back
-from nnadapter.running.fallback import Cause, named, note_unanswered, refuse_fallback, warn_of_idle, warn_of_last_resort
+from nnadapter.running.failing import REPEATED, fall_back, named, run_failure
+from nnadapter.running.fallback import Cause, note_unanswered, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.filled import Filled, FilledClass
 from nnadapter.running.filling import Filling
 from nnadapter.running.incidents import Incident, Incidents
-from nnadapter.running.repair import Repair, blamed, delegated, host_of, run_failure
+from nnadapter.running.repair import Repair, blamed, delegated, host_of
 from nnadapter.running.site import Site, nothing_to_give_up
 from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.whole import Whole
@@ -224,7 +224,7 @@ class Compiler:
     def _compile_failed(
         self, partitioning: Partitioning, step: Step, error: BaseException, instead: str = _NEXT
     ) -> str:
-        nodes = [partitioning.plan.graph.nodes[node].name for node in step.nodes]
+        nodes = nodes_of(partitioning, step)
         message = (
             f"device {step.device!r} took segment {step.segment} ({named(nodes)}) and failed to compile it: "
             f"{describe(error)}"
@@ -333,7 +333,8 @@ class Compiler:
         """What runs a failed step instead: the host, or the last resort. Raises where the policy says so."""
         if self.incidents.policy("run") == "forbid":
             self._say_run_failed(partitioning, step, error, "")
-        return self._instead(partitioning, slots, step, run_failure(partitioning, step, error)[1], error)
+        message = run_failure(step, nodes_of(partitioning, step), describe(error))
+        return self._instead(partitioning, slots, step, message, error)
 
     def _reference(self, partitioning: Partitioning, slots: Mapping[str, int], step: Step) -> Substitute:
         """What a step is compared with: the host, or the last resort."""
@@ -358,7 +359,8 @@ class Compiler:
         return Substitute(device.name, device.display_name, pools(built.program), inputs)
 
     def _say_run_failed(self, partitioning: Partitioning, step: Step, error: BaseException, instead: str) -> Incident:
-        nodes, message = run_failure(partitioning, step, error)
+        nodes = nodes_of(partitioning, step)
+        message = run_failure(step, nodes, describe(error))
         return fall_back("run", step, nodes, message, instead, error, self.incidents)
 
     def _built_instead(

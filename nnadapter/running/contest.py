@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from nnadapter.running.promise import typical
+
 Samples = Sequence[Sequence[float]]
 """Seconds of every candidate's turns, in the order in which they took turns; some take fewer than others."""
 
@@ -36,11 +38,6 @@ class Outcome:
     """Of each candidate, see `typical`."""
     is_sure: bool
     """The candidate is the one to take beyond noise; or others are as good, and that is beyond noise."""
-
-
-def typical(turns: Sequence[float]) -> float:
-    """Return what counts of a candidate's turns: the lower quartile."""
-    return sorted(turns)[len(turns) // 4]
 
 
 def is_slower(turns: Sequence[float], others: Sequence[float], by: float = 0.0) -> bool:

@@ -61,7 +61,7 @@ class Deadlines:
         self._is_awake = False
         self._ends: dict[Tell, float] = {}
         self._asleep = Lock()
-        """Held while there is something to watch over."""
+        """Held until there is nothing to watch over any more; then whoever watches takes it."""
         self._asleep.acquire()
         finalize(self, _let_go, self._asleep).atexit = False
         part_at_fork(self)
@@ -121,10 +121,9 @@ def _look(held: ReferenceType[Deadlines], asleep: Lock) -> None:
     while (deadlines := held()) is not None and (seconds := deadlines._tell()) is not None:
         del deadlines
         if asleep.acquire(timeout=min(seconds, TIMEOUT_MAX)):
-            asleep.release()
             return
 
 
 def _let_go(asleep: Lock) -> None:
-    if asleep.locked():
+    with suppress(RuntimeError):  # somebody was first
         asleep.release()

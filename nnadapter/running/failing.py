@@ -84,6 +84,23 @@ def fall_back(
     return incident
 
 
+def named(nodes: Sequence[str]) -> str:
+    """Some nodes, in words."""
+    shown = ", ".join(map(repr, nodes[:3]))
+    return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
+
+
+def run_failure(step: Step, nodes: Sequence[str], why: str) -> str:
+    """What happened where a device failed to run a step.
+
+    Args:
+        step: that failed.
+        nodes: names of its nodes.
+        why: what the driver said.
+    """
+    return f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {why}"
+
+
 _RAISED: Mapping[str, tuple[type[DriverError], str]] = {
     "load": (DriverError, "admit"),
     "compile": (CompilationError, "compile"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence, Set
+from collections.abc import Set
 
 from nnadapter.errors import FallbackWarning, NotDelegatedError
 from nnadapter.planning.settling import Partitioning
+from nnadapter.running.failing import named
 from nnadapter.running.incidents import Incident, Incidents
 from partition.plan import Plan
 from partition.verdict import Reason, Unsupported
@@ -145,12 +146,6 @@ def _left_by(plan: Plan, device: str, later: Set[str]) -> list[int]:
     """Nodes that a device refused and that run on one of `later`."""
     elsewhere = (node for step in plan.steps if step.device in later for node in step.nodes)
     return [node for node in elsewhere if not plan.verdicts[device][plan.graph.atom_of[node]]]
-
-
-def named(nodes: Sequence[str]) -> str:
-    """Some nodes, in words."""
-    shown = ", ".join(map(repr, nodes[:3]))
-    return f"{shown} and {len(nodes) - 3} more" if len(nodes) > 3 else shown
 
 
 def _refusal(plan: Plan, device: str, node: int) -> str:

@@ -236,8 +236,7 @@ class Filling(Generic[FilledPlan]):
     def _hold(self, holder: object, keys: tuple[_Key, ...], before: Mapping[_Key, int]) -> None:
         held = ref(holder, self._gone.append)  # of C: it waits for no lock, and no interrupt comes into it
         self._leaving = _Leaving(held, before)
-        if self._held:  # the first one is asked when somebody wants to know
-            self._unused.add(held)
+        self._unused.add(held)
         self._held[held] = _Holder(held, keys)
         self._holders.update({key: number + 1 for key, number in before.items()})
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.drivers.onnxruntime.pools import most_pools, not_counting, pools_held
+from nnadapter.drivers.onnxruntime.program import CpuProgram
 from nnadapter.errors import DriverError, NotDelegatedError
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.judgment import Judgment, placed_as
@@ -33,6 +34,7 @@ from nnadapter.running.contest import Outcome, twice
 from nnadapter.running.open_plan import FixedSizesError
 from nnadapter.running.past_choices import EARLIER, PastChoices
 from nnadapter.running.promise import Promise, Watch
+from nnadapter.running.traced_programs import driver_program
 from partition.by_cost.latency import Candidate
 from partition.by_cost.origin import OriginKind
 
@@ -172,14 +174,9 @@ class Measurer:
             second = sorted(outcome.seconds)[1]
             crowd = "other programs used the processors meanwhile"
             doubt = crowd if second < _FAR * outcome.seconds[outcome.winner] else ""
-        if not doubt and others + max(map(self._pools_wanted, plans)) > most_pools():
+        if not doubt and others + max(map(_pools_wanted, plans)) > most_pools():
             doubt = "other sessions of the process have the thread pools that steps on the CPU would have had"
         return outcome, f"not kept for later sessions, since {doubt}" if doubt else ""
-
-    def _pools_wanted(self, compiled: Compiled) -> int:
-        """How many thread pools a plan has where there is no other."""
-        host = self._compiler.setting.host.name
-        return min(sum(step.device == host for step in compiled.partitioning.plan.steps), most_pools())
 
     def _try(
         self,
@@ -249,6 +246,12 @@ def _simplest(plans: Sequence[Compiled]) -> list[int]:
         return len(steps), any(bound.guarded for bound in steps)
 
     return sorted(range(len(plans)), key=rank)
+
+
+def _pools_wanted(compiled: Compiled) -> int:
+    """How many thread pools a plan has where there is no other."""
+    programs = {driver_program(bound.pool.program) for bound in compiled.plan.steps}
+    return min(sum(isinstance(each, CpuProgram) and each.wants_pool for each in programs), most_pools())
 
 
 def _watch(timed: Sequence[TimedPlacement]) -> Watch | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.copies import Transfer
+from nnadapter.running.failing import run_failure
 from nnadapter.running.incidents import Incidents
 from nnadapter.running.plans import PlanCounts
 from nnadapter.running.traced_programs import driver_program
@@ -122,10 +123,6 @@ def _outcomes(compiled: Compiled) -> Iterator[tuple[int, Outcome]]:
 
 def _fell_back(partitioning: Partitioning, bound: BoundStep) -> str:
     step, graph = bound.step, partitioning.plan.graph
-    names = ", ".join(repr(graph.nodes[node].name) for node in step.nodes[:3])
-    more = f" and {len(step.nodes) - 3} more" if len(step.nodes) > 3 else ""
+    failure = run_failure(step, [graph.nodes[node].name for node in step.nodes], "; ".join(bound.failures))
     instead = bound.substitute.display_name if bound.substitute is not None else partitioning.setting.host.display_name
-    return (
-        f"device {step.device!r} failed while it ran segment {step.segment} ({names}{more}): "
-        f"{'; '.join(bound.failures)}; it ran on {instead}, whose time is shown"
-    )
+    return f"{failure}; it ran on {instead}, whose time is shown"

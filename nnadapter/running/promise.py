@@ -27,6 +27,11 @@ _CLOCK_SECONDS = 1e-6
 """By how much clocks are wrong."""
 
 
+def typical(runs: Sequence[float]) -> float:
+    """Return what counts of the seconds of some runs, or turns of them: the lower quartile."""
+    return sorted(runs)[len(runs) // 4]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """What was measured, in seconds of a run."""
@@ -37,8 +42,8 @@ class Promise:
     """Of the fastest other candidate."""
 
     def contradicted_by(self, block: Sequence[float]) -> bool:
-        """Whether runs that took so many seconds contradict it, by the lower quartile of them."""
-        taken = sorted(block)[len(block) // 4]
+        """Whether runs that took so many seconds contradict it, by what is `typical` of them."""
+        taken = typical(block)
         slow, fast = max(self.seconds, self.rival_seconds), self.seconds
         return taken > max(_SLOWER * slow, slow + _LEAST_SECONDS) or taken < min(_FASTER * fast, fast - _LEAST_SECONDS)
 
@@ -52,7 +57,7 @@ class Watch:
     against: int = 0
     """Blocks in a row that contradict."""
     taken: float = 0.0
-    """The lower quartile of the last block that contradicts, in seconds."""
+    """What was `typical` of the last block that contradicts, in seconds."""
     ended: float = -inf
     """When the run before ended."""
 
@@ -70,5 +75,5 @@ class Watch:
         if not self.promise.contradicted_by(block):
             self.against = 0
             return False
-        self.against, self.taken = self.against + 1, sorted(block)[len(block) // 4]
+        self.against, self.taken = self.against + 1, typical(block)
         return self.against >= BLOCKS

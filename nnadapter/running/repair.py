@@ -20,7 +20,6 @@ from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.process.closing import close_all
 from nnadapter.running.bisecting import NOT_FOUND, Budget, Culprits, culprits_of
 from nnadapter.running.built import atoms_of
-from nnadapter.running.fallback import named
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
 
@@ -30,11 +29,10 @@ class Repair:
 
     Args:
         setting: the devices.
-        budget: of all searches.
     """
 
-    def __init__(self, setting: Setting, budget: Budget | None = None) -> None:
-        self._setting, self._budget = setting, budget or Budget()
+    def __init__(self, setting: Setting) -> None:
+        self._setting, self._budget = setting, Budget()
 
     def without(
         self,
@@ -151,11 +149,3 @@ def host_of(setting: Setting, plan: Plan, step: Step) -> SessionDevice:
         return bool(verdict) or is_pinned
 
     return host if all(map(takes, step.nodes)) else setting.last_resort
-
-
-def run_failure(partitioning: Partitioning, step: Step, error: BaseException) -> tuple[list[str], str]:
-    """The nodes of a step that failed, by name, and what happened."""
-    nodes = [partitioning.plan.graph.nodes[node].name for node in step.nodes]
-    return nodes, (
-        f"device {step.device!r} failed while it ran segment {step.segment} ({named(nodes)}): {describe(error)}"
-    )

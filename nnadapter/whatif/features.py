@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nnadapter.drivers.capability import ModelForm
+from nnadapter.onnx.domains import op_name
 from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.planning.judgment import Judgment
 from nnadapter.planning.setting import SessionDevice
@@ -111,7 +112,7 @@ def _feature(specialized: Specialized, index: int, refusal: Unsupported, where: 
     describe = _WHAT.get(refusal.reason)
     return Feature(
         reason=refusal.reason.value,
-        op_type=f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type,
+        op_type=op_name(node.domain, node.op_type),
         what="" if describe is None else describe(specialized, index, refusal),
         where=where,
     )

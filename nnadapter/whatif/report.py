@@ -13,7 +13,7 @@ from nnadapter.whatif.text import to_text
 RENDERERS: Mapping[str, Callable[[WhatIfFacts], str]] = MappingProxyType(
     {"text": to_text, "json": lambda facts: to_lines(facts.to_dict()), "md": to_markdown}
 )
-"""By format, see `nnadapter.reports.formats`."""
+"""By format, see `nnadapter.reports.rendering.renderers`."""
 
 
 class WhatIf(WhatIfFacts):

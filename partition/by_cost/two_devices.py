@@ -180,10 +180,10 @@ def _searched(graph: Graph, prices: Prices, named: tuple[Named, ...], costs: Sec
         yield Origin(OriginKind.SEARCH, base=origin), better
 
 
-def cheapest(named: Sequence[Named], costs: Seconds, most: int = _STARTS) -> list[Named]:
+def cheapest(named: Sequence[Named], costs: Seconds) -> list[Named]:
     """Return the cheapest of distinct placements, those that can run, by what they cost [placements]."""
     placements: dict[bytes, Named] = {}
     for at in np.argsort(costs, kind="stable").tolist():
-        if np.isfinite(costs[at]) and len(placements) < most:
+        if np.isfinite(costs[at]) and len(placements) < _STARTS:
             placements.setdefault(named[at][1].tobytes(), named[at])
     return list(placements.values())

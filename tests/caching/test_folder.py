@@ -120,6 +120,27 @@ def test_it_never_holds_much_more_than_it_may(tmp_path):
     assert checked(opened, 29)
 
 
+def test_a_full_folder_is_not_looked_through_at_every_write(tmp_path, monkeypatch):
+    opened = folder(tmp_path)
+    opened.keep(key(0), b"small", 0.0)
+    nbytes = opened.entries()[0].nbytes
+    full, looks = folder(tmp_path, 200 * nbytes), []
+    scan = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: looks.append(path) or scan(path))
+    for number in range(1, 500):
+        assert full.keep(key(number), b"small", 0.0) == ""
+    assert len(looks) < 150
+    assert 180 * nbytes < sum(each.nbytes for each in full.entries()) <= 200 * nbytes
+    assert isinstance(full.find(key(499)), Entry)
+
+
+def test_one_large_entry_may_fill_the_folder(tmp_path):
+    opened = folder(tmp_path, 100_000)
+    for number in range(3):
+        assert opened.keep(key(number), bytes(95_000), 0.0) == ""
+        assert [each.path.name for each in opened.entries()] == [key(number).name]
+
+
 def test_what_was_never_finished_goes_after_an_hour(tmp_path):
     opened = folder(tmp_path)
     old, new = tmp_path / ".a.0000.part", tmp_path / ".b.0000.part"

@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from contextlib import closing
+from threading import Event
 
 import numpy as np
 import pytest
 
 from nnadapter.drivers.isolated import IsolatedDevice
+from nnadapter.drivers.isolation import child
+from nnadapter.drivers.isolation.starting import start
 from nnadapter.errors import (
     DeviceLostError,
     DeviceNotFoundError,
@@ -55,6 +58,23 @@ def compute(device, options, type_="RELU"):
     context = device.create_context(options)
     program = context.compile(model(type_))
     return program.create_execution().compute([X])
+
+
+def test_what_is_closed_as_it_starts_ends(monkeypatch):
+    is_there, started = Event(), []
+
+    def closed_meanwhile(said):
+        started.append(start(said))
+        assert is_there.wait(10)
+        living.end("somebody closed it", on_purpose=True)
+        return started[0]
+
+    monkeypatch.setattr(child, "start", closed_meanwhile)
+    living = child.Child("fake_npu", 60.0, lambda _: None)
+    is_there.set()
+    with pytest.raises(DeviceLostError, match="somebody closed it"):
+        living.wait_until_open()
+    assert started[0].process.wait(10) == -signal.SIGKILL
 
 
 def test_it_answers_as_the_device_does(opened):

@@ -27,6 +27,14 @@ def test_results_are_computed_once_per_array_and_parameters():
     assert CALLS == [2, 3]
 
 
+def test_numbers_that_are_equal_and_not_the_same_share_nothing():
+    array = freeze(np.ones(3))
+    CALLS.clear()
+    made = [derived(scaled, array, by=by) for by in (0.0, -0.0, 0, False, (0.0,), (-0.0,))]
+    assert list(map(repr, CALLS)) == ["0.0", "-0.0", "0", "False", "(0.0,)", "(-0.0,)"]
+    assert np.signbit(made[1]).all() and not np.signbit(made[0]).any()
+
+
 def test_equal_arrays_share_results_as_long_as_one_of_them_lives():
     array, twin = freeze(np.ones((3, 500))), freeze(np.ones((3, 500)))
     CALLS.clear()

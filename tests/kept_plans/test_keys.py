@@ -197,6 +197,18 @@ def test_names_of_all_lengths_are_found_wherever_a_piece_ends(tmp_path, size):
         assert source_of(tmp_path / "model").beside.words["files"] == "3"
 
 
+def test_a_file_has_one_key_on_every_system(tmp_path, monkeypatch):
+    tensor = onnx.TensorProto(name="w", data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="weights")
+    pieces = np.arange(3 << 20, dtype=np.int32).tobytes()
+    (tmp_path / "model.onnx").write_bytes(pieces + tensor.SerializeToString())
+    (tmp_path / "weights").write_bytes(pieces)
+    source = source_of(tmp_path / "model.onnx")
+    assert source.beside.words["files"] == "2"
+    monkeypatch.delattr(os, "pread")  # Windows has none
+    assert source_of(tmp_path / "model.onnx") == source
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from nnadapter.process import processors
 from nnadapter.process.processors import (
     Load,
     computes_for_this,
@@ -56,3 +57,23 @@ def test_the_processor_time_of_another_process():
         computes_no_more(process.pid)
         process.communicate(b"\n")
     assert seconds_of_process(process.pid) is None and own_seconds() - before >= used
+
+
+def test_seconds_of_a_process_that_ends_as_they_are_read_count_once(monkeypatch):
+    first, second = 1 << 30, (1 << 30) + 1
+    told = {first: [2.0, 3.0], second: [5.0, None]}
+
+    def seconds_of(process_id):
+        seconds = told[process_id].pop(0)
+        if told[process_id]:  # as another thread, or a finalizer, would say it meanwhile
+            computes_no_more(process_id)
+        return seconds
+
+    before = processors._WORKERS.seconds()
+    for process_id in (first, second):
+        computes_for_this(process_id)
+    monkeypatch.setattr(processors, "seconds_of_process", seconds_of)
+    own_seconds()
+    monkeypatch.undo()
+    for _ in range(2):
+        assert processors._WORKERS.seconds() - before == 3.0 + 5.0

@@ -187,3 +187,11 @@ def test_the_cpu_is_not_better_where_it_is_not():
 )
 def test_durations(seconds, expected):
     assert duration(seconds) == expected
+
+
+def test_ops_of_two_domains_have_a_row_each():
+    plain = made_report(14)
+    nodes = [dataclasses.replace(node, domain="com.acme" * (at == 7)) for at, node in enumerate(plain.nodes)]
+    told = dataclasses.replace(plain, nodes=tuple(nodes))
+    assert "\n| `Op0` | 1 | 1 |" in told.to_markdown() and "\n| `com.acme::Op0` | 1 | 1 |" in told.to_markdown()
+    assert "\ncom.acme::Op0 " in str(told)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.running.contest import MARGIN, contest, decided, is_slower, still_in_question, twice, typical
+from nnadapter.running.contest import MARGIN, contest, decided, is_slower, still_in_question, twice
+from nnadapter.running.promise import typical
 
 SECONDS = st.floats(1e-6, 10.0)
 ROUNDS = st.integers(2, 4).flatmap(

@@ -86,6 +86,24 @@ def test_a_choice_without_threads_is_not_kept(stack):
     assert "not kept" not in measured.choose().chosen
 
 
+def test_little_steps_on_the_cpu_want_no_threads_that_others_have(stack):
+    gc.collect()
+    permits = list(iter(pool_permit, None))
+    permits.pop()
+    chosen = Measured(stack, ("metered", {"off": "SIN"}), text=LITTLE).choose()
+    permits.clear()
+    assert [str(each.origin) for each in chosen.timed] == ["all on cpu", "everything supported"]
+    assert "not kept" not in chosen.chosen
+
+
+LITTLE = """<ir_version: 10, opset_import: ["" : 20]>
+g (float[512, 512] x) => (float[1, 1] y) {
+    a = ReduceMean (x)
+    b = Sin (a)
+    c = Tanh (b)
+    d = Sin (c)
+    y = Tanh (d)
+}"""
 SMALL = """<ir_version: 10, opset_import: ["" : 20]>
 g (float[512, 512] x) => (float[512, 512] y) { y = Tanh (x) }"""
 FEED = {"x": numbers(512, 512)}
@@ -95,10 +113,10 @@ MEASURED = nna.Options(policy="measured", fallback="allow")
 class Measured:
     """Devices and a model, as a session has them; the clock moves only while the metered device computes."""
 
-    def __init__(self, stack, devices="metered", session_options=None):
+    def __init__(self, stack, devices="metered", session_options=None, text=None):
         setting = open_setting(devices, MEASURED)
         stack.callback(setting.close)
-        self.planner = Planner(prepare_for(onnx.parser.parse_model(SMALL), setting), setting)
+        self.planner = Planner(prepare_for(onnx.parser.parse_model(text or SMALL), setting), setting)
         self.judgment = self.planner.judge({"x": (512, 512)})
         self.past = PastChoices(setting, session_options)
         busy = metered_driver.now

@@ -144,13 +144,12 @@ class Backing:
         return session
 
 
-def find_backing(name: str, options: OptionValues, own: Mapping[str, str] | None = None) -> Backing:
+def find_backing(name: str, options: OptionValues) -> Backing:
     """Return the provider called `name` with `options`, its library registered.
 
     Args:
         name: with or without its suffix, in any case.
         options: of the table `OPTIONS`.
-        own: further options for the provider itself, which `options` may override.
 
     Raises:
         DeviceUnavailableError: it is not here, or not for the wanted hardware.
@@ -176,7 +175,7 @@ def find_backing(name: str, options: OptionValues, own: Mapping[str, str] | None
     return Backing(
         provider=devices[0].ep_name if devices else provider,
         devices=_chosen(provider, devices, str(options["hardware"])),
-        options={**OWN_OPTIONS.get(provider, {}), **(own or {}), **provider_options},
+        options={**OWN_OPTIONS.get(provider, {}), **provider_options},
         optimization=str(options["optimization"]),
     )
 

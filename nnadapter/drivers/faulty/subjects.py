@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
 from zlib import crc32
 
 from nnadapter.drivers.faulty.script import Fault
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.ir.model import Model
+from nnadapter.onnx.domains import op_name
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def subject_of(model: SegmentModel) -> Subject:
     """Return what a call about a model is about."""
     if isinstance(model, Model):
         return Subject(tuple((operation.type, operation.origins) for operation in model.operations))
-    return Subject(tuple((_op_type(node), (node.name,)) for node in model.graph.node))
+    return Subject(tuple((op_name(node.domain, node.op_type), (node.name,)) for node in model.graph.node))
 
 
 def subject_in(written: bytes) -> Subject:
@@ -65,10 +65,6 @@ def subject_in(written: bytes) -> Subject:
     if not isinstance(rows, list):
         raise ValueError
     return Subject(tuple((str(type_), tuple(map(str, names))) for type_, names in rows))
-
-
-def _op_type(node: Any) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else str(node.op_type)
 
 
 def _plain(type_: str) -> str:

@@ -80,7 +80,8 @@ class Child:
         self._started: Started | None = None
         self._idle: list[Lane] = []
         self._lanes: WeakSet[Lane] = WeakSet()
-        self._ending = Lock()
+        self._ending = RLock()
+        """A finalizer may end it in a thread that does."""
         try:
             self._said: BinaryIO = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed with the process
         except OSError as error:
@@ -98,21 +99,15 @@ class Child:
         assert self._started is not None, "it was started"
         return self._started.process.pid
 
-    def wait_until_open(self, end: float | None = None) -> None:
+    def wait_until_open(self) -> None:
         """Wait until the device is open.
 
-        Args:
-            end: by when, by `time.monotonic`; None for as long as it may take.
-
         Raises:
-            DeviceTimeoutError: it is still starting.
             NNAdapterError: it did not open.
         """
         if self._opening.locked():
-            if not self._opening.acquire(timeout=-1 if end is None else max(end - time.monotonic(), 0.0)):
-                text = f"device {self.device!r} is still being started"
-                raise DeviceTimeoutError(text, device=self.device, phase="open")
-            self._opening.release()
+            with self._opening:
+                pass
         if self._error is not None:
             raise self._error
 
@@ -169,16 +164,19 @@ class Child:
             if self.lost:
                 return
             self.is_ended, self.lost = on_purpose, why
-            if self._started is not None:
-                computes_no_more(self._started.process.pid)
-                self._started.process.kill()
-                self._started.process.wait()
+            self._kill()
         self._give_back()
+
+    def _kill(self) -> None:
+        if self._started is not None:
+            computes_no_more(self._started.process.pid)
+            self._started.process.kill()
+            self._started.process.wait()
 
     def part(self) -> None:
         """In a process that was forked: let go of what is the other one's."""
         self.lost, self.is_ended = "its process belongs to the one that this was forked from", True
-        self._ending = Lock()
+        self._ending = RLock()
         self.closing, self._opening, self.model_lock = queue.SimpleQueue(), Lock(), RLock()
         if self._started is not None:
             self._started.process.returncode = 0  # it is no child of this one, and not to be waited for
@@ -187,8 +185,7 @@ class Child:
     def _live(self) -> None:
         """Start, and look now and then after what goes on, as long as the process lives."""
         try:
-            self._started = start(self._said)
-            computes_for_this(self._started.process.pid)
+            self._begin(start(self._said))
             told = self.ask("open", self._limit, name=self.device)
             self.told = told
         except BaseException as error:  # noqa: BLE001  whoever waits for it raises it
@@ -205,6 +202,14 @@ class Child:
             if number is not None:
                 with contextlib.suppress(NNAdapterError):
                     self.ask("close", _CLOSE_S, number=number)
+
+    def _begin(self, started: Started) -> None:
+        with self._ending:
+            self._started = started
+            computes_for_this(started.process.pid)
+            if self.lost:  # somebody ended it as it was started
+                self._kill()
+                self._give_back()
 
     def _tidy(self) -> None:
         """Close channels that nobody has used lately, and forget what was printed long ago."""

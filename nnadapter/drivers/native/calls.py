@@ -16,12 +16,12 @@ from nnadapter.drivers.native.codes import DATA_TYPES
 from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.memory import DeviceMemory
 from nnadapter.drivers.native.models import aligned, contents
-from nnadapter.drivers.native.packing import PACKED, pack, unpack
 from nnadapter.drivers.native.serialized import Border
 from nnadapter.drivers.native.streams import NativeStream
 from nnadapter.drivers.native.structures import CLASSES, Holder, make
 from nnadapter.errors import ExecutionError
-from nnadapter.ir.operand import Array, DataType, OperandType
+from nnadapter.ir.operand import PACKED, Array, DataType, OperandType
+from nnadapter.ir.packing import pack, unpack
 from nnadapter.process.cache import remembered
 
 

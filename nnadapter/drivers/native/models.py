@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from nnadapter.drivers.native.attributes import attribute
 from nnadapter.drivers.native.codes import DATA_TYPES, LAYOUTS, LIFETIMES
-from nnadapter.drivers.native.packing import PACKED, pack
 from nnadapter.drivers.native.sizes import NumberedSizes, known
 from nnadapter.drivers.native.structures import Holder
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import Model, Operation
-from nnadapter.ir.operand import Array, Operand, Quantization
+from nnadapter.ir.operand import PACKED, Array, Operand, Quantization
 from nnadapter.ir.operations import schema_of
+from nnadapter.ir.packing import pack
 
 
 def build(model: Model, holder: Holder, sizes: NumberedSizes | None = None) -> int:

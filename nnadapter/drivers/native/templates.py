@@ -17,11 +17,10 @@ import numpy as np
 
 from nnadapter.drivers.native.blocks import WORD, Block, JoinedBlocks
 from nnadapter.drivers.native.models import aligned, build, contents
-from nnadapter.drivers.native.packing import PACKED
 from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.filled_model import FillableModel, FilledModel, FilledTogether, Replay
-from nnadapter.ir.operand import Array, OperandType
+from nnadapter.ir.operand import PACKED, Array, OperandType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.replaying import taking
 from nnadapter.ir.schema import AttributeKind, AttributeValue

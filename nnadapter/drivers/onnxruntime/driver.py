@@ -28,7 +28,8 @@ from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.drivers.onnxruntime.weights import loadable_of
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
-from nnadapter.onnx.nodes import opsets_of, plain_domain, with_nested
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.nodes import opsets_of, with_nested
 from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
 from nnadapter.onnx.schemas import since_version
 from nnadapter.traces.trace import SILENT, Trace
@@ -116,7 +117,8 @@ class CpuContext(Context):
             shrink_arena()
 
     def _compiled(self, model: onnx.ModelProto, *, spins: bool) -> Program:
-        permit, self._has_compiled = pool_permit() if spins or threads_gain(model) else None, True
+        wants_pool = spins or threads_gain(model)
+        permit, self._has_compiled = pool_permit() if wants_pool else None, True
         try:
             contents = loadable_of(model, by_address=self._session_options is None)
             profile = profile_of(self._trace, self._lane, len(model.graph.node))
@@ -129,7 +131,7 @@ class CpuContext(Context):
                 without=wrong_optimizers(model),
                 profile=profile,
             )
-            return CpuProgram(session, permit, contents, len(model.graph.node), profile)
+            return CpuProgram(session, permit, contents, len(model.graph.node), profile, wants_pool=wants_pool)
         except Exception as error:
             raise self._failed(model, error) from error
         finally:
@@ -233,7 +235,7 @@ def _verdict(node: onnx.NodeProto, judge: Callable[[str, str], Verdict]) -> Verd
 def _by_name(domain: str, op_type: str, opsets: Mapping[str, int], functions: Container[tuple[str, str]]) -> Verdict:
     if (domain, op_type) in functions or domain in _DOMAINS:
         return SUPPORTED
-    if domain not in ("", "ai.onnx"):
+    if plain_domain(domain):
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {domain!r} is not ONNX's and not ONNX Runtime's")
     opset = opsets.get(plain_domain(domain), 1)
     since = since_version(domain, op_type, opset)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from math import inf, prod
 from typing import TYPE_CHECKING
 
-from nnadapter.onnx.nodes import plain_domain
+from nnadapter.onnx.domains import plain_domain
 
 if TYPE_CHECKING:
     import onnx

@@ -38,7 +38,8 @@ def load_program(
     Raises:
         CompilationError: ONNX Runtime does not load it.
     """
-    permit = pool_permit() if spins or not single_threaded else None
+    wants_pool = spins or not single_threaded
+    permit = pool_permit() if wants_pool else None
     try:
         has_pool = permit is not None
         session = open_session(
@@ -47,7 +48,7 @@ def load_program(
         found = len(session.get_inputs()), len(session.get_outputs())
         if found != border:
             raise ValueError(f"it has {found[0]} inputs and {found[1]} outputs, expected {border[0]} and {border[1]}")
-        return CpuProgram(session, permit, model)
+        return CpuProgram(session, permit, model, wants_pool=wants_pool)
     except Exception as error:
         raise CompilationError(
             f"ONNX Runtime does not load a CPU segment of the compiled model: {brief(error)}; compile the model again "

@@ -28,7 +28,11 @@ class CpuProgram(Program):
         model: Loadable,
         nodes: int = 0,
         profile: SessionProfile | None = None,
+        *,
+        wants_pool: bool,
     ) -> None:
+        self.wants_pool = wants_pool
+        """It gains from threads of its own, whether there was a permit or not."""
         self._session = session
         self._held_bytes, self._weights = session_bytes(model, nodes), model.weights
         self._permit = permit

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 import onnx
 
-from nnadapter.onnx.nodes import captured_names, plain_domain
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.nodes import captured_names
 from nnadapter.onnx.sizes import MEASURING
 
 _COUNTING = frozenset(("ArgMax", "ArgMin", "NonMaxSuppression", "NonZero", "Shape", "Size"))

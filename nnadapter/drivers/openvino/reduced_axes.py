@@ -11,7 +11,8 @@ import onnx
 from onnx import helper
 
 from nnadapter.onnx.building import copied, initializer_of
-from nnadapter.onnx.nodes import opsets_of, plain_domain
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.nodes import opsets_of
 
 _OPS = frozenset(("ReduceL1", "ReduceLogSum", "ReduceLogSumExp"))
 _READ_AS_INPUT, _INPUT_SINCE = 13, 18

@@ -12,7 +12,7 @@ from nnadapter.drivers.openvino.operators import EMPTY_SIZES, FIXED_SIZES, OPEN_
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.restrictions import data_restriction, restriction
 from nnadapter.ir.operand import DataType
-from nnadapter.onnx.nodes import plain_domain
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.parts import Parts
 from nnadapter.onnx.references import array_of
 from nnadapter.onnx.sizes import MEASURING, has_open_inputs, size_names

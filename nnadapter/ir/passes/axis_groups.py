@@ -37,10 +37,9 @@ def positions(groups: Groups) -> dict[int, int]:
     return {axis: position for position, group in enumerate(groups) for axis in group}
 
 
-def around(dimensions: Axes, axis: int, count: int = 1) -> Axes:
-    """The dimensions with everything before `count` axes merged to one, and everything behind them."""
-    before, behind = dimensions[:axis], dimensions[axis + count :]
-    return prod(before), *dimensions[axis : axis + count], prod(behind)
+def around(dimensions: Axes, axis: int) -> Axes:
+    """The dimensions with everything before an axis merged to one, and everything behind it."""
+    return prod(dimensions[:axis]), dimensions[axis], prod(dimensions[axis + 1 :])
 
 
 def raised(dimensions: Axes, rank: int) -> Axes:

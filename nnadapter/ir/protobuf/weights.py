@@ -17,12 +17,12 @@ import numpy as np
 
 from nnadapter.errors import InvalidModelError, ModelFileError
 from nnadapter.ir.model import Model
-from nnadapter.ir.operand import Array, DataType, Operand, OperandType
+from nnadapter.ir.operand import PACKED, Array, DataType, Operand, OperandType
+from nnadapter.ir.packing import pack, unpack
 from nnadapter.ir.protobuf.messages import ADVICE, Message
 
 ALIGNMENT = 64
 """Bytes; enough for any instruction that reads several elements at once."""
-_PACKED = frozenset({DataType.INT4, DataType.UINT4})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,12 +77,8 @@ def weights_of(model: Model) -> Weights:
 
 
 def _as_bytes(value: Array, dtype: DataType) -> Array:
-    flat = np.ascontiguousarray(value, dtype.array_type).reshape(-1).view(np.uint8)
-    if dtype not in _PACKED:
-        return flat
-    nibbles = np.zeros(flat.size + flat.size % 2, np.uint8)
-    np.bitwise_and(flat, 15, out=nibbles[: flat.size])
-    return nibbles[0::2] | nibbles[1::2] << 4
+    array = np.ascontiguousarray(value, dtype.array_type)
+    return pack(array) if dtype in PACKED else array.reshape(-1).view(np.uint8)
 
 
 class Contents:
@@ -137,11 +133,12 @@ class Contents:
         return array
 
     def _elements(self, block: Array, type_: OperandType) -> Array:
-        if type_.dtype not in _PACKED:
+        if type_.dtype not in PACKED:
             return block.view(type_.dtype.array_type)
         key = (id(block), type_.dtype, type_.size)
         if key not in self._unpacked:
-            self._unpacked[key] = _unpacked(block, type_.dtype, type_.size)
+            array = self._unpacked[key] = unpack(block, type_.dtype, (type_.size,))
+            array.flags.writeable = False
         return self._unpacked[key]
 
     def _check_place(self, file: str, offset: int, length: int) -> None:
@@ -161,18 +158,6 @@ class Contents:
         array = np.frombuffer(data, np.uint8) if length else np.empty(0, np.uint8)
         array.flags.writeable = False
         return array
-
-
-def _unpacked(block: Array, dtype: DataType, size: int) -> Array:
-    nibbles = np.empty((block.size, 2), np.int8)
-    np.bitwise_and(block, 15, out=nibbles[:, 0], casting="unsafe")
-    np.right_shift(block, 4, out=nibbles[:, 1], casting="unsafe")
-    if dtype is DataType.INT4:  # two's complement: the fourth bit counts -8
-        nibbles ^= 8
-        nibbles -= 8
-    array = nibbles.reshape(-1)[:size].astype(dtype.array_type)
-    array.flags.writeable = False
-    return array
 
 
 def _check_byte_order() -> None:

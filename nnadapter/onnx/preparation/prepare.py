@@ -2,7 +2,7 @@
 
 The way through, for one model:
 
-1. `prepare` does once what does not depend on the shapes of inputs: functions expanded (`functions.py`), names,
+1. `prepare` does once what does not depend on the shapes of inputs: functions expanded (`onnx/functions.py`), names,
    attributes read, the constant part of the graph evaluated in one ONNX Runtime run, and what hangs on sizes that the
    model fixes (`measuring.py`).
 2. `specialize` does per set of input shapes what is left: shapes propagated by onnx's own inference, `Shape` and `Size`

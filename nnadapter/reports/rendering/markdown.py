@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from nnadapter.drivers.selection import HOSTS
+from nnadapter.onnx.domains import op_name
 from nnadapter.reports.cost_facts import CostFacts
 from nnadapter.reports.facts import ReportFacts
 from nnadapter.reports.rendering.border_text import border_words
@@ -110,7 +111,7 @@ def _refused(report: ReportFacts) -> Iterator[str]:
 def _op_types(report: ReportFacts) -> Iterator[str]:
     where: dict[str, Counter[str]] = {}
     for node in report.nodes:
-        where.setdefault(node.op_type, Counter())[node.device or node.state] += 1
+        where.setdefault(op_name(node.domain, node.op_type), Counter())[node.device or node.state] += 1
     ordered = sorted(where.items(), key=lambda item: (-item[1].total(), item[0]))
     columns = [*report.devices, *(end for end in ("folded", "unused") if any(row[end] for row in where.values()))]
     rows = [

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from nnadapter.onnx.domains import op_name
 from nnadapter.reports.facts import ReportFacts
 
 _SHOWN = 25
@@ -52,7 +53,7 @@ def _rows(report: ReportFacts) -> dict[str, _OpTypeRow]:
         kinds.setdefault((node.domain, node.op_type, node.device, node.state), []).append(node.flops or 0)
     rows: dict[str, _OpTypeRow] = {}
     for (domain, op_type, device, state), flops in kinds.items():
-        row = rows.setdefault(f"{domain}::{op_type}" if domain not in ("", "ai.onnx") else op_type, _OpTypeRow())
+        row = rows.setdefault(op_name(domain, op_type), _OpTypeRow())
         row.where[device or state] += len(flops)
         row.flops[device] += sum(flops)
     return rows

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from nnadapter.drivers.selection import HOSTS
+from nnadapter.onnx.domains import op_name
 from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts
 from nnadapter.reports.difference_facts import DifferenceFacts
 from nnadapter.reports.facts import NodeFacts, ReportFacts, SegmentFacts, TensorFacts
@@ -163,7 +164,7 @@ def _nodes(report: ReportFacts) -> dict[str, Any]:
 
 
 def _op(node: NodeFacts) -> str:
-    return f"{node.domain}::{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
+    return op_name(node.domain, node.op_type)
 
 
 def _bodies(node: NodeFacts) -> list[str]:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.drivers.native.packing import pack, unpack
 from nnadapter.ir import DataType
+from nnadapter.ir.packing import pack, unpack
 
 
 def by_hand(values):
