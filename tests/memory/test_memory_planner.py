@@ -125,6 +125,13 @@ def test_a_chain_needs_two_buffers():
     assert placement.arena_bytes == placement.lower_bound_bytes == 2048
 
 
+def test_more_buffers_alive_at_once_than_orders_are_tried_for_all_lie_in_the_arena():
+    buffers = [Buffer(64 * (1 + index % 3), 0, 1) for index in range(1200)]
+    placement = place(buffers)
+    ends = [offset + buffer.nbytes for offset, buffer in zip(placement.offsets, buffers, strict=True)]
+    assert max(ends) == placement.arena_bytes == placement.lower_bound_bytes == 64 * 2400
+
+
 def test_an_order_is_repaired_from_its_top():
     rows = [(2, 5, 5), (4, 2, 3), (3, 4, 7), (3, 3, 5)]  # the three orders that are tried first all leave a gap
     buffers = [Buffer(64 * size, first, last) for size, first, last in rows]
