@@ -92,6 +92,26 @@ def test_placing_by_time_is_right_too(buffers):
     check(buffers, place_by_time(buffers, padded_sizes(buffers)))
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(16, step, step + 1) for step in range(20)],
+        [(16, 0, 0), (32, 1, 1)],
+        [(32, 0, 0), (16, 1, 1), (16, 1, 1), (32, 2, 2), (16, 3, 3), (16, 3, 4), (16, 4, 4)],
+        [(16, 0, 1), (16, 0, 0), (32, 2, 2)],
+        [(64, 0, 0), (48, 0, 3), (32, 0, 0), (16, 0, 3), (32, 1, 3), (64, 2, 3)],
+    ],
+    ids=["turns", "grown", "split and joined", "joined with the next", "tightest"],
+)
+def test_placing_by_time_uses_again_what_is_free(rows):
+    """In each of these an allocator that does so needs no more than what is alive at once."""
+    buffers = [Buffer(64 * size, first, last) for size, first, last in rows]
+    offsets = place_by_time(buffers, padded_sizes(buffers))
+    check(buffers, offsets)
+    at_once = max(sum(each.nbytes for each in buffers if each.first <= step <= each.last) for step in range(30))
+    assert max(offset + buffer.nbytes for offset, buffer in zip(offsets, buffers, strict=True)) == at_once
+
+
 @given(lives(20))
 @settings(max_examples=50, deadline=None)
 def test_neighbors_are_those_alive_together(buffers):
