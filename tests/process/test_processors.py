@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
 
+from nnadapter.process import processors
 from nnadapter.process.processors import (
     Load,
     computes_for_this,
@@ -32,7 +34,8 @@ def test_it_is_crowded_where_others_leave_less_than_may_be_used(others, processo
 
 
 def test_where_the_system_does_not_say_it_is_not_crowded():
-    assert not is_crowded(Load(0.0, 0.0, None), Load(1.0, 0.0, None), 2, 2)
+    for before, after in ((None, None), (None, 9.0), (9.0, None)):
+        assert not is_crowded(Load(0.0, 0.0, before), Load(1.0, 0.0, after), 2, 2)
     assert not is_crowded(Load(1.0, 0.0, 0.0), Load(1.0, 0.0, 9.0), 2, 2)
 
 
@@ -40,6 +43,13 @@ def test_this_machine():
     first, second = Load(), Load()
     assert second.passed >= first.passed and second.own >= first.own
     assert 1 <= usable() <= (os.cpu_count() or 1) and machine_name()
+
+
+def test_a_machine_is_told_by_the_name_of_its_processor(tmp_path, monkeypatch):
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor\t: 0\nvendor_id\t: Acme\nmodel name\t: Acme 9000: fast\nprocessor\t: 1\n")
+    monkeypatch.setattr(processors, "_CPUINFO", file)
+    assert machine_name.__wrapped__() == f"{platform.machine()} Acme 9000: fast"
 
 
 _WORKS = "import time\nwhile time.process_time() < 0.2: pass\nprint(time.process_time(), flush=True)\ninput()"
