@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -66,3 +67,14 @@ def test_the_processor_time_of_another_process():
         computes_no_more(process.pid)
         process.communicate(b"\n")
     assert seconds_of_process(process.pid) is None and own_seconds() - before >= used
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say it")
+def test_what_a_process_computes_after_it_computes_for_this_no_more_does_not_count():
+    computes_for_this(os.getpid())
+    computes_no_more(os.getpid())
+    others = own_seconds() - time.process_time()
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    assert own_seconds() - time.process_time() == pytest.approx(others, abs=0.02)
