@@ -44,6 +44,14 @@ def test_a_part_of_the_same_form_is_banned_and_no_other(clock):
     assert mine.find(relu(3, 2)) is None and mine.find(relu(2, 3, op="TANH")) is None
 
 
+def test_a_ban_for_its_size_says_nothing_of_nodes_and_one_of_a_node_beside_it_does(clock):
+    mine = bans(None, clock)
+    mine.add(relu(2, 3), ["a"], "it is too large", "compile", is_size=True)
+    assert mine and not mine.of_nodes
+    mine.add(relu(2), ["b"], "it failed", "compile")
+    assert mine.of_nodes
+
+
 def test_bans_are_found_by_the_next_session_until_they_expire(tmp_path, clock):
     made = bans(tmp_path, clock).add(relu(2), ["a"], "it failed", "compile", reproducer="case.onnx")
     assert bans(tmp_path, clock).find(relu(2)) == made

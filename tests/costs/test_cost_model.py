@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -196,18 +197,21 @@ def test_assumptions_are_said(border):
     assert any(re.match(r"FLOPs of \d+ nodes are not known", note) for note in border.table.notes)
 
 
-@pytest.mark.parametrize("dtype", ["float", "float16", "double"])
-def test_that_calibrations_are_of_float32_is_said_of_what_is_not(dtype):
+@pytest.mark.parametrize(
+    ("dtype", "source"),
+    [*product(["float", "float16", "double"], [Source.CALIBRATED]), ("float16", Source.MODELED)],
+)
+def test_that_calibrations_are_of_float32_is_said_of_what_is_not(dtype, source):
     """A convolution of float16 takes fake_npu three times what one of float32 does."""
     model = parse(
         f"{HEAD} g ({dtype}[4, 4] x, int64[4] i) => ({dtype}[4, 4] y, int64[4] j) {{ y = MatMul(x, x)  j = Add(i, i) }}"
     )
     profile = Profile(peak_flops=1.0, bandwidth=1.0, launch_seconds=0.0, transfer_seconds=0.0, transfer_bandwidth=1.0)
-    found = priced(model, "fake_npu", costs={"fake_npu": DeviceCosts(source=Source.CALIBRATED, profile=profile)})
+    found = priced(model, "fake_npu", costs={"fake_npu": DeviceCosts(source=source, profile=profile)})
     said = [note for note in found.table.notes if note.startswith("calibrations are of float32: ")]
     name = {"double": "float64"}.get(dtype, dtype)
     words = f"calibrations are of float32: what computes {name} is priced on 'fake_npu' as if it were that"
-    assert said == ([] if dtype == "float" else [words])
+    assert said == ([words] if dtype != "float" and source is Source.CALIBRATED else [])
 
 
 def test_sources_are_said():

@@ -348,6 +348,35 @@ def test_arrays_of_other_kinds_are_read_as_numbers(device):
 
 
 @pytest.mark.parametrize("device", ["cpu", "fake_npu"])
+def test_what_was_bound_is_forgotten_once_it_is_cleared(device):
+    with nna.InferenceSession(parse_model(CACHE), devices=device) as session:
+        binding = session.io_binding()
+        for name in ("past", "x"):
+            binding.bind_cpu_input(name, token())
+        binding.bind_output("present")
+        session.run_with_iobinding(binding)
+        binding.clear_binding_outputs()
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        assert [value.shape for value in binding.copy_outputs_to_cpu()] == [(1, 8)]
+        binding.clear_binding_inputs()
+        with pytest.raises(InvalidInputError):
+            session.run_with_iobinding(binding)
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu"])
+def test_an_output_of_a_type_and_a_shape_without_an_address_lies_in_memory_of_its_own(device):
+    past, x = token(), token()
+    with nna.InferenceSession(parse_model(CACHE), devices=device) as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("past", past)
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("present", "cpu", 0, np.float32, [1, 2, 8])
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(binding.copy_outputs_to_cpu()[0], np.concatenate([past, x], 1))
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu"])
 def test_code_that_is_written_for_onnx_runtime(device):
     """Nothing in it names nnadapter, but the session."""
     past, x = token(), token()

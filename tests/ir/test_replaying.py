@@ -127,10 +127,26 @@ def test_what_is_equal_is_checked_once() -> None:
         assert trace.replay([3, *[6] * place, 7, *[6] * (47 - place)]) is None
 
 
-def test_a_number_that_is_decided_to_be_one_is_a_constant() -> None:
+def test_what_sums_are_made_of_is_equal_too_where_nothing_is_added_to_one() -> None:
+    trace = Trace()
+    words, length, other = (trace.variable(size) for size in (3, 5, 5))
+    assert (0 + length) + words == other + words
+    assert trace.alike((length * 64).number) == trace.alike((other * 64).number)
+
+
+def test_sums_that_are_equal_say_nothing_of_parts_that_differ() -> None:
+    trace = Trace()
+    words, length, other = (trace.variable(size) for size in (3, 6, 5))
+    assert (length + 1) + words == (other + 2) + words
+    assert trace.replay([3, 9, 8]) is not None
+    assert trace.replay([3, 9, 9]) is None
+
+
+@pytest.mark.parametrize("decide", [lambda number: number == 1, lambda number: plain(number) == 1])
+def test_a_number_that_is_decided_to_be_one_is_a_constant(decide: Any) -> None:
     trace = Trace()
     batch, length = trace.variable(1), trace.variable(5)
-    assert batch == 1
+    assert decide(batch)
     assert trace.alike((batch * length).number) == trace.alike(length.number)
     assert trace.replay([1, 9]) is not None
     assert trace.replay([2, 9]) is None
@@ -146,6 +162,19 @@ def test_the_type_of_a_number_is_the_same_at_every_size(chosen: Any) -> None:
         known = trace.replay([size])
         assert known is None or told_apart([known[number.number]]) == told_apart([chosen(size, 1.0)])
     assert trace.replay([2 if chosen is least else 0]) is not None
+
+
+@pytest.mark.parametrize(
+    "function", [lambda one: one // 1, lambda one: one * 1, lambda one: (one - 2.5) * -1.0 + 0], ids=["//", "*", "+"]
+)
+def test_what_leaves_an_integer_as_it_is_may_change_a_float(function: Any) -> None:
+    """2.5 // 1 is 2.0, and -0.0 + 0 is 0.0."""
+    trace = Trace()
+    number = function(trace.variable(3) / 2)
+    for size in range(6):
+        known = trace.replay([size])
+        assert known is not None
+        assert told_apart([known[number.number]]) == told_apart([function(size / 2)])
 
 
 def test_what_was_decided_on_zero_does_not_hold_for_minus_zero() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.ir.tracing import Trace, Traced, computed, current, greatest, least, settled
+from nnadapter.ir.tracing import Trace, Traced, computed, current, greatest, least, plain, settled
 
 SIZES = st.lists(st.integers(1, 50), min_size=2, max_size=2)
 ARITHMETIC: list[Callable[[Any, Any], Any]] = [
@@ -87,6 +87,14 @@ def test_a_plain_use_settles_the_number(use: Callable[[Any], object]) -> None:
     use(size)
     assert trace.replay([2]) is not None
     assert trace.replay([1]) is None
+
+
+def test_plain_values_of_tuples_settle_the_numbers_in_them() -> None:
+    trace, (height, width) = traced(2, 3)
+    decided = plain(((1, height), width, "none"))
+    assert decided == ((1, 2), 3, "none") and type(decided[0][1]) is type(decided[1]) is int
+    assert trace.replay([2, 3]) is not None
+    assert trace.replay([1, 3]) is None and trace.replay([2, 4]) is None
 
 
 def test_truth_settles_no_more_than_truth() -> None:

@@ -21,6 +21,16 @@ def test_an_arena_is_lent_to_one_at_a_time() -> None:
         assert not np.shares_memory(first.bytes, second.bytes)
 
 
+def test_an_arena_that_was_given_back_is_lent_to_one_at_a_time_too() -> None:
+    arenas = Arenas()
+    with arenas.lent(1000) as first:
+        pass
+    with arenas.lent(1000) as again, arenas.lent(1000) as other:
+        assert again is first
+        assert not np.shares_memory(again.bytes, other.bytes)
+        assert arenas.used_bytes == 0
+
+
 def test_a_larger_arena_takes_the_place_of_a_smaller_one() -> None:
     arenas = Arenas()
     with arenas.lent(1000) as small:

@@ -92,6 +92,26 @@ def test_placing_by_time_is_right_too(buffers):
     check(buffers, place_by_time(buffers, padded_sizes(buffers)))
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(16, step, step + 1) for step in range(20)],
+        [(16, 0, 0), (32, 1, 1)],
+        [(32, 0, 0), (16, 1, 1), (16, 1, 1), (32, 2, 2), (16, 3, 3), (16, 3, 4), (16, 4, 4)],
+        [(16, 0, 1), (16, 0, 0), (32, 2, 2)],
+        [(64, 0, 0), (48, 0, 3), (32, 0, 0), (16, 0, 3), (32, 1, 3), (64, 2, 3)],
+    ],
+    ids=["turns", "grown", "split and joined", "joined with the next", "tightest"],
+)
+def test_placing_by_time_uses_again_what_is_free(rows):
+    """In each of these an allocator that does so needs no more than what is alive at once."""
+    buffers = [Buffer(64 * size, first, last) for size, first, last in rows]
+    offsets = place_by_time(buffers, padded_sizes(buffers))
+    check(buffers, offsets)
+    at_once = max(sum(each.nbytes for each in buffers if each.first <= step <= each.last) for step in range(30))
+    assert max(offset + buffer.nbytes for offset, buffer in zip(offsets, buffers, strict=True)) == at_once
+
+
 @given(lives(20))
 @settings(max_examples=50, deadline=None)
 def test_neighbors_are_those_alive_together(buffers):
@@ -123,6 +143,13 @@ def test_the_best_is_nearly_always_found():
 def test_a_chain_needs_two_buffers():
     placement = place([Buffer(1000, step, step + 1) for step in range(100)])
     assert placement.arena_bytes == placement.lower_bound_bytes == 2048
+
+
+def test_more_buffers_alive_at_once_than_orders_are_tried_for_all_lie_in_the_arena():
+    buffers = [Buffer(64 * (1 + index % 3), 0, 1) for index in range(1200)]
+    placement = place(buffers)
+    ends = [offset + buffer.nbytes for offset, buffer in zip(placement.offsets, buffers, strict=True)]
+    assert max(ends) == placement.arena_bytes == placement.lower_bound_bytes == 64 * 2400
 
 
 def test_an_order_is_repaired_from_its_top():

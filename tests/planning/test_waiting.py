@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
+from nnadapter.planning.waiting import with_sizes_in_order
+from partition import SUPPORTED, Segment, make_plan
 from tests.models import HEAD, numbers, parse, run_whole
+from tests.partition.small_graphs import graph_of
 
 _LAYER = """
         sizes{n} = Shape (h{n})
@@ -35,3 +38,31 @@ def test_what_waits_for_the_segment_that_reads_it_gets_a_segment_at_the_end(laye
             np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-5, atol=1e-6)
         plans = session.report().plans
         assert plans.made == 2 and plans.sizes == "one plan for all input shapes", plans
+
+
+GRAPH = graph_of([(), (), (), (1, 2)], outputs=("v0", "v3"))
+
+
+class _Parts:
+    """What nodes read, and of the first one the size of `v1`."""
+
+    def reads(self, step):
+        own = tuple(name for node in step.nodes for name in GRAPH.nodes[node].reads)
+        return (*own, "v1") if 0 in step.nodes else own
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([("a", (0,)), ("b", (1, 2)), ("a", (3,))], [("b", (1, 2)), ("a", (0, 3))]),
+        ([("a", (0,)), ("b", (1, 2, 3))], [("b", (1, 2, 3)), ("a", (0,))]),
+    ],
+    ids=["in a later segment", "in one at the end"],
+)
+def test_what_waits_goes_behind_the_size_on_its_device_and_all_else_stays(before, after):
+    placement = "".join(next(device for device, atoms in before if atom in atoms) for atom in range(4))
+    verdicts = dict.fromkeys("ab", [SUPPORTED] * 4)
+    plan = make_plan(GRAPH, "ab", verdicts, placement, [Segment(*each) for each in before], exact=True)
+    moved = with_sizes_in_order(plan, _Parts(), set())
+    assert [(step.device, step.nodes) for step in moved.steps] == after
+    assert with_sizes_in_order(plan, _Parts(), {"a", "b"}) is plan

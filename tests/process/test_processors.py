@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -33,7 +35,8 @@ def test_it_is_crowded_where_others_leave_less_than_may_be_used(others, processo
 
 
 def test_where_the_system_does_not_say_it_is_not_crowded():
-    assert not is_crowded(Load(0.0, 0.0, None), Load(1.0, 0.0, None), 2, 2)
+    for before, after in ((None, None), (None, 9.0), (9.0, None)):
+        assert not is_crowded(Load(0.0, 0.0, before), Load(1.0, 0.0, after), 2, 2)
     assert not is_crowded(Load(1.0, 0.0, 0.0), Load(1.0, 0.0, 9.0), 2, 2)
 
 
@@ -41,6 +44,13 @@ def test_this_machine():
     first, second = Load(), Load()
     assert second.passed >= first.passed and second.own >= first.own
     assert 1 <= usable() <= (os.cpu_count() or 1) and machine_name()
+
+
+def test_a_machine_is_told_by_the_name_of_its_processor(tmp_path, monkeypatch):
+    file = tmp_path / "cpuinfo"
+    file.write_text("processor\t: 0\nvendor_id\t: Acme\nmodel name\t: Acme 9000: fast\nprocessor\t: 1\n")
+    monkeypatch.setattr(processors, "_CPUINFO", file)
+    assert machine_name.__wrapped__() == f"{platform.machine()} Acme 9000: fast"
 
 
 _WORKS = "import time\nwhile time.process_time() < 0.2: pass\nprint(time.process_time(), flush=True)\ninput()"
@@ -77,3 +87,14 @@ def test_seconds_of_a_process_that_ends_as_they_are_read_count_once(monkeypatch)
     monkeypatch.undo()
     for _ in range(2):
         assert processors._WORKERS.seconds() - before == 3.0 + 5.0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not say it")
+def test_what_a_process_computes_after_it_computes_for_this_no_more_does_not_count():
+    computes_for_this(os.getpid())
+    computes_no_more(os.getpid())
+    others = own_seconds() - time.process_time()
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    assert own_seconds() - time.process_time() == pytest.approx(others, abs=0.02)

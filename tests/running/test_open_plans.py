@@ -40,6 +40,14 @@ def agrees(session, rows):
     assert not session.provenance.fell_back
 
 
+def test_sizes_far_from_those_at_which_costs_were_weighed_get_a_plan_of_their_own():
+    options = nna.Options(policy="latency", fallback="allow")
+    with nna.InferenceSession(parse(RELU), devices=("fake_npu", {"clock": "simulated"}), options=options) as session:
+        for rows, made in ((3, 1), (4, 2), (5, 2), (300, 3), (4, 3), (301, 3)):
+            agrees(session, rows)
+            assert session.report().plans.made == made
+
+
 def test_a_thread_that_chose_a_plan_is_told_the_sizes_of_the_one_that_is_made_again(session, doings):
     gate = Gate()
     agrees(session, SMALL)

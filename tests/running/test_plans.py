@@ -123,6 +123,26 @@ def test_the_plan_used_last_stays_however_large_it_is():
     assert not use(cache, "c", 1).closed and large.closed
 
 
+def test_what_goes_for_want_of_room_is_closed_before_the_new_plan_is_used():
+    cache = PlanCache(1, 1 << 30)
+    old = use(cache, "a", 1)
+    with used(cache, "b"):
+        assert old.closed
+
+
+def test_a_plan_that_is_still_being_made_is_not_dropped_as_one_that_was_used_once():
+    cache, dropped = PlanCache(4, 1 << 30), []
+
+    def make():
+        dropped.append(cache.drop_unless_used_again("k"))
+        return Plan()
+
+    with used(cache, "k", make) as plan:
+        pass
+    assert dropped == [False] and not plan.closed
+    assert cache.drop_unless_used_again("k") and plan.closed
+
+
 def test_what_a_plan_holds_may_grow_while_it_is_kept():
     cache = PlanCache(9, 100)
     grown = use(cache, "a", 10)

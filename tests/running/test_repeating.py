@@ -108,7 +108,9 @@ def test_plans_of_any_devices_are_repeated(direct, off):
             for got, wanted in zip(session.run(None, feed), expected(feed["x"]), strict=True):
                 np.testing.assert_allclose(got, wanted, rtol=1e-6)
         assert "fake_npu" in {step.device for step in session.provenance.steps}
-    assert direct == [True, True]
+        assert direct == [True, True]
+        with pytest.raises(InvalidInputError):
+            session.run(None, {**feed, "v": W})
 
 
 def test_a_device_that_fails_in_a_repeated_run(direct):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import nnadapter as nna
 from nnadapter.drivers.fake_npu.graph import NpuGraph
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
 from nnadapter.drivers.fake_npu.lowering import lower
@@ -13,6 +14,7 @@ from nnadapter.drivers.fake_npu.traced_graph import TracedGraph
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.operand import DataType, OperandType, freeze
 from nnadapter.ir.tracing import Trace
+from tests.models import HEAD, numbers, parse, run_whole
 
 COLUMNS = 6
 
@@ -115,3 +117,14 @@ def test_whether_products_are_small_follows_from_the_sizes_at_hand() -> None:
         assert after is not None, "there is room for it"
         assert after.has_small_products() == are_small
         sized = after
+
+
+def test_sizes_at_which_a_kernel_wants_other_pieces_of_scratch_memory_are_bound_anew() -> None:
+    """A convolution copies an image of half a mebibyte with its padding, and not a larger one."""
+    model = parse(f"""{HEAD} g (float[1, 1, h, w] x) => (float[1, 1, h, w] y) <float[1, 1, 3, 3] weight = {{
+        1, 2, 3, 4, 5, 6, 7, 8, 9}}> {{ a = Conv <pads = [1, 1, 1, 1]> (x, weight) y = Relu (a) }}""")
+    with nna.InferenceSession(model, devices="fake_npu") as session:
+        for size in (8, 360, 361, 360, 362):
+            feed = {"x": numbers(1, 1, size, size)}
+            np.testing.assert_allclose(session.run(None, feed)[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-4)
+            assert not session.provenance.fell_back

@@ -37,12 +37,14 @@ def test_work_is_done_in_order_while_the_host_goes_on(device):
 
 def test_a_stream_waits_for_the_event_of_another(device):
     first, second, event = device.create_stream(), device.create_stream(), device.create_event()
-    gate, done = threading.Event(), []
+    gate, passed, done = threading.Event(), threading.Event(), []
     first.submit(gate.wait)
     first.submit(partial(done.append, "first"))
     first.record(event)
     second.wait(event)
+    second.submit(passed.set)
     second.submit(partial(done.append, "second"))
+    assert not passed.wait(0.05)  # a stream that does not wait passes at once
     gate.set()
     second.synchronize()
     assert done == ["first", "second"]

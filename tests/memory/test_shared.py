@@ -1,0 +1,82 @@
+"""Memory that another process can map: where arrays lie in it, and who sees what is written."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+
+import numpy as np
+import pytest
+
+from nnadapter.memory.arenas import Arenas
+from nnadapter.memory.shared import mapped, place_of, shared_bytes
+
+
+def beyond_the_end(array: np.ndarray, nbytes: int) -> np.ndarray:
+    """So many of its last bytes, and as many behind them; nobody reads them."""
+    address = array.ctypes.data + -(-array.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE - nbytes
+    return np.frombuffer((ctypes.c_byte * (2 * nbytes)).from_address(address), np.uint8)
+
+
+def test_every_array_in_a_block_has_its_place() -> None:
+    first, second = shared_bytes(1000), shared_bytes(3 * mmap.PAGESIZE)
+    for whole in (first, second):
+        start = place_of(whole)
+        assert start is not None and start.offset == 0 and start.block.address == whole.ctypes.data
+        for part in (whole[8:], whole[-4:], whole[100:200].view(np.float32).reshape(5, 5)):
+            assert place_of(part) == (start.block, part.ctypes.data - whole.ctypes.data)
+
+
+def test_no_place_has_what_is_not_within_a_block_or_has_gaps() -> None:
+    whole = shared_bytes(mmap.PAGESIZE)
+    for array in (np.zeros(4), whole[::2], beyond_the_end(whole, 8)):
+        assert place_of(array) is None
+
+
+def test_a_block_that_nobody_holds_is_found_no_more() -> None:
+    whole = shared_bytes(1000)
+    place = place_of(whole)
+    assert place is not None
+    descriptor = place.block.descriptor
+    del whole, place
+    with pytest.raises(OSError):
+        os.fstat(descriptor)
+
+
+@pytest.mark.parametrize("system", ["its own", "without memfd"])
+def test_what_one_writes_the_other_reads(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if system == "without memfd":
+        monkeypatch.delattr(os, "memfd_create", raising=False)
+    with Arenas(shared=True).lent(1000) as arena:
+        place = place_of(arena.bytes)
+        assert place is not None
+        theirs = mapped(os.dup(place.block.descriptor), 1000, writable=False)
+        arena.bytes[:3] = 1, 2, 3
+        assert theirs[:3] == b"\1\2\3"
+        with pytest.raises(TypeError):
+            theirs[0] = 1
+        mapped(os.dup(place.block.descriptor), 1000, writable=True)[:2] = b"\7\10"
+        assert arena.bytes[:3].tolist() == [7, 8, 3]
+
+
+def test_what_has_fewer_bytes_than_it_says_is_not_mapped() -> None:
+    place = place_of(shared_bytes(mmap.PAGESIZE))
+    assert place is not None
+    descriptor = os.dup(place.block.descriptor)
+    with pytest.raises(ValueError, match=rf"expected {mmap.PAGESIZE + 1} bytes of shared memory, got {mmap.PAGESIZE}"):
+        mapped(descriptor, mmap.PAGESIZE + 1, writable=False)
+    with pytest.raises(OSError):  # it is closed all the same
+        os.fstat(descriptor)
+
+
+def test_a_process_that_is_forked_has_none_of_it() -> None:
+    whole = shared_bytes(1000)
+    whole[:] = 5
+    child = os.fork()
+    if not child:
+        is_apart = place_of(whole) is None and not whole.any()
+        whole[:] = 7
+        os._exit(0 if is_apart else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (whole == 5).all()
