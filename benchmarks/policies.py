@@ -48,6 +48,7 @@ import openvino
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.choosing import named
 from benchmarks.generated_networks import generated_networks
 from benchmarks.networks import networks
 from benchmarks.other_networks import other_networks
@@ -79,7 +80,9 @@ def main() -> None:
     if arguments.told:
         _print([row for file in arguments.told for row in json.loads(file.read_text())], policies)
         return
-    rows = _measured(_networks(arguments.others, arguments.seed), policies, arguments)
+    makers = _networks(arguments.others, arguments.seed)
+    chosen = {name: makers[name] for name in named(parser, arguments.only or (), makers)}
+    rows = _measured(chosen, policies, arguments)
     _print(rows, policies)
 
 
@@ -93,8 +96,6 @@ def _measured(makers: _Makers, policies: Sequence[str], arguments: argparse.Name
     rows: list[dict[str, Any]] = []
     calibrations = [calibrate(device) for device in ("cpu", _DEVICE)] if "latency" in policies else []
     for name, make in makers.items():
-        if arguments.only and name not in arguments.only:
-            continue
         model = make()
         if not rows:
             repetition(model, [], [], 1)
