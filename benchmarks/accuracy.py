@@ -23,6 +23,7 @@ import onnx
 import rapidocr
 
 import nnadapter as nna
+from benchmarks.choosing import containing
 from benchmarks.networks import networks
 from benchmarks.quantized_models import mobilenet, quantized, resnet, transformer
 from benchmarks.timing import table
@@ -39,15 +40,13 @@ _SHAPES = {"det": (1, 3, 320, 320), "rec": (1, 3, 48, 320), "cls": (1, 3, 48, 19
 
 def main() -> None:
     """Print a row for every network on every device."""
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=DEVICES, action="append")
     parser.add_argument("--only", default="", help="A part of the network's name.")
     arguments = parser.parse_args()
-    rows, alarms = [], 0
-    for name, make in _models():
-        if arguments.only not in name:
-            continue
-        model = make()
+    rows, alarms, makers = [], 0, dict(_models())
+    for name in containing(parser, [arguments.only], makers):
+        model = makers[name]()
         for device in arguments.device or DEVICES:
             row, found = _row(name, model, device)
             rows.append(row)

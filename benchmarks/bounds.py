@@ -33,6 +33,7 @@ import onnx
 import onnxruntime
 
 import nnadapter as nna
+from benchmarks.choosing import containing
 from benchmarks.hostile import Made
 from benchmarks.hostile_feeds import FEEDS
 from benchmarks.hostile_files import FILES
@@ -164,14 +165,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ways", nargs="+", default=["fake_npu", "cpu", "report"], choices=_OF_MODELS)
-    parser.add_argument("--only", nargs="+", default=[""], help="trials whose names hold one of these")
+    parser.add_argument("--only", nargs="+", default=[], help="trials whose names hold one of these")
     parser.add_argument("--limit", type=int, default=20, help="seconds that a trial has")
     chosen = parser.parse_args()
-    _import_all()
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for (name, way), prepare in _trials(chosen.ways, Path(folder)).items():
-            if any(words in name for words in chosen.only):
+        trials = _trials(chosen.ways, Path(folder))
+        names = containing(parser, chosen.only, dict.fromkeys(name for name, _ in trials))
+        _import_all()
+        for (name, way), prepare in trials.items():
+            if name in names:
                 outcome = _run(prepare(), chosen.limit)
                 mark = "beyond" if outcome.is_beyond else ""
                 rows.append((name, way, outcome.text, f"{outcome.seconds:.2f} s", f"{outcome.megabytes:.0f} MB", mark))

@@ -1,4 +1,4 @@
-"""What a language model whose cache grows takes of memory over many steps, beside OpenVINO alone.
+"""What a language model whose cache grows takes of memory over many steps, beside ONNX Runtime and OpenVINO alone.
 
     python benchmarks/decode_memory.py [--form gpt|llama] [--layers 4 --width 256] [--steps 200] [-d DEVICE ...]
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("-d", "--device", action="append", dest="devices")
+    parser.add_argument("-d", "--device", action="extend", nargs="+", dest="devices")
     parser.add_argument("--alone", help="measure one way in this process")
     arguments = parser.parse_args()
     if arguments.alone:

@@ -28,7 +28,7 @@ from nnadapter.offering.feeds import random_feed
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=200)

@@ -35,8 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folde
 
 import nnadapter as nna
 from benchmarks.timing import interleaved, table
-from nnadapter.drivers.fake_npu import execution
-from nnadapter.drivers.fake_npu.kernels import KERNELS
+from nnadapter.drivers.fake_npu.kernels import FAMILIES, KERNELS
 from nnadapter.offering.feeds import random_feed
 
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
@@ -58,8 +57,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--only", default="", metavar="NAME", help="the models whose names contain this")
-    parser.add_argument("--profile", metavar="NAME", help="where the time of these models goes, by kernel")
-    parser.add_argument("--callers", type=int, metavar="N", help="so many threads on one session, beside one")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--profile", metavar="NAME", help="where the time of these models goes, by kernel")
+    other.add_argument("--callers", type=int, metavar="N", help="so many threads on one session, beside one")
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
     measured = by_kernel if arguments.profile else beside_onnxruntime
@@ -239,8 +239,9 @@ def timed_kernels(seconds: dict[str, float], calls: Counter[str]) -> Iterator[No
 
         return bind_timed
 
-    kernels = {name: kernel._replace(bind=timed(name, kernel.bind)) for name, kernel in KERNELS.items()}
-    with patch.object(execution, "KERNELS", kernels), patch.object(np, "matmul", product):
+    names = [name for family in FAMILIES.values() for name in family.split()]
+    kernels = {name: KERNELS[name]._replace(bind=timed(name, KERNELS[name].bind)) for name in names}
+    with patch.dict(KERNELS, kernels), patch.object(np, "matmul", product):
         yield
 
 

@@ -113,6 +113,8 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
+    if arguments.lengths <= WARM:
+        parser.error(f"--lengths is {arguments.lengths}, expected more than {WARM}, which do not count")
     folder = Path(tempfile.mkdtemp())
     install(folder)
     sizes = Sizes()

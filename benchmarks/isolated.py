@@ -324,7 +324,7 @@ _PROGRAMS: dict[str, tuple[Callable[[int], None], int]] = {
 
 def main() -> None:
     """Run what the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", choices=sorted(_PROGRAMS))
     parser.add_argument("--count", type=int)
     given = parser.parse_args()

@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("-d", "--device", action="append", dest="devices")
+    parser.add_argument("-d", "--device", action="extend", nargs="+", dest="devices")
     arguments = parser.parse_args()
     sizes = Sizes(layers=arguments.layers, width=arguments.width)
     plain, merged = language_model(sizes), merged_decoder(sizes)

@@ -38,7 +38,7 @@ Pass = list[dict[str, float]]
 
 def main() -> None:
     """Read, compare, print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="fake_npu")
     parser.add_argument("--pictures", type=int, default=20)
     parser.add_argument("--passes", type=int, default=3, help="warm ones")

@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folde
 import onnxruntime
 
 import nnadapter as nna
-from benchmarks.optimizer_models import Optimized, optimized
+from benchmarks.choosing import containing
+from benchmarks.optimizer_models import MODELS, Optimized, optimized
 from benchmarks.timing import table
 from benchmarks.written_models import LEAST_FLOPS, off
 
@@ -40,7 +41,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the optimizer's advice
     warnings.simplefilter("ignore")
-    rows = [row_of(each, arguments.device) for each in optimized(arguments.names)]
+    rows = [row_of(each, arguments.device) for each in optimized(containing(parser, arguments.names, MODELS))]
     print(table(HEAD, list(map(_cells, rows))))
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))

@@ -40,7 +40,7 @@ LARGE = 1_000_000
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2_000)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

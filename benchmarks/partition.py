@@ -231,13 +231,13 @@ def _latency(graph: Graph) -> tuple[float, float]:
 
 def growth(arguments: argparse.Namespace) -> str:
     """How time grows with the number of nodes."""
-    sizes = [size for size in (1_000, 4_000, 16_000, 64_000, 200_000) if size <= arguments.most]
+    sizes = sorted({*(size for size in (1_000, 4_000, 16_000, 64_000) if size < arguments.most), arguments.most})
     rows = []
     for name in ("transformer", "woven"):
         for policy, taken in (("priority", _priority), ("latency", lambda graph: _latency(graph)[0])):
             seconds = [statistics.median(taken(FAMILIES[name](size)) for _ in range(3)) for size in sizes]
-            slope = np.polyfit(np.log(sizes), np.log(seconds), 1)[0]
-            rows.append([name, policy, *(f"{each:.3f}" for each in seconds), f"{slope:.2f}"])
+            exponent = f"{np.polyfit(np.log(sizes), np.log(seconds), 1)[0]:.2f}" if len(sizes) > 1 else ""
+            rows.append([name, policy, *(f"{each:.3f}" for each in seconds), exponent])
     return table(["graph", "policy", *(f"{size:,} s" for size in sizes), "exponent"], rows)
 
 

@@ -43,10 +43,13 @@ CASES: Mapping[str, Any] = {
 NETWORKS = ("perceptron, 64 rows", "residual", "plain 3x3", "mobile", "segmentation")
 OPTIONS = {"fallback": "allow", "rules": nna.Rules(limits=nna.Limits(max_segments=1000)), "max_plans": 1000}
 
+_LEAST = 1_000_000
+"""Bytes below which what a process holds says nothing of what was counted."""
+
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=tuple(CASES))
     parser.add_argument("--networks", nargs="+", choices=networks(), default=NETWORKS)
     parser.add_argument("--plans", nargs="+", type=int, default=(1, 5, 20))
@@ -135,7 +138,7 @@ def _lines(row: Mapping[str, Any]) -> list[list[object]]:
             plans,
             _megabytes(counted),
             _megabytes(grown),
-            f"{counted / max(grown, 1):.2f}",
+            f"{counted / grown:.2f}" if grown >= _LEAST else "",
             *limits[2 * position : 2 * position + 2],
         ]
         for position, (plans, counted, grown) in enumerate(zip(row["plans"], row["counted"], row["held"], strict=True))

@@ -48,6 +48,7 @@ import openvino
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.choosing import named
 from benchmarks.generated_networks import generated_networks
 from benchmarks.networks import networks
 from benchmarks.other_networks import other_networks
@@ -65,7 +66,7 @@ _Makers = Mapping[str, Callable[[], onnx.ModelProto]]
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policies", default="measured,latency")
+    parser.add_argument("--policies", help="with commas (default: measured,latency; with --told, those there)")
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--only", nargs="*")
@@ -75,11 +76,16 @@ def main() -> None:
     parser.add_argument("--told", type=Path, nargs="*")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
-    policies = arguments.policies.split(",")
+    policies = arguments.policies.split(",") if arguments.policies else []
     if arguments.told:
-        _print([row for file in arguments.told for row in json.loads(file.read_text())], policies)
+        rows = [row for file in arguments.told for row in json.loads(file.read_text())]
+        kept = [each["chosen"] for row in rows for each in row["repetitions"]]
+        _print(rows, named(parser, policies, [policy for policy in kept[0] if all(policy in each for each in kept)]))
         return
-    rows = _measured(_networks(arguments.others, arguments.seed), policies, arguments)
+    policies = policies or ["measured", "latency"]
+    makers = _networks(arguments.others, arguments.seed)
+    chosen = {name: makers[name] for name in named(parser, arguments.only or (), makers)}
+    rows = _measured(chosen, policies, arguments)
     _print(rows, policies)
 
 
@@ -93,8 +99,6 @@ def _measured(makers: _Makers, policies: Sequence[str], arguments: argparse.Name
     rows: list[dict[str, Any]] = []
     calibrations = [calibrate(device) for device in ("cpu", _DEVICE)] if "latency" in policies else []
     for name, make in makers.items():
-        if arguments.only and name not in arguments.only:
-            continue
         model = make()
         if not rows:
             repetition(model, [], [], 1)

@@ -22,6 +22,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.choosing import named
 from benchmarks.pytorch_models import Made, models
 from benchmarks.timing import table
 
@@ -75,8 +76,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch._dynamo.config.allow_rnn = True
     known, rows = models(), []
+    names = named(parser, arguments.names, known)
     print(table(_HEAD, []))
-    for name in arguments.names or known:
+    for name in names:
         rows.append(row_of(name, known[name](), arguments.device))
         print("| " + " | ".join(_shown(rows[-1])) + " |", flush=True)
     print(_sum(rows))

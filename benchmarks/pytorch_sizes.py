@@ -22,6 +22,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.choosing import named
 from benchmarks.pytorch import apart, tensors_of
 from benchmarks.pytorch_models import models, tokens
 from benchmarks.timing import table
@@ -61,8 +62,9 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch._dynamo.config.allow_rnn = True
+    names = named(parser, arguments.names, (*_MAKERS, "generate"))
     print(table(_HEAD, []))
-    for name in arguments.names or (*_MAKERS, "generate"):
+    for name in names:
         cases = _generating(arguments.device) if name == "generate" else _calling(name, arguments.device)
         for row in cases:
             print("| " + " | ".join(map(str, row)) + " |", flush=True)

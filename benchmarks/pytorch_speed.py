@@ -26,6 +26,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.choosing import named
 from benchmarks.pytorch_models import Made, pictures, tokens
 from benchmarks.pytorch_pictures import resnet50
 from benchmarks.timing import interleaved, table
@@ -66,7 +67,7 @@ def main() -> None:
         "OpenVINO, ms",
         "over OpenVINO",
     )
-    names = arguments.names or [*_MODELS, _CALLS]
+    names = named(parser, arguments.names, (*_MODELS, _CALLS))
     rows = [row_of(name, *_MODELS[name](), arguments.rounds) for name in names if name != _CALLS]
     if rows:
         print(table(head, rows), end="\n\n")

@@ -28,6 +28,7 @@ import openvino
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.choosing import named
 from benchmarks.quantized_models import ACTIVATIONS, NETWORKS, feed_of, quantized
 from benchmarks.timing import interleaved, table
 
@@ -40,14 +41,15 @@ OFF = ("ONNX Runtime off", "session off")
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="*", choices=[[], *NETWORKS], default=[])
+    parser.add_argument("networks", nargs="*", metavar="NETWORK")
     parser.add_argument("-d", "--device", default="openvino")
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the quantizer's advice
     rows = []
-    for name, activations, per_channel in product(arguments.networks or NETWORKS, ACTIVATIONS, (False, True)):
+    names = named(parser, arguments.networks, NETWORKS)
+    for name, activations, per_channel in product(names, ACTIVATIONS, (False, True)):
         model = quantized(NETWORKS[name](), activations, per_channel=per_channel)
         row = measure(model, arguments.device, arguments.rounds)
         rows.append({"network": f"{name} {activations} {'per channel' if per_channel else 'per tensor'}", **row})

@@ -2,7 +2,7 @@
 
     python benchmarks/shapes.py [--device fake_npu] [--count 20] [--json FILE]
                                 [--runs 10000 --shapes 200 --max-plans 50]
-    python benchmarks/shapes.py --layers 24 [--device null]
+    python benchmarks/shapes.py --layers 24 [--device null] [--json FILE]
 
 For each of RapidOCR's models, whose shapes are open: `session.prepare` of new shapes, and what their first run takes
 more than later ones, beside one of those.
@@ -38,6 +38,8 @@ from benchmarks.timing import table
 OCR = Path(rapidocr.__file__).parent / "models"
 FIRST = 3
 """How many shapes stand apart."""
+MOST = 70
+"""Shapes per model: those of the classifier are drawn from 78."""
 RUNS = 3
 """Of every shape; their median counts."""
 LOOKS = 10
@@ -47,7 +49,7 @@ Shape = tuple[int, ...]
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="fake_npu")
     parser.add_argument("--count", type=int, default=20, help="new shapes per model")
     parser.add_argument("--runs", type=int, default=0)
@@ -56,9 +58,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--layers", type=int, help="new lengths of a language model of so many layers")
     arguments = parser.parse_args()
+    if not FIRST < arguments.count <= MOST:
+        parser.error(f"--count is {arguments.count}, expected {FIRST + 1} to {MOST}: {FIRST} stand apart")
     if arguments.layers:
         head = ["lengths of", "nodes", "new, ms more", "of it in the device", "run ms", "plans"]
-        print(table(head, new_lengths(arguments)))
+        lengths = new_lengths(arguments)
+        print(table(head, lengths))
+        if arguments.json:
+            arguments.json.write_text(json.dumps([dict(zip(head, row, strict=True)) for row in lengths], indent=2))
         return
     rows = [row for kind in SHAPES for row in new_shapes(kind, arguments.device, arguments.count)]
     print(table(["model", "shapes", "prepare ms", "first run ms", "run ms", "new shape / run"], list(map(cells, rows))))

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
+from benchmarks.choosing import named
 from benchmarks.pytorch import tensors_of
 from benchmarks.pytorch_models import Made, models
 from benchmarks.timing import table
@@ -82,8 +83,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch._dynamo.config.allow_rnn = True
     known, rows = models(), []
+    names = named(parser, arguments.names, known) if arguments.names else NAMES
     print(table(_HEAD, []))
-    for name in arguments.names or NAMES:
+    for name in names:
         rows.append(row_of(name, known[name](), arguments.device, arguments.steps))
         print("| " + " | ".join(_shown(rows[-1])) + " |", flush=True)
     if arguments.json:

@@ -5,6 +5,7 @@ python benchmarks/tutorial_models.py FOLDER
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -23,7 +24,10 @@ _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 def main() -> None:
     """Write both."""
-    folder = Path(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    folder.mkdir(parents=True, exist_ok=True)
     onnx.save(resnet([3, 4, 6, 3], is_deep=True), folder / "resnet50.onnx")
     onnx.save(bert(), folder / "bert.onnx")
 

@@ -5,7 +5,7 @@ them. Then each is really switched on, and a report of the whole pipeline tells 
 printed; the exit code is 1 where they contradict each other by more than one per cent of what the model costs. Where
 what-if says of two ops that they save the same, and they do not, they are not told apart.
 
-python benchmarks/what_if.py [MODEL_OR_FOLDER ...]    RapidOCR's models if none is given
+    python benchmarks/what_if.py [MODEL_OR_FOLDER ...]    # RapidOCR's models if none is given
 """
 
 from __future__ import annotations

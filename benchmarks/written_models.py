@@ -27,7 +27,8 @@ import onnxruntime
 sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
 
 import nnadapter as nna
-from benchmarks.quantizer_models import Feeds, Written, feeds_of, written
+from benchmarks.choosing import containing
+from benchmarks.quantizer_models import MODELS, Feeds, Written, feeds_of, written
 from benchmarks.timing import table
 
 HEAD = ("model", "nodes", "FLOPs", "segments", "off", "by quantizing", "")
@@ -43,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)  # the quantizers' advice
     warnings.simplefilter("ignore")
-    rows = [row_of(each, arguments.device) for each in written(arguments.names)]
+    rows = [row_of(each, arguments.device) for each in written(containing(parser, arguments.names, MODELS))]
     print(table(HEAD, list(map(_cells, rows))))
     if arguments.json:
         arguments.json.write_text(json.dumps(rows, indent=2))

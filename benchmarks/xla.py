@@ -42,7 +42,7 @@ _BLOCKS = (3, 4, 6, 3)
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-d", "--device", default="xla:cpu")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--length", type=int, default=128)

@@ -42,8 +42,9 @@ def main() -> None:
     expected, baseline, _ = generate(theirs, "cpu", prompt, chosen)
     print(f"{chosen.prompt}{text}\n")
     same = sum(map(str.__eq__, text, expected)) / max(len(expected), 1)
-    print(f"{device}: {chosen.tokens / seconds:.0f} tokens per second, cache of {cache_bytes(chosen)} bytes at the end")
-    print(f"ONNX Runtime: {chosen.tokens / baseline:.0f} tokens per second, {same:.0%} of the same letters")
+    steps = chosen.tokens - 1  # the prompt makes the first token
+    print(f"{device}: {steps / seconds:.0f} tokens per second, cache of {cache_bytes(chosen)} bytes at the end")
+    print(f"ONNX Runtime: {steps / baseline:.0f} tokens per second, {same:.0%} of the same letters")
     print(f"copied between {device} and the host in the last step: {copied}")
 
 
@@ -56,7 +57,13 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--layers", type=int, default=2, help="of the model (default: 2)")
     parser.add_argument("--width", type=int, default=128, help="numbers per token (default: 128)")
     parser.add_argument("--prompt", default="bana ", help="what the text begins with (default: 'bana ')")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    room = POSITIONS + 1 - len(words_of(chosen.prompt))
+    if not 1 < chosen.tokens <= room:
+        parser.error(f"--tokens is {chosen.tokens}, expected 2 to {room} behind this prompt")
+    if chosen.layers < 1 or chosen.width < 1 or chosen.width % HEADS:
+        parser.error(f"--layers must be positive, and --width a multiple of {HEADS}, the number of heads")
+    return chosen
 
 
 def generate(session: Any, device: str, prompt: list[int], chosen: argparse.Namespace) -> tuple[str, float, str]:
@@ -107,7 +114,7 @@ def cache_bytes(chosen: argparse.Namespace) -> int:
 
 def words_of(text: str) -> list[int]:
     """The numbers of the words that a text is made of; what is none of them is left out."""
-    pairs = [text[at : at + length] for at in range(len(text)) for length in (2, 1)]
+    pairs = [text[at : at + length] for at in range(len(text)) for length in (2, 1) if at + length <= len(text)]
     return [WORDS.index(pair) for pair in pairs if pair in WORDS] or [0]
 
 

@@ -108,7 +108,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("-d", "--device", default="fake_npu", help="what `nnadapter devices` lists (default: fake_npu)")
     parser.add_argument("--text", default="20260131", help="digits to draw and to read")
     parser.add_argument("--in-paddle", action="store_true", help="run in Paddle instead, to compare")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if not set(chosen.text) <= set("0123456789") or not chosen.text:
+        parser.error(f"--text is {chosen.text!r}, expected digits from 0 to 9")
+    return chosen
 
 
 if __name__ == "__main__":

@@ -109,8 +109,22 @@ def test_generate_says_the_same_as_onnxruntime_and_keeps_its_cache(device):
     done = start("generate.py", "-d", device, "--tokens", 6, "--width", 32)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ONNX Runtime: \d+ tokens per second, 100% of the same letters$", done.stdout, re.MULTILINE)
-    assert re.search(rf"^{device}: \d+ tokens per second, cache of 4608 bytes at the end$", done.stdout, re.MULTILINE)
+    assert re.search(rf"^{device}: \d+ tokens per second, cache of 4096 bytes at the end$", done.stdout, re.MULTILINE)
     assert "past" not in done.stdout and "present" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "said"),
+    [
+        ("generate.py", ("--tokens", 1), "--tokens is 1, expected 2 to 2046 behind this prompt"),  # no step to time
+        ("generate.py", ("--width", 30), "--width a multiple of 4"),
+        ("paddle_ocr.py", ("--text", "12a"), "--text is '12a', expected digits from 0 to 9"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_said(program, arguments, said):
+    done = start(program, *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr
 
 
 @pytest.fixture
