@@ -126,7 +126,9 @@ class _Workers:
     def _count_ended(self) -> None:
         while self._ending:
             process_id, last = self._ending.popleft()
-            self._ended += max(self._running.pop(process_id, 0.0), last or 0.0)
+            before = self._running.pop(process_id, None)
+            if before is not None:  # or somebody else said that it ends
+                self._ended += max(before, last or 0.0)
 
     def part(self) -> None:
         self._running.clear()

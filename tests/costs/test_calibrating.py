@@ -146,7 +146,7 @@ def test_processors_in_use_are_counted(shares):
 def test_processors_that_a_process_of_the_devices_own_has_in_use_are_counted(used, monkeypatch):
     def seconds_of(process_id):
         assert process_id != os.getpid()
-        return None if used is None else used * time.perf_counter() / len(processors._workers)  # others may be there
+        return None if used is None else used * time.perf_counter() / len(processors._WORKERS._running)  # others, too
 
     monkeypatch.setattr(processors, "seconds_of_process", seconds_of)
     monkeypatch.setattr("nnadapter.costs.calibrating.seconds_of_process", seconds_of)
