@@ -13,8 +13,8 @@ Every segment is one node on a tensor of 4 MB. A run stands beside three sums, w
   nothing between them. That is what the machine asks for two engines in turn.
 
 Copies are counted by address: what a segment is handed must lie where another one put it, or where the caller has it.
-Each chain has a process of its own, for its memory: the most that was resident, and what is left when the session is
-closed, both above what there was before it.
+Each chain has a process of its own, for its memory: the most that was resident while its session ran first, and what is
+left when all is closed, the sessions of the chain by hand too; both above what there was before.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _COMPUTES = (ExecutionPool.compute.__code__, ExecutionPool.compute_into.__code__
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", nargs="+", default=PAIRS)
     parser.add_argument("--segments", nargs="+", type=int, default=(50, 100))
     parser.add_argument("--rounds", type=int, default=15)

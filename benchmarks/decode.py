@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--kept", action="store_true")
-    parser.add_argument("-d", "--device", action="append", dest="devices")
+    parser.add_argument("-d", "--device", action="extend", nargs="+", dest="devices")
     arguments = parser.parse_args()
     sizes = sizes_of(arguments)
     model = FORMS[arguments.form](sizes)

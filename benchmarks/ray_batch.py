@@ -188,6 +188,8 @@ def pace_of(make: Callable[[], Any], rows: int) -> Pace:
     done.set()
     watcher.join()
     within = [each for each in seen if rows * 0.2 <= each[1] <= rows * 0.9]
+    if len(computed) < 2 or len(within) < 2:
+        sys.exit(f"{rows} rows were through in {seconds:.1f} s, too soon to see a steady pace; --seconds must be more")
     (before, from_), (behind, to) = computed
     actors, others = ((late - early) / (behind - before) for early, late in zip(from_, to, strict=True))
     return Pace(

@@ -95,9 +95,10 @@ def reader() -> Any:
     from rapidocr import RapidOCR
 
     if not hasattr(RapidOCR, "of_process"):  # Ray gives each of these functions globals of its own
-        made = RapidOCR.of_process = RapidOCR(params={"Global.log_level": "error"})
+        made = RapidOCR(params={"Global.log_level": "error"})
         for load in ("_load_det_model", "_load_cls_model", "_load_rec_model"):  # newer ones load when they first run
             getattr(made, load, str)()
+        RapidOCR.of_process = made  # now that all is there: other threads take it
     return RapidOCR.of_process
 
 
