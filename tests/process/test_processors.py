@@ -76,4 +76,4 @@ def test_seconds_of_a_process_that_ends_as_they_are_read_count_once(monkeypatch)
     own_seconds()
     monkeypatch.undo()
     for _ in range(2):
-        assert processors._WORKERS.seconds() - before == 3.0 + 5.0
+        assert processors._WORKERS.seconds() - before == pytest.approx(3.0 + 5.0)
