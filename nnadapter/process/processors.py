@@ -31,7 +31,6 @@ def usable() -> int:
     return os.cpu_count() or 1
 
 
-@remembered(1)
 def model_name() -> str:
     """Return the processor's name, where the system tells it in the way of Linux."""
     with suppress(OSError):
