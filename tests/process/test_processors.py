@@ -47,6 +47,14 @@ def test_this_machine():
     assert 1 <= usable() <= (os.cpu_count() or 1) and machine_name()
 
 
+def test_processors_compute_in_all_columns_but_those_of_idleness_and_of_guests(tmp_path, monkeypatch):
+    """User, nice, system, idle, waiting for a disk, two kinds of interrupts, stolen, and guests, counted as users."""
+    file = tmp_path / "stat"
+    file.write_text("cpu  1000 200 30 400000 50000 6 7 8 900 90\ncpu0 1 1 1 1 1 1 1 1 1 1\n")
+    monkeypatch.setattr(processors, "_STAT", file)
+    assert Load().whole == (1000 + 200 + 30 + 6 + 7 + 8) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_machine_is_told_by_the_name_of_its_processor(tmp_path, monkeypatch):
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nvendor_id\t: Acme\nmodel name\t: Acme 9000: fast\nprocessor\t: 1\n")

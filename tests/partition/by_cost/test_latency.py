@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from partition import GraphError
+from partition.by_cost import latency
 from partition.by_cost.latency import BoundKind, place_by_latency
 from partition.by_cost.origin import all_on
 from partition.by_cost.pricing import price
+from partition.by_cost.two_devices import PlacedOnTwo
 from tests.partition.brute_force import cheapest_cost
 from tests.partition.generated_graphs import FAMILIES, chain, linked, random_prices, transformer, woven
 from tests.partition.small_graphs import graph_of, grouped_graphs
@@ -96,6 +98,16 @@ def test_larger_graphs_keep_the_laws(family):
     assert_lawful(graph, prices, placed)
     assert placed.gap < 0.05
     assert placed == place_by_latency(FAMILIES[family](300), prices)
+
+
+def test_a_bound_below_what_was_found_is_said_as_it_was_proven(monkeypatch):
+    """Of a search that finds little: what it proved is no more than that, however few seconds a run takes."""
+    graph = chain(60)
+    prices = random_prices(graph, 5, launch=2.0)
+    few = {name: getattr(prices, name) * 1e-6 for name in ("run", "into", "out", "launch")}
+    monkeypatch.setattr(latency, "place_on_two", lambda graph, prices, starts: PlacedOnTwo(starts, 1e-6))
+    placed = place_by_latency(graph, replace(prices, **few))
+    assert placed.bound <= 1e-6 < placed.cost < 1.0
 
 
 def test_chains_are_solved_exactly():
