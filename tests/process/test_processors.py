@@ -18,7 +18,6 @@ from nnadapter.process.processors import (
     is_crowded,
     left_by_others,
     machine_name,
-    model_name,
     own_seconds,
     seconds_of_process,
     usable,
@@ -59,8 +58,6 @@ def test_a_machine_is_told_by_the_name_of_its_processor(tmp_path, monkeypatch):
     file = tmp_path / "cpuinfo"
     file.write_text("processor\t: 0\nvendor_id\t: Acme\nmodel name\t: Acme 9000: fast\nprocessor\t: 1\n")
     monkeypatch.setattr(processors, "_CPUINFO", file)
-    assert model_name.__wrapped__() == "Acme 9000: fast"
-    monkeypatch.setattr(processors, "model_name", model_name.__wrapped__)
     assert machine_name.__wrapped__() == f"{platform.machine()} Acme 9000: fast"
 
 
