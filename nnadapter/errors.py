@@ -90,6 +90,14 @@ class InputTypeError(InvalidInputError):
 class MissingInputError(InvalidInputError):
     """The caller is at fault: a required input is not fed."""
 
+    @classmethod
+    def of(cls, missing: Sequence[str], given: Iterable[str], needed: Sequence[str]) -> MissingInputError:
+        """The error of a feed of `given` inputs that lacks some, in ONNX Runtime's words and with what to do next."""
+        return cls(
+            f"Required inputs ({[*missing]}) are missing from input feed ({[*given]}); feed every one of {[*needed]}",
+            name=missing[0],
+        )
+
 
 class InvalidOptionError(NNAdapterError):
     """The caller is at fault: an option does not exist or its value does not fit."""

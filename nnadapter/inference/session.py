@@ -352,10 +352,7 @@ def _refuse_missing(inputs: Sequence[NodeArg], given: Mapping[str, Any]) -> None
     needed = [value.name for value in inputs if not value.type.startswith("optional")]
     missing = [name for name in needed if name not in given]
     if missing:
-        raise MissingInputError(
-            f"Required inputs ({missing}) are missing from input feed ({list(given)}); feed every one of {needed}",
-            name=missing[0],
-        )
+        raise MissingInputError.of(missing, given, needed)
 
 
 def _run_all(engine: Engine, feed: Mapping[str, Any], control: RunControl) -> tuple[list[Any], Provenance]:

@@ -143,11 +143,7 @@ class Signature:
             raise InvalidInputError(f"the feed is a dictionary from input name to array, got {type(feed).__name__}")
         if not self._required <= feed.keys():
             missing = [value.name for value in self.inputs if value.name in self._required and value.name not in feed]
-            raise MissingInputError(
-                f"Required inputs ({missing}) are missing from input feed ({list(feed)}); feed every one of "
-                f"{[value.name for value in self.inputs]}",
-                name=missing[0],
-            )
+            raise MissingInputError.of(missing, feed, [value.name for value in self.inputs])
         checked = {
             name: fed_value if self._fits(name, fed_value) else self._check_one(name, fed_value)
             for name, fed_value in feed.items()

@@ -11,7 +11,7 @@ import numpy as np
 from nnadapter.drivers.copies import Copies
 from nnadapter.drivers.onnxruntime.values import array_of, is_foreign_type, output_binder, results_of
 from nnadapter.drivers.selection import CPU
-from nnadapter.errors import ClosedError, InvalidInputError
+from nnadapter.errors import ClosedError, InvalidInputError, MissingInputError
 from nnadapter.ir.operand import Array
 from nnadapter.running.control import RunControl
 from nnadapter.running.device_value import DeviceValue
@@ -142,6 +142,8 @@ class HostBinding:
 
     def __init__(self, session: Any, run: Any) -> None:
         self._binding, self._run = session.io_binding(), run
+        self._needed = [value.name for value in session.get_inputs() if not value.type.startswith("optional")]
+        self._fed: dict[str, None] = {}
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
@@ -163,6 +165,7 @@ class HostBinding:
             self._binding.bind_cpu_input(name, value)
         else:
             self._binding.bind_ortvalue_input(name, value)
+        self._fed[name] = None
 
     def _bind_value(self, name: str, value: DeviceValue) -> None:
         contents = value.contents
@@ -199,6 +202,7 @@ class HostBinding:
         """See `Binding.clear_inputs`."""
         self._binding.clear_binding_inputs()
         self._values.clear()
+        self._fed.clear()
 
     def clear_outputs(self) -> None:
         """See `Binding.clear_outputs`."""
@@ -207,13 +211,21 @@ class HostBinding:
         self._used.clear()
 
     def run(self, options: Any) -> Provenance:
-        """See `Binding.run`: into memory of its own each time, whatever size that has, where nobody gave some."""
+        """See `Binding.run`: into memory of its own each time, whatever size that has, where nobody gave some.
+
+        Raises:
+            MissingInputError: an input that the model reads is not bound.
+        """
         for name, (value, bound) in self._values.items():
             if value.contents is not bound:
                 self._bind_value(name, value)
         for name in self._used:
             self._allocate(name)
-        provenance: Provenance = self._run(self._binding, options)
+        try:
+            provenance: Provenance = self._run(self._binding, options)
+        except InvalidInputError as error:  # one that nobody reads may be missing
+            missing = [name for name in self._needed if name not in self._fed]
+            raise MissingInputError.of(missing, self._fed, self._needed) if missing else error from error.__cause__
         self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))
         held = [(at, target) for at, target in enumerate(self._targets.values()) if isinstance(target, DeviceValue)]
         results = results_of(self._binding) if held else ()

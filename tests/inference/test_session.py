@@ -258,6 +258,22 @@ def test_bindings():
         np.testing.assert_array_equal(values[0].numpy(), expected)
 
 
+@pytest.mark.parametrize("device", ["cpu", "trial"])
+def test_an_input_that_is_not_bound_is_named(device):
+    text = f"{HEAD} g (float[2] a, float[2] b, float[2] unread) => (float[2] y) {{ y = Add(a, b) }}"
+    with nna.InferenceSession(parse(text), devices=device) as session:
+        binding = session.io_binding()
+        for name in ("a", "unread"):
+            binding.bind_cpu_input(name, np.ones(2, np.float32))
+        binding.bind_output("y")
+        with pytest.raises(MissingInputError, match=r"\['b'\].*feed every one of \['a', 'b', 'unread'\]") as caught:
+            session.run_with_iobinding(binding)
+        assert caught.value.name == "b"
+        binding.bind_cpu_input("b", np.ones(2, np.float32))
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == [2, 2]
+
+
 def test_a_run_stops_between_steps_when_told_to():
     options = onnxruntime.RunOptions()
     options.terminate = True
