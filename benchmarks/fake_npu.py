@@ -5,7 +5,8 @@
     python benchmarks/fake_npu.py --callers 4
 
 With `--callers` so many threads share one session, beside one thread that runs as often, and results are compared. At
-most they reach as many times what a session with one BLAS thread does as there are processors: nobody disturbs anybody.
+most they reach as many times what a session with one BLAS thread does as there are processors, or callers where these
+are fewer: nobody disturbs anybody.
 The floor is what numpy's BLAS takes for the same matrix products, in order and with nothing between them. The weights
 of onnx's light nets are constant, which makes no difference to the kernels measured here.
 """
@@ -153,7 +154,7 @@ def in_company(path: Path, feed: Feed, rounds: int, *, callers: int) -> Iterator
         "one thread, runs/s": one,
         f"{callers} threads, runs/s": several,
         "times": several / one,
-        "at most": usable() * most / one,
+        "at most": min(callers, usable()) * most / one,
         "equal": "yes" if alike else "NO",
     }
 

@@ -80,6 +80,8 @@ def main() -> None:
     if arguments.told:
         rows = [row for file in arguments.told for row in json.loads(file.read_text())]
         kept = [each["chosen"] for row in rows for each in row["repetitions"]]
+        if not kept:
+            parser.error("the files that --told names hold no rows")
         _print(rows, named(parser, policies, [policy for policy in kept[0] if all(policy in each for each in kept)]))
         return
     policies = policies or ["measured", "latency"]

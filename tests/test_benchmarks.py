@@ -100,7 +100,8 @@ def missing(module, names):
     if module.startswith("benchmarks."):
         return set(names) - defined(module)
     found = importlib.import_module(module)
-    return {name for name in names if not hasattr(found, name) and find_spec(f"{module}.{name}") is None}
+    absent = {name for name in names if not hasattr(found, name)}
+    return {name for name in absent if not hasattr(found, "__path__") or find_spec(f"{module}.{name}") is None}
 
 
 @for_every(path=[*BENCHMARKS, *EXAMPLES])
@@ -151,6 +152,7 @@ def run(name, arguments, folder):
         capture_output=True,
         text=True,
         encoding="utf-8",
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -123,12 +123,12 @@ class Folder(NamedTuple):
             return f"{str(self.path)!r} cannot be written: {error.strerror or error}"
         except _TooMuchError:
             return self._too_much(nbytes)
-        self._wrote(nbytes)
+        self._wrote(path, nbytes)
         return ""
 
     def shrink(self, max_bytes: int) -> tuple[Listed, ...]:
         """Drop what was used longest ago until no more is left than `max_bytes`, and what was never finished."""
-        return self._shrink(max_bytes, max_bytes)[0]
+        return self._shrink(max_bytes, max_bytes, None)[0]
 
     def entries(self) -> list[Listed]:
         """Every entry, good or not, the one used longest ago first."""
@@ -173,10 +173,10 @@ class Folder(NamedTuple):
             return f"of this nothing is kept for {here}; the nearest entry is of {there}"
         return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
 
-    def _shrink(self, most: int, wanted: int) -> tuple[tuple[Listed, ...], int]:
+    def _shrink(self, most: int, wanted: int, kept: Path | None) -> tuple[tuple[Listed, ...], int]:
         """What was dropped as there were more bytes than `most`, until only what is wanted was there, and how many are.
 
-        The newest entry stays where it is no more than `most`.
+        What is to be kept stays. What cannot be removed, as where somebody reads it on Windows, does too.
         """
         self._sweep()
         entries, dropped = self.entries(), list[Listed]()
@@ -184,18 +184,18 @@ class Folder(NamedTuple):
         if total <= most:
             return (), total
         for each in entries:
-            if total <= (most if each is entries[-1] else wanted):
+            if total <= wanted:
                 break
-            if _removed(each.path):
+            if each.path != kept and _removed(each.path):
                 dropped.append(each)
                 total -= each.nbytes
         return tuple(dropped), total
 
-    def _wrote(self, nbytes: int) -> None:
+    def _wrote(self, path: Path, nbytes: int) -> None:
         """Look whether there is too much: not each time, as a folder may hold thousands of entries."""
         written, count = _written.get(self.path, (self.max_bytes, 0))
         if written + nbytes > self.max_bytes or count >= _LOOKED_EVERY:
-            _, left = self._shrink(self.max_bytes, self.max_bytes - self.max_bytes // _ROOM)
+            _, left = self._shrink(self.max_bytes, self.max_bytes - self.max_bytes // _ROOM, path)
             _written[self.path] = left, 0
         else:
             _written[self.path] = written + nbytes, count + 1

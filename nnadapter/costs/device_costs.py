@@ -142,7 +142,7 @@ def device_costs(
 
 def calibrated(calibration: Calibration, declared: Profile | None = None, notes: tuple[str, ...] = ()) -> DeviceCosts:
     """Return the costs that a calibration measured; what crosses the border how stays as the device declares it."""
-    lines = calibration.lines
+    lines, is_host = calibration.lines, calibration.device in HOSTS
     if calibration.left_out:
         names = ", ".join(each.value for each in calibration.left_out)
         notes = (
@@ -157,7 +157,7 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         peak_flops=1 / per_flop if per_flop else ASSUMED.peak_flops,
         bandwidth=1 / per_byte if per_byte else ASSUMED.bandwidth,
         peak_of_dtype={},
-        launch_seconds=calibration.launch_seconds + AROUND_A_STEP,
+        launch_seconds=calibration.launch_seconds + (AROUND_THE_HOST if is_host else AROUND_A_DEVICE),
         transfer_seconds=calibration.transfer_seconds,
         transfer_bandwidth=1 / calibration.transfer_seconds_per_byte
         if calibration.transfer_seconds_per_byte
@@ -170,7 +170,7 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
         lines=lines,
         riding=calibration.riding,
         # A session that runs all of a model on the CPU calls ONNX Runtime, and does nothing else.
-        alone_seconds=calibration.alone_seconds + AROUND_A_RUN * (calibration.device not in HOSTS),
+        alone_seconds=calibration.alone_seconds + (0.0 if is_host else AROUND_A_DEVICE),
         processors=calibration.processors or 0.0,
         networks=calibration.networks,
         off_by=calibration.off_by,
@@ -178,11 +178,11 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
     )
 
 
-AROUND_A_RUN = 5e-6
-"""Seconds that a session takes around the one step of a plan on a device: a calibration, which times programs, sees
-nothing of it, and on a small model it decides."""
-AROUND_A_STEP = 2e-6
-"""The same for each step of several."""
+AROUND_A_DEVICE = 5e-6
+"""Seconds that a session takes around a segment on a device: a calibration, which times programs, sees nothing of it,
+and on a small model it decides."""
+AROUND_THE_HOST = 2e-6
+"""The same of a segment on the CPU between others."""
 _GOOD_PART = 0.4
 """Of the processors that may be used."""
 _UNMEASURABLE_BANDWIDTH = 1e15

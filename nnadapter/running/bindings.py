@@ -22,6 +22,8 @@ from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 if TYPE_CHECKING:
     import onnxruntime
 
+_MISSES = "Missing Input: {}"
+"""What ONNX Runtime says of an input that is not bound."""
 Target = Any
 """Where an output goes: the name of a device, on which it stays; an array to be filled; a `DeviceValue`, or an
 `onnxruntime.OrtValue`, that shall hold it."""
@@ -223,9 +225,11 @@ class HostBinding:
             self._allocate(name)
         try:
             provenance: Provenance = self._run(self._binding, options)
-        except InvalidInputError as error:  # one that nobody reads may be missing
-            missing = [name for name in self._needed if name not in self._fed]
-            raise MissingInputError.of(missing, self._fed, self._needed) if missing else error from error.__cause__
+        except InvalidInputError as error:
+            missing = [name for name in self._needed if name not in self._fed and _MISSES.format(name) in str(error)]
+            if not missing:  # one that nobody reads may be
+                raise
+            raise MissingInputError.of(missing, self._fed, self._needed) from error.__cause__
         self._used.update(name for name, target in self._targets.items() if isinstance(target, (str, DeviceValue)))
         held = [(at, target) for at, target in enumerate(self._targets.values()) if isinstance(target, DeviceValue)]
         results = results_of(self._binding) if held else ()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nnadapter.costs.calibrating import ROUNDS, calibrate
 from nnadapter.costs.classes import OperationClass
-from nnadapter.costs.device_costs import AROUND_A_RUN, AROUND_A_STEP, calibrated
+from nnadapter.costs.device_costs import AROUND_A_DEVICE, AROUND_THE_HOST, calibrated
 from nnadapter.costs.fitting import fit
 from nnadapter.costs.networks import networks
 from nnadapter.costs.stopwatch import Stopwatch
@@ -172,7 +172,7 @@ def test_a_device_keeps_what_it_declares_of_the_border():
         boundary_dtypes=frozenset({"float32"}), channels_last=True, peak_of_dtype={"int8": 5.0},
     )  # fmt: skip
     costs = calibrated(measure(), declared)
-    assert costs.profile.launch_seconds == pytest.approx(LAUNCH, rel=0.03)
+    assert costs.profile.launch_seconds == pytest.approx(LAUNCH + AROUND_A_DEVICE, rel=0.03)
     assert 1 / costs.profile.transfer_bandwidth == pytest.approx(BYTE, rel=0.03, abs=0)
     assert costs.profile.boundary_dtypes == declared.boundary_dtypes and costs.profile.channels_last
     assert costs.profile.peak_of_dtype == {}
@@ -181,10 +181,10 @@ def test_a_device_keeps_what_it_declares_of_the_border():
 def test_a_run_on_a_device_costs_what_the_session_takes_around_it():
     found = measure()
     on_device, on_host = calibrated(found), calibrated(replace(found, device="cpu"))
-    assert on_device.launch_alone == pytest.approx(found.alone_seconds + AROUND_A_RUN, abs=1e-9)
+    assert on_device.launch_alone == pytest.approx(found.alone_seconds + AROUND_A_DEVICE, abs=1e-9)
     assert on_host.launch_alone == found.alone_seconds  # ONNX Runtime is called, and nothing else is done
-    for costs in (on_device, on_host):
-        assert costs.profile.launch_seconds == pytest.approx(found.launch_seconds + AROUND_A_STEP, abs=1e-9)
+    for costs, around in ((on_device, AROUND_A_DEVICE), (on_host, AROUND_THE_HOST)):
+        assert costs.profile.launch_seconds == pytest.approx(found.launch_seconds + around, abs=1e-9)
 
 
 def test_coefficients_are_never_negative():

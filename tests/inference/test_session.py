@@ -269,6 +269,14 @@ def test_an_input_that_is_not_bound_is_named(device):
         with pytest.raises(MissingInputError, match=r"\['b'\].*feed every one of \['a', 'b', 'unread'\]") as caught:
             session.run_with_iobinding(binding)
         assert caught.value.name == "b"
+        binding.clear_binding_inputs()
+        for name, size in (("a", 2), ("b", 3)):
+            binding.bind_cpu_input(name, np.ones(size, np.float32))
+        if device == "cpu":  # it is not asked for what nobody reads
+            with pytest.raises(InvalidInputError, match="'?b'?.*3") as caught:
+                session.run_with_iobinding(binding)
+            assert type(caught.value) is InvalidInputError
+        binding.bind_cpu_input("unread", np.ones(2, np.float32))
         binding.bind_cpu_input("b", np.ones(2, np.float32))
         session.run_with_iobinding(binding)
         assert binding.copy_outputs_to_cpu()[0].tolist() == [2, 2]

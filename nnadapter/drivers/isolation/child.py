@@ -169,9 +169,11 @@ class Child:
 
     def _kill(self) -> None:
         if self._started is not None:
-            computes_no_more(self._started.process.pid)
-            self._started.process.kill()
-            self._started.process.wait()
+            try:
+                computes_no_more(self._started.process.pid)
+            finally:
+                self._started.process.kill()
+                self._started.process.wait()
 
     def part(self) -> None:
         """In a process that was forked: let go of what is the other one's."""
