@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import onnx
 import onnxruntime

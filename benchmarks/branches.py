@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.stream import offer_latency_driver

@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 import onnxruntime
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.language_model import Sizes, cache_names, first_feed, language_model

@@ -21,7 +21,7 @@ from typing import Any
 
 import onnx
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.decode import FORMS, Run, decode, onnxruntime_alone, openvino_alone, sizes_of

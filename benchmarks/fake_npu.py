@@ -33,7 +33,7 @@ import onnxruntime
 import rapidocr
 from threadpoolctl import threadpool_info
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.timing import interleaved, table

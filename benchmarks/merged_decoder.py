@@ -20,7 +20,7 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.language_model import Sizes, cache_names, first_feed, language_model

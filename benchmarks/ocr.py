@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "pictures"))
 
 from make import DENSE, DIGITS, SKEWED, TURNED, Line, Page, draw_page

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import rapidocr
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.fixed_sizes import encoder_model

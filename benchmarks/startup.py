@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.startup_models import MODELS, written
 from benchmarks.timing import table

@@ -58,7 +58,7 @@ SLOWER = {
     "ocr": ["--pictures", "1", "--passes", "1"],
     "optimized_models": ["digits"],
     "paddle_models": ["half"],
-    "partition": ["segments"],
+    "partitioning": ["segments"],
     "plan_memory": ["--cases", "fake_npu", "--networks", "residual", "--plans", "1"],
     "policies": ["--only", "digits", "--repetitions", "1", "--turns", "1", "--policies", "measured"],
     "pytorch": ["perceptron"],

@@ -1,6 +1,6 @@
 """How few segments, how cheap a placement, how fast: the partitioner beside brute force, bounds and others.
 
-    python benchmarks/partition.py [segments] [peers MODEL...] [placement] [repeats] [speed] [growth] [memory]
+    python benchmarks/partitioning.py [segments] [peers MODEL...] [placement] [repeats] [speed] [growth] [memory]
 
 One figure per word, all of them without. Masks and prices are random, by seed; graphs are those of the tests.
 """
@@ -24,7 +24,7 @@ import numpy as np
 import onnx
 import onnx.backend.test
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # before this script's folder, which holds a partition.py too
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.timing import table
 from nnadapter.onnx.graphs import read_graph
