@@ -156,12 +156,21 @@ class Graph:
             return self.input(shape, positive=positive)
         return self.constant(array)
 
-    def node(self, op_type: str, inputs: Sequence[Value | None], shape: Sequence[int], **attributes: Any) -> Value:
-        """Add a node with one output."""
+    def node(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | None],
+        shape: Sequence[int],
+        *,
+        floating: bool = True,
+        **attributes: Any,
+    ) -> Value:
+        """Add a node with one output, which may become an output of the model if it is floating-point."""
         value = Value(f"v{len(self.nodes)}", tuple(shape))
         names = [each.name if each else "" for each in inputs]
         self.nodes.append(helper.make_node(op_type, names, [value.name], **attributes))
-        self.values.append(value)
+        if floating:
+            self.values.append(value)
         return value
 
     def unary(self, op_type: str, value: Value, **attributes: Any) -> Value:
@@ -484,8 +493,7 @@ def leaky(graph: Graph, x: Value) -> Value:
     if form < 0.7:
         zero = graph.number(0, x)
         scaled = graph.binary("Mul", x, slope)
-        above = graph.node("Greater", [x, zero], np.broadcast_shapes(x.shape, zero.shape))
-        graph.values.pop()
+        above = graph.node("Greater", [x, zero], np.broadcast_shapes(x.shape, zero.shape), floating=False)
         return graph.node("Where", [above, x, scaled], np.broadcast_shapes(above.shape, x.shape, scaled.shape))
     if form < 0.85:
         inverse = graph.unary("Relu", graph.unary("Neg", x))
@@ -699,6 +707,178 @@ def arithmetic(graph: Graph, x: Value) -> Value:
     return x
 
 
+# Compositions of data movement
+
+
+def gated(graph: Graph, x: Value) -> Value:
+    """Write a gated linear unit: one half times an activation of the other."""
+    if not x.rank or x.shape[-1] % 2:
+        x = (
+            graph.node("Concat", [x, x], (*x.shape[:-1], 2 * x.shape[-1]), axis=-1)
+            if x.rank
+            else graph.reshape(x, (1,))
+        )
+    axis = x.rank - 1
+    if x.shape[axis] % 2:
+        return swish(graph, x)
+    first, second = _halves(graph, x, axis)
+    if graph.chance(0.3):
+        first, second = second, first
+    return graph.binary("Mul", first, graph.random.choice((sigmoid, swish, gelu, mish, leaky))(graph, second))
+
+
+def _halves(graph: Graph, x: Value, axis: int) -> tuple[Value, Value]:
+    size = x.shape[axis] // 2
+    shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+    if graph.chance(0.5):
+        names = [f"s{len(graph.nodes)}_{at}" for at in range(2)]
+        sizes = graph.constant([size, size], np.int64)
+        graph.nodes.append(helper.make_node("Split", [x.name, sizes.name], names, axis=axis))
+        halves = Value(names[0], shape), Value(names[1], shape)
+        graph.values.extend(halves)
+        return halves
+    parts = []
+    for start in (0, size):
+        end = start + size if start == 0 or graph.chance(0.5) else 2**31
+        places = [graph.constant([number], np.int64) for number in (start, end, axis)]
+        parts.append(graph.node("Slice", [x, *places], shape))
+    return parts[0], parts[1]
+
+
+def rotary(graph: Graph, x: Value) -> Value:
+    """Write a rotary embedding."""
+    if not x.rank or x.shape[-1] % 2:
+        return arithmetic(graph, x)
+    first, second = _halves(graph, x, x.rank - 1)
+    pair = [graph.unary("Neg", second), first] if graph.chance(0.8) else [graph.unary("Neg", first), second]
+    rotated = graph.node("Concat", pair, x.shape, axis=x.rank - 1 if graph.chance(0.5) else -1)
+    left = graph.binary("Mul", x, graph.parameter(x))
+    right = graph.binary("Mul", rotated, graph.parameter(rotated))
+    return graph.binary("Add", left, right)
+
+
+def grouped(graph: Graph, x: Value) -> Value:
+    """Write a group norm by reshaping and InstanceNormalization or a written-out norm."""
+    while x.rank < 3:
+        x = graph.reshape(x, (1, *x.shape))
+    groups = graph.random.choice([size for size in (1, 2, x.shape[1]) if x.shape[1] % size == 0])
+    inner = graph.reshape(x, (x.shape[0], groups, math.prod(x.shape[1:]) // groups))
+    if graph.chance(0.5):
+        ones, zeros = graph.constant(np.ones(groups)), graph.constant(np.zeros(groups))
+        inner = graph.node("InstanceNormalization", [inner, ones, zeros], inner.shape, epsilon=1e-3)
+    else:
+        shape = inner.shape
+        inner = norm(graph, inner)
+        if inner.shape != shape:
+            return inner
+    value = graph.reshape(inner, x.shape)
+    value = graph.binary("Mul", value, graph.parameter(value, near=1))
+    return graph.binary("Add", value, graph.parameter(value)) if graph.chance(0.7) else value
+
+
+def excited(graph: Graph, x: Value) -> Value:
+    """Write squeeze and excite: channels scaled by a gate that is computed from their means."""
+    if x.rank < 3:
+        return swish(graph, x)
+    means = graph.reduce("ReduceMean", x, range(2, x.rank), keepdims=1)
+    gate = graph.random.choice((sigmoid, hard, leaky))(graph, graph.binary("Mul", means, graph.parameter(means)))
+    return graph.binary("Mul", x, gate)
+
+
+def skipped(graph: Graph, x: Value) -> Value:
+    """Write an activation with a residual connection, and a norm of the sum."""
+    inner = graph.random.choice((product, gelu, swish, attention))(graph, x)
+    value = graph.binary("Add", x, inner)
+    if graph.chance(0.4):
+        value = graph.binary("Add", value, graph.parameter(value))
+    return norm(graph, value)
+
+
+def masked(graph: Graph, x: Value) -> Value:
+    """Write a selection by a condition, or a mask made of numbers."""
+    bound = graph.parameter(x)
+    op_type = graph.random.choice(("Greater", "Less", "GreaterOrEqual" if graph.opset >= 16 else "Less"))
+    condition = graph.node(op_type, [x, bound], np.broadcast_shapes(x.shape, bound.shape), floating=False)
+    if graph.chance(0.3):
+        condition = graph.node("Not", [condition], condition.shape, floating=False)
+    if graph.chance(0.2):
+        condition = graph.node("Not", [condition], condition.shape, floating=False)
+    form = graph.random.random()
+    if form < 0.5:
+        other = graph.number(graph.random.choice((0, -10000, 1)), x) if graph.chance(0.6) else graph.parameter(x)
+        pair = [x, other] if graph.chance(0.6) else [other, x]
+        shape = np.broadcast_shapes(condition.shape, x.shape, other.shape)
+        value = graph.node("Where", [condition, *pair], shape)
+    else:
+        numbers = graph.node("Cast", [condition], condition.shape, to=graph.type)
+        if graph.chance(0.5):
+            one = graph.number(1, numbers)
+            numbers = graph.node("Sub", [one, numbers], np.broadcast_shapes(one.shape, numbers.shape))
+        factor = graph.number(graph.random.choice((-100, 2)), numbers)
+        value = graph.binary(graph.random.choice(("Add", "Mul")), x, graph.binary("Mul", numbers, factor))
+    return softmax(graph, value) if graph.chance(0.3) else value
+
+
+def moved(graph: Graph, x: Value) -> Value:
+    """Write data movement whose shapes are computed: reshapes, transposes, expansions, slices and padding."""
+    for _ in range(graph.random.randint(1, 3)):
+        form = graph.random.randrange(7)
+        if form == 0:
+            shape = graph.node("Shape", [x], (x.rank,), floating=False)
+            x = graph.node("Reshape", [graph.reshape(x, (math.prod(x.shape),)), shape], x.shape)
+        elif form == 1:
+            shape = graph.node("Shape", [x], (x.rank,), floating=False)
+            x = graph.binary("Mul", x, graph.node("Expand", [graph.constant(2), shape], x.shape))
+        elif form == 2:
+            perm = list(range(x.rank))
+            graph.random.shuffle(perm)
+            x = graph.transpose(x, perm)
+        elif form == 3 and x.rank:
+            shape = list(x.shape)
+            shape[graph.random.randrange(x.rank)] = -1
+            x = graph.node("Reshape", [x, graph.constant(shape, np.int64)], x.shape)
+        elif form == 4 and x.rank:
+            pads = [graph.random.choice((0, 0, 1)) for _ in range(2 * x.rank)]
+            sizes = [size + pads[at] + pads[at + x.rank] for at, size in enumerate(x.shape)]
+            x = graph.node("Pad", [x, graph.constant(pads, np.int64)], sizes)
+        elif form == 5 and x.rank:
+            axis = graph.random.randrange(x.rank)
+            x = graph.node("Concat", [x, x], (*x.shape[:axis], 2 * x.shape[axis], *x.shape[axis + 1 :]), axis=axis)
+        elif form == 6 and x.rank:
+            axis = graph.random.randrange(x.rank)
+            at = graph.constant([graph.random.randrange(-x.shape[axis], x.shape[axis])], np.int64)
+            x = graph.node("Gather", [x, at], (*x.shape[:axis], 1, *x.shape[axis + 1 :]), axis=axis)
+        x = graph.unchanged(x, 0.2)
+    return graph.binary(graph.random.choice(("Add", "Mul")), x, graph.parameter(x))
+
+
+def operators(graph: Graph, x: Value) -> Value:
+    """Write norms and activations that are operators of their own, with parameters of several shapes."""
+    form = graph.random.random()
+    if form < 0.4 and graph.opset >= 17 and x.rank:
+        axis = graph.random.randrange(x.rank)
+        scale = graph.constant(graph.numbers.standard_normal(x.shape[axis:]))
+        inputs = [x, scale]
+        if graph.chance(0.6):
+            inputs.append(graph.constant(graph.numbers.standard_normal(x.shape[axis:])))
+        return graph.node(
+            "LayerNormalization", inputs, x.shape, axis=axis - x.rank if graph.chance(0.5) else axis, epsilon=1e-3
+        )
+    if form < 0.6 and graph.opset >= 20:
+        return graph.unary("Gelu", x, approximate=graph.random.choice(("none", "tanh")))
+    if form < 0.8:
+        return graph.unary(
+            graph.random.choice(("HardSwish", "Softsign", "Selu", "Elu", "ThresholdedRelu"))
+            if graph.opset >= 14
+            else "Selu",
+            x,
+        )
+    slope = graph.parameter(x, near=0.2)
+    if np.broadcast_shapes(slope.shape, x.shape) != x.shape:
+        return graph.unary("Selu", x)
+    return graph.node("PRelu", [x, slope], x.shape)
+
+
 FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
     "norm": norm,
     "length_norm": length_norm,
@@ -713,4 +893,12 @@ FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
     "product": product,
     "convolution": convolution,
     "arithmetic": arithmetic,
+    "gated": gated,
+    "rotary": rotary,
+    "grouped": grouped,
+    "excited": excited,
+    "skipped": skipped,
+    "masked": masked,
+    "moved": moved,
+    "operators": operators,
 }
