@@ -7,6 +7,7 @@
     ├── InvalidInputError        the caller: a feed that is missing, superfluous, or of the wrong type or shape
     │   ├── GivenUpError         a value on a device that was given up to another run, and is gone
     │   ├── InputTypeError       a feed of the wrong data type
+    │   ├── InputValueError      a feed with an index, a length or a count out of its range
     │   └── MissingInputError    a feed that is not there
     ├── InvalidOptionError       the caller: an option, a rule or a device's option that does not exist or does not fit
     │   ├── RulesError           rules that cannot be read, contradict each other, or cannot be kept
@@ -85,6 +86,10 @@ class GivenUpError(InvalidInputError):
 
 class InputTypeError(InvalidInputError):
     """The caller is at fault: a feed has the wrong data type."""
+
+
+class InputValueError(InvalidInputError):
+    """The caller is at fault: a feed holds an index, a length or a count that is out of its range."""
 
 
 class MissingInputError(InvalidInputError):

@@ -16,7 +16,7 @@ from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.programs import Programs
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.segments import Segments, loadable_part
-from nnadapter.compiled_models.values import read_array, values_by_name
+from nnadapter.compiled_models.values import read_array, read_check, values_by_name
 from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
@@ -282,6 +282,9 @@ class Loader:
             run_failed=partial(self._run_failed, record),
             say=partial(self._say_run_failed, record),
             reference=partial(self._reference, record),
+            checks={
+                number: tuple(map(read_check, step.checks)) for number, step in enumerate(record.steps) if step.checks
+            },
             whole=self.whole,
         )
         return Binder(self._site, self.arenas, bindable)

@@ -8,7 +8,7 @@ from nnadapter.errors import CompiledModelError
 from nnadapter.files.container.layout import ADVICE
 from nnadapter.files.messages import Message, Messages
 
-VERSION = 5
+VERSION = 6
 """The version of what a compiled model is made of; newer ones are refused."""
 MESSAGES = Messages(DESCRIPTOR, "nnadapter.compiled", CompiledModelError, "compiled model", ADVICE, limits.PLAN_BYTES)
 

@@ -24,7 +24,14 @@ from nnadapter.compiled_models.parts import MODEL, PROGRAM, REPORT
 from nnadapter.compiled_models.segments import write_ir, write_onnx
 from nnadapter.compiled_models.target import Target
 from nnadapter.compiled_models.traces import write_number
-from nnadapter.compiled_models.values import write_array, write_metadata, write_options, write_shape, write_value
+from nnadapter.compiled_models.values import (
+    write_array,
+    write_check,
+    write_metadata,
+    write_options,
+    write_shape,
+    write_value,
+)
 from nnadapter.drivers.border import checked_bytes
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.onnxruntime.gains import threads_gain
@@ -39,6 +46,7 @@ from nnadapter.onnx.onnxruntime_limits import loadable
 from nnadapter.onnx.preparation.choice import truths_of
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.bounds import Bounds
+from nnadapter.planning.indices import checks_by_segment
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
 from nnadapter.reports.building import report_of
@@ -148,10 +156,14 @@ def _write_plan(
     if compiled.opening is not None:
         write_open_sizes(message.open, compiled.opening.sizes, bounds, writer)
     bound_steps = _bound_steps(compiled)
-    overlap = overlap_of(partitioning, {step.segment: _read_by(step, compiled, bound_steps) for step in steps})
+    reads = {step.segment: _read_by(step, compiled, bound_steps) for step in steps}
+    overlap = overlap_of(partitioning, reads)
+    checks = checks_by_segment(partitioning.model, partitioning.plan, partitioning.setting.accelerators, reads)
     for position, step in enumerate(steps):
         row = message.steps.add()
         row.alongside = step.segment in overlap.alongside
+        for check in checks.get(step.segment, ()):
+            write_check(row.checks.add(), check)
         _write_step(row, step, position, bound_steps.get(position), compiled, target)
     report = report_of(_observed(compiled, engine))
     message.report = writer.add(REPORT, report.to_json().encode())

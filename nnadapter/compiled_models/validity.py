@@ -116,9 +116,33 @@ def _plan(plan: Message, container: Container) -> Iterator[str]:
     for shape in plan.shapes:
         if any(row.WhichOneof("known") != "size" for row in shape.dimensions):
             yield "a plan is for inputs of a size that is not known"
+    values = {row.name: row for row in plan.values}
     for number, step in enumerate(plan.steps):
+        yield from _checks(step, values)
         if step.HasField("twin") and (step.twin >= number or plan.steps[step.twin].device != step.device):
             yield f"step {number} is made of step {step.twin}, which is no step before it on its device"
+
+
+def _checks(step: Message, values: Mapping[str, Message]) -> Iterator[str]:
+    """What is wrong with the checks of indices before a step."""
+    for check in step.checks:
+        limits = [limit for row in check.ranges for limit in (row.low, row.high) if limit.size_of]
+        asked = [*([] if check.HasField("least") else [check.value]), *(limit.size_of for limit in limits)]
+        unknown = next((name for name in asked if name not in values), None)
+        if unknown is not None:
+            yield f"a check of indices asks for {_shown(unknown)}, which the plan does not have"
+            continue
+        if any(
+            (limit.axis if limit.axis >= 0 else -1 - limit.axis) >= _rank(values[limit.size_of]) for limit in limits
+        ):
+            yield f"a check of {_shown(check.value)} asks for an axis that its value does not have"
+        last = values[check.value].shape.dimensions[-1:] if check.value in values else []
+        if len(check.ranges) != 1 and not any(row.size == len(check.ranges) for row in last):
+            yield f"a check of {_shown(check.value)} has {len(check.ranges)} ranges, expected 1, or one for each column"
+
+
+def _rank(value: Message) -> int:
+    return len(value.shape.dimensions)
 
 
 def _device(device: Message, container: Container) -> Iterator[str]:

@@ -11,8 +11,10 @@ from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.parts import CONSTANT
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import CompiledModelError
+from nnadapter.ir.index_ranges import Bound, Size
 from nnadapter.ir.operand import Array, array_type_of
 from nnadapter.onnx.signature import ModelMetadata
+from nnadapter.planning.indices import IndexCheck
 from partition.graph import Value
 
 if TYPE_CHECKING:
@@ -26,6 +28,50 @@ def write_value(message: Message, value: Value) -> None:
     message.name, message.data_type, message.itemsize = value.name, value.dtype or "", value.itemsize
     if value.shape is not None:
         write_shape(message.shape, value.shape)
+
+
+def write_check(message: Message, check: IndexCheck) -> None:
+    """Fill an IndexCheck message."""
+    message.value, message.reader, message.source = check.value, check.reader, check.source
+    for low, high, exception in check.bounds:
+        row = message.ranges.add()
+        for bound, limit in ((low, "low"), (high, "high")):
+            if bound is not None:
+                _write_limit(getattr(row, limit), bound)
+        if exception is not None:
+            row.exception = exception
+    if check.interval is not None:
+        message.least, message.most = check.interval
+
+
+def _write_limit(message: Message, bound: Bound) -> None:
+    message.SetInParent()
+    if isinstance(bound, Size):
+        message.size_of, message.axis, message.number = bound
+    else:
+        message.number = bound
+
+
+def read_check(message: Message) -> IndexCheck:
+    """Return what an IndexCheck message says."""
+    return IndexCheck(
+        message.value,
+        tuple(
+            (
+                _read_limit(row.low) if row.HasField("low") else None,
+                _read_limit(row.high) if row.HasField("high") else None,
+                row.exception if row.HasField("exception") else None,
+            )
+            for row in message.ranges
+        ),
+        message.reader,
+        message.source,
+        (message.least, message.most) if message.HasField("least") and message.HasField("most") else None,
+    )
+
+
+def _read_limit(message: Message) -> Bound:
+    return Size(message.size_of, message.axis, message.number) if message.size_of else message.number
 
 
 def write_shape(message: Message, shape: Sequence[int | str | None]) -> None:

@@ -34,6 +34,7 @@ from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.wide_windows import wide_windows
 from nnadapter.onnx.sizes import MEASURING
+from nnadapter.planning.indices import unchecked_indices
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_bounds import beyond_bounds
@@ -92,6 +93,15 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     lost = _lost(plan, segments, conversion)
     if lost is not None:
         return lost
+    open_model = replace(model, parts=parts)
+    for step in plan.steps:
+        unchecked = (
+            unchecked_indices(open_model, replace(plan, graph=parts.open_graph), step)
+            if setting.by_name[step.device].accelerates
+            else ""
+        )
+        if unchecked:
+            return _refused_here(unchecked)
     sizes, fillable = (None, {}) if conversion is None else _by_sizes(plan, segments, conversion)
     read = [
         each.part.inputs if step.segment not in fillable else fillable[step.segment].inputs
@@ -99,7 +109,7 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     ]
     open_partitioning = replace(
         partitioning,
-        judgment=replace(partitioning.judgment, model=replace(model, parts=parts)),
+        judgment=replace(partitioning.judgment, model=open_model),
         plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts)),
         pieces=tuple(each.piece for each in segments),
     )

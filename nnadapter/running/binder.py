@@ -15,6 +15,7 @@ from nnadapter.drivers.interface import Program
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arenas
+from nnadapter.planning.indices import IndexCheck
 from nnadapter.planning.overlap import Overlap
 from nnadapter.process.forking import new_lock
 from nnadapter.running.borders import borders_of, held_between
@@ -22,6 +23,7 @@ from nnadapter.running.bound_step import BoundStep, Substitute
 from nnadapter.running.by_trace import transfers_of
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.incidents import Incident
+from nnadapter.running.index_checks import bound_checks
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import residences
 from nnadapter.running.resting import WELL
@@ -51,6 +53,8 @@ class Bindable(NamedTuple):
     """Says that a step failed, and what is done instead, as the policy wants it said."""
     reference: Callable[[Mapping[str, int], Step], Substitute]
     """Makes what a step is compared with, or raises; it gets the slots by name."""
+    checks: Mapping[int, Sequence[IndexCheck]] = {}
+    """Per segment, the indices and lengths that are checked before it."""
     whole: Callable[[NNAdapterError], Whole] | None = None
     """Makes what runs the model as it was, or raises; None where that is not at hand."""
 
@@ -76,6 +80,8 @@ class Binder:
         self._on_failure = partial(bindable.run_failed, self._slots)
         self._on_check = partial(bindable.reference, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
+        self._checked = {name for checks in bindable.checks.values() for each in checks for name in each.sizes}
+        """Values whose sizes are asked for, which stay until the run ends."""
         self._same: dict[int, Mapping[str, Any]] = {}
         """By position, what is the same in a step with any program."""
         known, made = bindable.constants, self._plan.made
@@ -129,7 +135,8 @@ class Binder:
             "position": position,
             "inputs": tuple(slots[name] for name in names),
             "outputs": tuple(slots[name] for name in step.outputs),
-            "released": tuple(slots[name] for name in step.released),
+            "released": tuple(slots[name] for name in step.released if name not in self._checked),
+            "index_checks": bound_checks(self._bindable.checks.get(step.segment, ()), slots),
             "names": names,
             "residence": self._stay.get(step.segment),
             "guarded": step.device in self._site.accelerators,

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from nnadapter.drivers.border import OutputCheck
 from nnadapter.running.incidents import Incident
+from nnadapter.running.index_checks import BoundCheck
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import Residence
 from nnadapter.running.resting import WELL, Health
@@ -60,6 +61,8 @@ class BoundStep:
     """What its device's health tells it by: what it makes and its nodes, which plans for other shapes have as well."""
     copies_inputs: bool = False
     """The device gets copies of inputs, as nothing else keeps it from writing to them."""
+    index_checks: tuple[BoundCheck, ...] = ()
+    """The indices and lengths that are checked before it runs."""
     position: int = 0
     """Among the steps of the plan."""
     is_told_sizes: bool = False

@@ -26,6 +26,7 @@ from nnadapter.memory.arenas import Arenas
 from nnadapter.offering.part import Part
 from nnadapter.planning.absent import INSTEAD
 from nnadapter.planning.alongside import overlap_of
+from nnadapter.planning.indices import checks_by_segment
 from nnadapter.planning.judgment import Atoms, Judgment, banning
 from nnadapter.planning.opening import Opened
 from nnadapter.planning.planner import Planner
@@ -250,6 +251,7 @@ class Compiler:
             run_failed=partial(self._run_failed, partitioning),
             say=partial(self._say_run_failed, partitioning),
             reference=partial(self._reference, partitioning),
+            checks=checks_by_segment(partitioning.model, partitioning.plan, self.setting.accelerators, reads),
             whole=partial(self._whole, partitioning),
         )
         return Binder(self._site, self.arenas, bindable)

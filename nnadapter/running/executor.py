@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nnadapter.drivers.copies import Copies, Transfer
-from nnadapter.errors import CancelledError, GivenUpError, NNAdapterError, describe
+from nnadapter.errors import CancelledError, GivenUpError, InputValueError, NNAdapterError, describe
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
 from nnadapter.process.forking import new_lock
@@ -113,6 +113,20 @@ class CompiledPlan:
         order = tuple(bound.step.outputs.index(name) for name in outputs)
         return bound, tuple(names[slot] for slot in bound.inputs), order
 
+    def check_indices(self, bound: BoundStep, feeds: Mapping[str, Any]) -> None:
+        """Check the indices and lengths that a step reads from feeds.
+
+        Raises:
+            InputValueError: one is out of its range.
+        """
+        values = self._blank.copy()
+        for name, array in feeds.items():
+            slot = self._slots.get(name)
+            if slot is not None:
+                values[slot] = array
+        for each in bound.index_checks:
+            each.check(values)
+
     def run(
         self,
         feeds: Mapping[str, Any],
@@ -147,7 +161,7 @@ class CompiledPlan:
             with self._borders.lent() as given:
                 return self._run_steps(feeds, wanted, control, kept, sizes, given)
         except NNAdapterError as error:
-            if isinstance(error, (CancelledError, GivenUpError)) or self._make_whole is None:
+            if isinstance(error, (CancelledError, GivenUpError, InputValueError)) or self._make_whole is None:
                 raise
             return self._run_whole(error, feeds, wanted, kept, control)
 

@@ -209,6 +209,10 @@ class _Run:
         """Enqueue a step; where that cannot be, wait for what is pending, since the step is to run now."""
         assert bound.residence is not None and self._made is not None, "only such steps are enqueued"
         segment = bound.step.segment
+        if bound.index_checks:
+            self._wait_for_all()  # what they look at may be under way
+            for each in bound.index_checks:
+                each.check(self._values)
         entry = Pending(bound, self._flight.events[segment], time.perf_counter())
         self._flight.pending.append(entry)  # first: an interrupt may come at any time
         try:

@@ -40,6 +40,8 @@ class SingleStep:
             return self._plan.run(feed, self._outputs)
         bound, hand, started = self._bound, self._hand, time.perf_counter()
         step = bound.step
+        if bound.index_checks:
+            self._plan.check_indices(bound, feed)
         try:
             made = bound.pool.compute([hand(feed[name]) for name in self._names])
             results = check_results(made, step.outputs, bound.expected)

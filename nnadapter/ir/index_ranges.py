@@ -1,0 +1,673 @@
+"""Range analysis of indices and lengths: which are proven, which are to be checked, and which are computed unchecked.
+
+An engine reads and writes memory by indices, so a value from the caller has to be held to its range before. The
+analysis starts at each index that an operation reads and goes back to where the value comes from. It ends at a proof
+(constants, TopK, ArgMax, NonZero, Range, Clip, Mod), at a value that can be checked with the same effect, or at an
+operation that computes the index in a way that is neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from nnadapter.ir.operand import Array
+
+_MOST = 2**31 - 1
+"""Bounds beyond it are not followed: arithmetic might wrap around."""
+_DEEPEST = 64
+"""Operations that a proof may go back."""
+
+
+class Size(NamedTuple):
+    """The size of a value along an axis, known at run time only, plus a number."""
+
+    value: str
+    axis: int
+    offset: int = 0
+
+    def plus(self, number: int) -> Size:
+        """Return this size plus a number."""
+        return self._replace(offset=self.offset + number)
+
+
+Bound = int | Size
+"""A number, or one that follows from the size of a value."""
+
+
+class Allowed(NamedTuple):
+    """The range of an index: from `low`, less `size` where negative ones count from the end, to `size` - 1 + `high`."""
+
+    size: Bound
+    counts_back: bool = True
+    low: int | None = 0
+    """None where values below the range are cut off later."""
+    high: int | None = 0
+    exception: int | None = None
+    """One value outside of the range that is allowed as well."""
+
+    def shifted(self, number: int) -> Allowed:
+        """Return the range of a value to which `number` is added."""
+        return self._replace(
+            low=None if self.low is None else self.low - number,
+            high=None if self.high is None else self.high - number,
+            exception=None if self.exception is None else self.exception - number,
+        )
+
+
+Columns = tuple[Allowed, ...]
+"""The range of all elements, or of each along the last axis where there are several."""
+
+
+class Interval(NamedTuple):
+    """The least and the largest value that elements can have."""
+
+    low: int
+    high: Bound
+
+
+class View(Protocol):
+    """A model as the analysis reads it."""
+
+    def node(self, name: str) -> Reader | None:
+        """Return the operation that makes a value; None for inputs and constants."""
+
+    def shape(self, name: str) -> Sequence[Any] | None:
+        """Return the dimensions of a value, anything but an int where one is not known; None if the rank is not."""
+
+    def dtype(self, name: str) -> str | None:
+        """Return the data type of a value."""
+
+    def constant(self, name: str) -> Array | None:
+        """Return the contents of a constant."""
+
+    def size(self, name: str, axis: int) -> Bound:
+        """Return the size of a value along an axis."""
+
+
+class Reader(NamedTuple):
+    """An operation, in ONNX's terms."""
+
+    name: str
+    kind: str
+    """ONNX's operator; with its domain and a colon before it where that is not ONNX's own."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any]
+    version: int = 0
+    """Of ONNX's schema; 0 where it does not matter."""
+
+    def input(self, position: int) -> str:
+        """Return the name of an input, empty if it is absent."""
+        return self.inputs[position] if position < len(self.inputs) else ""
+
+
+class Use(NamedTuple):
+    """An index or a length that an operation reads."""
+
+    position: int
+    """Among the inputs of the operation."""
+    allowed: Columns
+
+
+class Found(NamedTuple):
+    """Where the analysis of an index ended without a proof."""
+
+    value: str
+    allowed: Columns
+    interval: Interval | None = None
+    """What is known of a constant, whose range depends on sizes that are known at run time only."""
+    maker: Reader | None = None
+    """The operation that computes the value in a way that no check before it covers; None where a check covers it."""
+
+
+def _axis(view: View, name: str, reader: Reader, default: int = 0) -> int | None:
+    shape, axis = view.shape(name), reader.attributes.get("axis", default)
+    if shape is None or not isinstance(axis, int):
+        return None
+    return axis + len(shape) if axis < 0 else axis
+
+
+def _along(view: View, reader: Reader, position: int = 1, *, counts_back: bool = True) -> list[Use]:
+    axis = _axis(view, reader.input(0), reader)
+    return [] if axis is None else [Use(position, (Allowed(view.size(reader.input(0), axis), counts_back),))]
+
+
+def _of_rows(view: View, reader: Reader, first: int) -> list[Use]:
+    """Return the ranges of rows of indices, one for each of the axes from `first` on."""
+    indices = view.shape(reader.input(1))
+    depth = indices[-1] if indices else None
+    if not isinstance(depth, int):
+        return []
+    return [Use(1, tuple(Allowed(view.size(reader.input(0), first + axis)) for axis in range(depth)))] if depth else []
+
+
+def _gather_nd(view: View, reader: Reader) -> list[Use]:
+    return _of_rows(view, reader, reader.attributes.get("batch_dims", 0))
+
+
+def _scatter_nd(view: View, reader: Reader) -> list[Use]:
+    return _of_rows(view, reader, 0)
+
+
+def _lengths(position: int, axis: int) -> Callable[[View, Reader], list[Use]]:
+    def uses(view: View, reader: Reader) -> list[Use]:
+        size = view.size(reader.input(0), axis)
+        return [Use(position, (Allowed(_plus(size, 1), counts_back=False),))]
+
+    return uses
+
+
+def _recurrent(view: View, reader: Reader) -> list[Use]:
+    return _lengths(4, 1 if reader.attributes.get("layout", 0) else 0)(view, reader)
+
+
+def _reverse(view: View, reader: Reader) -> list[Use]:
+    return _lengths(1, reader.attributes.get("time_axis", 0))(view, reader)
+
+
+def _tensor_scatter(view: View, reader: Reader) -> list[Use]:
+    axis = _axis(view, reader.input(0), reader, -2)
+    if axis is None:
+        return []
+    size, written = view.size(reader.input(0), axis), view.size(reader.input(1), axis)
+    if reader.attributes.get("mode", "linear") in ("circular", b"circular"):
+        return [Use(2, (Allowed(size, counts_back=False),))]
+    less = -written + 1 if isinstance(written, int) else 0
+    return [Use(2, (Allowed(_plus(size, less), counts_back=False),))]
+
+
+def _roi_align(view: View, reader: Reader) -> list[Use]:
+    return [Use(2, (Allowed(view.size(reader.input(0), 0), counts_back=False),))]
+
+
+def _max_unpool(view: View, reader: Reader) -> list[Use]:
+    made = view.shape(reader.outputs[0])
+    if made is None or not all(isinstance(size, int) for size in made):
+        return [Use(1, (Allowed(Size(reader.outputs[0], -1), counts_back=False),))]
+    return [Use(1, (Allowed(int(np.prod(made, dtype=np.int64)), counts_back=False),))]
+
+
+def _labels(view: View, reader: Reader) -> list[Use]:
+    ignored = reader.attributes.get("ignore_index")
+    return [Use(1, (Allowed(view.size(reader.input(0), 1), counts_back=False, exception=ignored),))]
+
+
+def _rotary(cache: int, positions: int) -> Callable[[View, Reader], list[Use]]:
+    def uses(view: View, reader: Reader) -> list[Use]:
+        size = view.size(reader.input(cache), 0)
+        shape = view.shape(reader.input(positions))
+        if shape is not None and len(shape) == 1:  # one offset, to which the place in the sequence is added
+            data = view.shape(reader.input(0)) or ()
+            length = view.size(reader.input(0), len(data) - 2) if data else 1
+            size = _plus(size, 1 - length) if isinstance(length, int) else size
+        return [Use(positions, (Allowed(size, counts_back=False),))]
+
+    return uses
+
+
+def _embedding(view: View, reader: Reader) -> list[Use]:
+    tables = {0: 2, 1: 4, 8: 3}
+    return [
+        Use(position, (Allowed(view.size(reader.input(table), 0), counts_back=False),))
+        for position, table in tables.items()
+        if reader.input(position) and reader.input(table)
+    ]
+
+
+def _gather_block(view: View, reader: Reader) -> list[Use]:
+    shape, axis = view.shape(reader.input(0)), reader.attributes.get("gather_axis", 0)
+    return [] if shape is None else [Use(1, (Allowed(view.size(reader.input(0), axis % max(1, len(shape)))),))]
+
+
+def _key_lengths(view: View, reader: Reader) -> list[Use]:
+    shape = view.shape(reader.input(1))
+    size = view.size(reader.input(1), len(shape) - 2) if shape else 0
+    return [Use(6, (Allowed(_plus(size, 1), counts_back=False),))] if shape else []
+
+
+def _plus(bound: Bound, number: int) -> Bound:
+    return bound.plus(number) if isinstance(bound, Size) else bound + number
+
+
+USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
+    "Gather": _along,
+    "GatherElements": _along,
+    "GatherND": _gather_nd,
+    "Scatter": _along,
+    "ScatterElements": _along,
+    "ScatterND": _scatter_nd,
+    "TensorScatter": _tensor_scatter,
+    "ReverseSequence": _reverse,
+    "RNN": _recurrent,
+    "LSTM": _recurrent,
+    "GRU": _recurrent,
+    "RoiAlign": _roi_align,
+    "MaxUnpool": _max_unpool,
+    "NegativeLogLikelihoodLoss": _labels,
+    "SoftmaxCrossEntropyLoss": _labels,
+    "Attention": _key_lengths,
+    "RotaryEmbedding": _rotary(1, 3),
+    "com.microsoft:RotaryEmbedding": _rotary(2, 1),
+    "com.microsoft:EmbedLayerNormalization": _embedding,
+    "com.microsoft:GatherBlockQuantized": _gather_block,
+    "com.microsoft:GatherND": _gather_nd,
+}
+"""Per operator, what it reads as indices or lengths, and their ranges."""
+
+
+def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
+    """Return the indices that an operation reads, and the names of the values."""
+    for use in USES[reader.kind](view, reader) if reader.kind in USES else ():
+        name = reader.input(use.position)
+        if name:
+            yield use, name
+
+
+def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], bool]) -> Iterator[Found]:
+    """Return where an index comes from that is not proven to be in its range.
+
+    Args:
+        view: of the model.
+        name: of the index.
+        allowed: its range.
+        enters: says whether a value comes from outside, so that it can be checked.
+    """
+    pending, seen = [(name, allowed)], set[tuple[str, Columns]]()
+    while pending:
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        name, allowed = current
+        constant = view.constant(name)
+        if constant is not None:
+            yield from _of_constant(view, name, constant, allowed)
+        elif is_proven(view, name, allowed):
+            continue
+        elif enters(name):
+            yield Found(name, allowed)
+        else:
+            reader = view.node(name)
+            before = None if reader is None else _before(view, reader, allowed)
+            if before is None:
+                yield Found(name, allowed, maker=reader)
+            else:
+                pending += before
+
+
+def _of_constant(view: View, name: str, constant: Array, allowed: Columns) -> Iterator[Found]:
+    for column, (interval, each) in enumerate(zip(_of_columns(constant, len(allowed)), allowed, strict=True)):
+        if interval is None or _is_within(interval, each):
+            continue
+        if isinstance(each.size, Size):
+            yield Found(name, (each,), interval)
+        else:
+            yield Found(f"{name}[{column}]" if len(allowed) > 1 else name, (each,), interval, view.node(name))
+
+
+def _of_columns(array: Array, count: int) -> list[Interval | None]:
+    if not array.size or array.dtype.kind not in "iub":
+        return [None] * count
+    rows = array.reshape(-1, count)
+    return [Interval(int(low), int(high)) for low, high in zip(rows.min(0), rows.max(0), strict=True)]
+
+
+def is_proven(view: View, name: str, allowed: Columns) -> bool:
+    """Return whether a value is in its range whatever the inputs hold."""
+    if len(allowed) > 1:
+        columns = _columns(view, name, len(allowed))
+        if columns is not None:
+            return all(
+                each is not None and _is_within(each, range_) for each, range_ in zip(columns, allowed, strict=True)
+            )
+    interval = interval_of(view, name)
+    return interval is not None and all(_is_within(interval, each) for each in allowed)
+
+
+def _is_within(interval: Interval, allowed: Allowed) -> bool:
+    if allowed.exception is not None and interval == Interval(allowed.exception, allowed.exception):
+        return True
+    size = allowed.size
+    if allowed.low is not None:
+        least = allowed.low - (size if allowed.counts_back and isinstance(size, int) else 0)
+        if allowed.counts_back and isinstance(size, Size) and interval.low == -1:  # no size is 0 where sizes are open
+            least = -1
+        if interval.low < least:
+            return False
+    if allowed.high is None:
+        return True
+    most = _plus(size, allowed.high - 1)
+    if isinstance(most, Size):
+        if isinstance(interval.high, Size):
+            return interval.high[:2] == most[:2] and interval.high.offset <= most.offset
+        return interval.high <= most.offset + 1  # a size is 1 at least
+    return isinstance(interval.high, int) and interval.high <= most
+
+
+_MOVES = frozenset(["Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"])
+"""What makes all elements of the first input, and no others."""
+_CHOOSES = frozenset(
+    [
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Slice",
+        "Split",
+        "Compress",
+        "Unique",
+        "DepthToSpace",
+        "SpaceToDepth",
+        "ReverseSequence",
+        "ReduceMax",
+        "ReduceMin",
+        "MaxPool",
+    ]
+)
+"""What makes some elements of the first input, and no others."""
+
+
+def _before(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
+    """Return what the inputs of an operation have to be for its result to be in a range; None if that is unknown."""
+    kind, first = reader.kind, reader.input(0)
+    if kind in _MOVES:
+        if len(allowed) == 1 or kind == "Identity":
+            return [(first, allowed)]
+        shape = view.shape(first)
+        keeps = kind == "Reshape" and shape and shape[-1] == len(allowed)
+        return [(first, allowed)] if keeps else None
+    if kind == "Concat":
+        return _before_concat(view, reader, allowed)
+    if kind == "Cast":
+        to, of = view.dtype(reader.outputs[0]), view.dtype(first)
+        whole = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
+        return [(first, allowed)] if to in whole and of in (*whole, "float32", "float64", "float16") else None
+    if kind in ("Add", "Sub", "Max", "Min") and len(reader.inputs) == 2:
+        return _before_arithmetic(view, reader, allowed)
+    if kind == "Clip" and len(allowed) == 1:
+        low, high = (_number(view, reader.input(position)) for position in (1, 2))
+        bounded = (low is not None or not reader.input(1)) and (high is not None or not reader.input(2))
+        return [(first, (_cut(allowed[0], low, high),))] if bounded and not reader.attributes else None
+    return None
+
+
+def _before_concat(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
+    if len(allowed) == 1:
+        return [(name, allowed) for name in reader.inputs]
+    axis, shapes = _axis(view, reader.inputs[0], reader), [view.shape(name) for name in reader.inputs]
+    if axis is None or any(shape is None for shape in shapes):
+        return None
+    if axis != len(shapes[0] or ()) - 1:
+        return [(name, allowed) for name in reader.inputs]
+    parts, at = list[tuple[str, Columns]](), 0
+    for name, shape in zip(reader.inputs, shapes, strict=True):
+        depth = shape[-1] if shape else None
+        if not isinstance(depth, int):
+            return None
+        parts.append((name, allowed[at : at + depth]))
+        at += depth
+    return parts
+
+
+def _before_arithmetic(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
+    numbers = [_number(view, name) for name in reader.inputs]
+    if numbers[1] is not None:
+        name, number = reader.inputs[0], numbers[1]
+    elif numbers[0] is not None and reader.kind != "Sub":
+        name, number = reader.inputs[1], numbers[0]
+    else:
+        return None
+    if reader.kind in ("Max", "Min"):
+        low, high = (number, None) if reader.kind == "Max" else (None, number)
+        return [(name, (_cut(allowed[0], low, high),))] if len(allowed) == 1 else None
+    return [(name, tuple(each.shifted(number if reader.kind == "Add" else -number) for each in allowed))]
+
+
+def _cut(allowed: Allowed, low: int | None, high: int | None) -> Allowed:
+    """Return the range of a value that is cut off at bounds, where these are in the range."""
+    if low is not None and _is_within(Interval(low, low), allowed):
+        allowed = allowed._replace(low=None)
+    if high is not None and _is_within(Interval(high, high), allowed._replace(low=None)):
+        allowed = allowed._replace(high=None)
+    return allowed
+
+
+def _number(view: View, name: str) -> int | None:
+    """Return the one number that a constant of integers holds."""
+    array = view.constant(name) if name else None
+    return int(array.reshape(-1)[0]) if array is not None and array.size == 1 and array.dtype.kind in "iu" else None
+
+
+def interval_of(view: View, name: str, depth: int = 0) -> Interval | None:
+    """Return the interval of a value of integers; None if nothing is known of it."""
+    constant = view.constant(name)
+    if constant is not None:
+        return _of_columns(constant, 1)[0]
+    reader = view.node(name)
+    if reader is not None and depth < _DEEPEST:
+        interval = _interval(view, reader, name, depth + 1)
+        if interval is not None and _is_small(interval):
+            return interval
+    dtype = view.dtype(name)
+    if dtype == "bool":
+        return Interval(0, 1)
+    if dtype in ("uint8", "int8", "uint16", "int16"):
+        limits = np.iinfo(dtype)
+        return Interval(int(limits.min), int(limits.max))
+    return None
+
+
+def _is_small(interval: Interval) -> bool:
+    return interval.low >= -_MOST and (isinstance(interval.high, Size) or interval.high <= _MOST)
+
+
+def _union(intervals: Sequence[Interval | None]) -> Interval | None:
+    known = [each for each in intervals if each is not None]
+    if not known or len(known) < len(intervals):
+        return None
+    highs = {each.high for each in known}
+    high = highs.pop() if len(highs) == 1 else max(each.high for each in known if isinstance(each.high, int))
+    if len(highs) and any(isinstance(each.high, Size) for each in known):
+        return None
+    return Interval(min(each.low for each in known), high)
+
+
+def _interval(view: View, reader: Reader, name: str, depth: int) -> Interval | None:
+    kind = reader.kind
+
+    def of(position: int) -> Interval | None:
+        return interval_of(view, reader.input(position), depth) if reader.input(position) else None
+
+    if kind in ("Gather", "Slice", "Split", "GatherND"):
+        chosen = _chosen(view, reader, name)
+        if chosen is not None:
+            return chosen
+    if kind in _MOVES or kind in _CHOOSES:
+        return of(0) if name == reader.outputs[0] or kind == "Split" else None
+    if kind == "Concat":
+        return _union([interval_of(view, each, depth) for each in reader.inputs])
+    if kind == "Where":
+        return _union([of(1), of(2)])
+    if kind == "Cast":
+        found = of(0) if not (view.dtype(reader.input(0)) or "float").startswith("float") else None
+        return found if found is not None and _fits(found, view.dtype(name)) else None
+    if kind in ("TopK", "ArgMax", "ArgMin"):
+        axis = _axis(view, reader.input(0), reader, -1 if kind == "TopK" else 0)
+        is_indices = kind != "TopK" or name != reader.outputs[0]
+        return None if axis is None or not is_indices else _below(view.size(reader.input(0), axis))
+    if kind == "NonZero":
+        sizes = [view.size(reader.input(0), axis) for axis in range(len(view.shape(reader.input(0)) or ()))]
+        return _union([_below(size) for size in sizes])
+    if kind == "Range":
+        return _of_range(view, reader, depth)
+    if kind in ("Shape", "Size"):
+        return Interval(0, _MOST)
+    return _arithmetic(view, reader, of) if kind in _ARITHMETIC else None
+
+
+def _below(size: Bound) -> Interval:
+    return Interval(0, _plus(size, -1))
+
+
+def _fits(interval: Interval, dtype: str | None) -> bool:
+    if isinstance(interval.high, Size):
+        return dtype in ("int32", "int64")
+    try:
+        limits = np.iinfo(dtype or "")
+    except (TypeError, ValueError):
+        return False
+    return limits.min <= interval.low and interval.high <= limits.max
+
+
+def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
+    start, step = (interval_of(view, reader.input(position), depth) for position in (0, 2))
+    if start is None or step is None or step.low < 1 or isinstance(start.high, Size):
+        return None
+    limit = _scalar(view, reader.input(1), 0)
+    if limit is None:
+        found = interval_of(view, reader.input(1), depth)
+        limit = None if found is None else found.high
+    if limit is None:
+        return None
+    return Interval(start.low, _plus(limit, -1) if isinstance(limit, Size) else max(start.low, limit - 1))
+
+
+def _scalar(view: View, name: str, depth: int) -> Bound | None:
+    """Return the size that a value of one element holds, computed from the shape of a value."""
+    number = _number(view, name)
+    reader = view.node(name)
+    if number is not None or reader is None or depth > _DEEPEST:
+        return number
+    if reader.kind in ("Cast", "Squeeze", "Unsqueeze", "Reshape", "Identity"):
+        return _scalar(view, reader.input(0), depth + 1)
+    if reader.kind in ("Add", "Sub"):
+        parts = [_scalar(view, each, depth + 1) for each in reader.inputs]
+        sign = 1 if reader.kind == "Add" else -1
+        if isinstance(parts[1], int) and parts[0] is not None:
+            return _plus(parts[0], sign * parts[1])
+        return _plus(parts[1], parts[0]) if sign == 1 and isinstance(parts[0], int) and parts[1] is not None else None
+    if reader.kind in ("Gather", "Slice"):
+        source, axis = view.node(reader.input(0)), _number(view, reader.input(1))
+        if source is None or source.kind != "Shape" or axis is None or "start" in source.attributes:
+            return None
+        if reader.kind == "Slice" and _number(view, reader.input(2)) != axis + 1:
+            return None
+        shape = view.shape(source.input(0))
+        return None if shape is None else view.size(source.input(0), axis % max(1, len(shape)))
+    return None
+
+
+_ARITHMETIC = frozenset(["Add", "Sub", "Mul", "Neg", "Abs", "Div", "Mod", "Min", "Max", "Clip", "Sum", "Relu"])
+
+
+def _arithmetic(view: View, reader: Reader, of: Callable[[int], Interval | None]) -> Interval | None:
+    if (view.dtype(reader.outputs[0]) or "float").startswith(("float", "bfloat")):
+        return None
+    kind, first = reader.kind, of(0)
+    if kind == "Mod":
+        return _of_mod(view, reader, first)
+    if kind in ("Clip", "Min", "Max"):
+        return _of_bounds(reader, [of(position) for position in range(len(reader.inputs))])
+    if first is None or isinstance(first.high, Size):
+        return None
+    if kind == "Neg":
+        return Interval(-first.high, -first.low)
+    if kind == "Abs":
+        return Interval(0, max(abs(first.low), abs(first.high)))
+    if kind == "Relu":
+        return Interval(max(0, first.low), max(0, first.high))
+    second = of(1)
+    if len(reader.inputs) != 2 or second is None or isinstance(second.high, Size):
+        return None
+    if kind in ("Add", "Sum"):
+        return Interval(first.low + second.low, first.high + second.high)
+    if kind == "Sub":
+        return Interval(first.low - second.high, first.high - second.low)
+    if kind == "Mul":
+        products = [one * other for one in (first.low, first.high) for other in (second.low, second.high)]
+        return Interval(min(products), max(products))
+    if kind == "Div" and second.low > 0 and first.low >= 0:
+        return Interval(first.low // second.high, first.high // second.low)
+    return None
+
+
+def _of_mod(view: View, reader: Reader, first: Interval | None) -> Interval | None:
+    divisor = _number(view, reader.input(1))
+    if divisor is None or divisor <= 0:
+        return None
+    is_below = first is not None and first.low >= 0
+    return Interval(0 if is_below or not reader.attributes.get("fmod", 0) else 1 - divisor, divisor - 1)
+
+
+def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | None:
+    """Return the interval of a Clip, Min or Max of integers."""
+    if reader.attributes:
+        return None
+    padded = [*inputs, None, None, None][: max(3, len(inputs))]
+    if reader.kind == "Clip":
+        inside, least, most = padded[:3]
+        lows = [each.low for each in (inside, least) if each is not None]
+        highs = [each.high for each in (inside, most) if each is not None and isinstance(each.high, int)]
+        if not lows or not highs:
+            return None
+        high = min(highs)
+        return Interval(min(max(lows), high), high)
+    known = [each for each in inputs if each is not None]
+    if reader.kind == "Min" and len(known) == len(inputs):
+        highs = [each.high for each in known if isinstance(each.high, int)]
+        return Interval(min(each.low for each in known), min(highs)) if highs else None
+    if reader.kind == "Max" and len(known) == len(inputs) and all(isinstance(each.high, int) for each in known):
+        return Interval(max(each.low for each in known), max(int(each.high) for each in known))  # type: ignore[arg-type]
+    return None
+
+
+def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] | None:
+    """Return an axis along which a value has intervals of its own for every index, and these; None if it has none."""
+    reader = view.node(name)
+    if reader is None or depth > _DEEPEST:
+        return None
+    first = reader.input(0)
+    if reader.kind == "NonZero":
+        rank = len(view.shape(first) or ())
+        return 0, [_below(view.size(first, axis)) for axis in range(rank)]
+    if reader.kind == "NonMaxSuppression":
+        scores = reader.input(1)
+        return 1, [_below(view.size(scores, axis)) for axis in range(3)]
+    if reader.kind in ("Identity", "Cast", "Transpose"):
+        found, shape = _parts(view, first, depth + 1), view.shape(first)
+        if found is None or reader.kind != "Transpose" or shape is None:
+            return found
+        order = list(reader.attributes.get("perm", range(len(shape) - 1, -1, -1)))
+        return order.index(found[0]), found[1]
+    return None
+
+
+def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | None:
+    """Return the intervals of the elements along the last axis."""
+    found, shape = _parts(view, name), view.shape(name)
+    if found is None or shape is None or found[0] != len(shape) - 1 or len(found[1]) != count:
+        return None
+    return found[1]
+
+
+def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
+    """Return the interval of what is chosen along an axis that has intervals of its own for every index."""
+    found = _parts(view, reader.input(0))
+    if found is None:
+        return None
+    axis, intervals = found
+    if reader.kind == "Gather" and _axis(view, reader.input(0), reader) == axis:
+        places = view.constant(reader.input(1))
+        if places is not None and places.size and np.all(np.abs(places) < len(intervals)):
+            return _union([intervals[int(place)] for place in places.reshape(-1)])
+    if reader.kind == "Split" and _axis(view, reader.input(0), reader) == axis:
+        parts = len(reader.outputs)
+        if parts == len(intervals):
+            return intervals[reader.outputs.index(name)]
+    if reader.kind == "Slice":
+        start, end, axes = (_number(view, reader.input(position)) for position in (1, 2, 3))
+        if start is not None and end is not None and axes == axis and not reader.input(4):
+            return _union(list(intervals[start:end]))
+    return None

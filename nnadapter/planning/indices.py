@@ -1,0 +1,253 @@
+"""Indices and lengths of a plan: nodes that compute them unchecked are refused, what enters a segment is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nnadapter.ir.index_ranges import USES, Bound, Found, Reader, Size, trace_back, uses_of
+from nnadapter.ir.operand import Array
+from nnadapter.offering.model import ShapedModel
+from nnadapter.offering.open_parts import OpenParts
+from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.node import OnnxNode
+from partition.graph import Graph
+from partition.plan import Plan, Step
+from partition.verdict import Reason, Unsupported
+
+
+class IndexCheck(NamedTuple):
+    """A range that a value has to be in where it enters a segment."""
+
+    value: str
+    """Name of the value; of the constant whose range is compared with a size, where there is an interval."""
+    bounds: tuple[tuple[Bound | None, Bound | None, int | None], ...]
+    """Least and largest value and an exception: of all elements, or along the last axis."""
+    reader: str
+    """The operation that reads it, in words."""
+    source: str = ""
+    """The input of the model that it is checked for; empty where that is another value."""
+    interval: tuple[int, int] | None = None
+    """What a constant holds; the value itself is not looked at then."""
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Names of the values whose sizes the range depends on."""
+        return tuple(bound.value for low, high, _ in self.bounds for bound in (low, high) if isinstance(bound, Size))
+
+
+@dataclass(frozen=True, eq=False)
+class GraphView:
+    """A graph as the analysis of indices reads it, see `nnadapter.ir.index_ranges.View`."""
+
+    graph: Graph
+    nodes: Sequence[OnnxNode]
+    """The same nodes with their attributes."""
+    constants: Mapping[str, Array]
+    more: Mapping[str, OnnxNode]
+    """What makes values that `graph` takes as known, by the names of these."""
+
+    def node(self, name: str) -> Reader | None:
+        """Return the operation that makes a value."""
+        position = self.graph.producer.get(name)
+        if position is not None:
+            return self.reader(position)
+        node = self.more.get(name)
+        return None if node is None else _reader(node, node.name, node.inputs, node.outputs)
+
+    def reader(self, position: int) -> Reader:
+        """Return the operation at a position of the graph."""
+        placed = self.graph.nodes[position]
+        return _reader(self.nodes[position], placed.name, placed.inputs, placed.outputs)
+
+    def shape(self, name: str) -> Sequence[Any] | None:
+        """Return the dimensions of a value."""
+        constant = self.constants.get(name)
+        return self.graph.value(name).shape if constant is None else constant.shape
+
+    def dtype(self, name: str) -> str | None:
+        """Return the data type of a value."""
+        constant = self.constants.get(name)
+        return self.graph.value(name).dtype if constant is None else str(constant.dtype)
+
+    def constant(self, name: str) -> Array | None:
+        """Return the contents of a constant."""
+        return self.constants.get(name)
+
+    def size(self, name: str, axis: int) -> Bound:
+        """Return the size of a value along an axis: a number, or the size of an input that is the same by its name."""
+        shape = self.shape(name)
+        if shape is None or axis >= len(shape):
+            return Size(name, axis)
+        size = shape[axis]
+        if isinstance(size, int):
+            return size
+        if isinstance(size, str) and name not in self.graph.inputs:
+            for other in self.graph.inputs:
+                dimensions = self.graph.value(other).shape or ()
+                if size in dimensions:
+                    return Size(other, dimensions.index(size))
+        return Size(name, axis)
+
+
+def _reader(node: OnnxNode, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> Reader:
+    domain = plain_domain(node.domain)
+    kind = f"{domain}:{node.op_type}" if domain else node.op_type
+    return Reader(name, kind, tuple(inputs), tuple(outputs), node.attributes, node.since_version)
+
+
+def refusals_of_indices(model: ShapedModel) -> Mapping[int, Unsupported]:
+    """Return why nodes stay off devices, by their positions: they compute indices in ways that no check covers.
+
+    What such a node makes enters a segment then, and is checked there.
+    """
+    specialized = model.specialized
+    view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
+    graph, refused = view.graph, dict[int, Unsupported]()
+    for position, node in enumerate(specialized.nodes):
+        inside = USES.keys() & {kind for _, kinds in node.bodies for kind in kinds}
+        if inside:
+            why = f"{node.op_type} holds {min(inside)}, whose indices are not checked inside of a body"
+            refused[position] = Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, why)
+        for found in _found(view, position, graph.inputs.__contains__):
+            if found.interval is not None and not any(isinstance(each.size, Size) for each in found.allowed):
+                refused[position] = _unsupported(
+                    f"its indices from {found.interval.low} to {found.interval.high}", view, position
+                )
+            elif any(isinstance(each.size, Size) and each.size.value not in graph.inputs for each in found.allowed):
+                refused[position] = _unsupported("the range of its indices", view, position)
+            elif found.maker is not None and found.interval is None:
+                at = graph.producer[found.value]
+                reader = graph.nodes[position]
+                why = (
+                    f"{found.maker.kind} computes indices of {reader.op_type} {reader.name!r}, whose range is not "
+                    "proven: they are checked where they enter a segment"
+                )
+                refused.setdefault(at, Unsupported(Reason.NOT_CONSTANT, why))
+    return refused
+
+
+def _unsupported(what: str, view: GraphView, position: int) -> Unsupported:
+    node = view.graph.nodes[position]
+    return Unsupported(Reason.NOT_CONSTANT, f"{node.op_type}: {what} cannot be checked before a run")
+
+
+def _found(view: GraphView, position: int, enters: Callable[[str], bool]) -> Iterator[Found]:
+    reader = view.reader(position)
+    yield from _found_of(view, reader, enters)
+
+
+def _found_of(view: GraphView, reader: Reader, enters: Callable[[str], bool]) -> Iterator[Found]:
+    for use, name in uses_of(view, reader):
+        yield from trace_back(view, name, use.allowed, enters)
+
+
+def checks_of(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[IndexCheck, ...]:
+    """Return what is checked before a step: indices and lengths that enter its segment and are not proven.
+
+    Args:
+        model: that was planned; its parts are `OpenParts` where sizes are open.
+        plan: the plan.
+        step: of the plan.
+        reads: what its program reads.
+    """
+    return tuple(_checks(model, plan, step, reads))
+
+
+def unchecked_indices(model: ShapedModel, plan: Plan, step: Step) -> str:
+    """Return which index of a step with open sizes can neither be proven nor checked, in words; empty if none."""
+    there = {*plan.graph.inputs, *(name for each in plan.steps for name in each.outputs)}
+    for check in _checks(model, plan, step, step.inputs):
+        if check.value not in there and check.interval is None:
+            return f"{check.reader} reads indices that are computed in its segment"
+        for name in check.sizes:
+            if name not in there:
+                return f"{check.reader} reads indices whose range depends on the size of {name!r}"
+    return ""
+
+
+def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[IndexCheck]:
+    view, readers = _view_of(model, plan, step)
+    inputs = {*reads, *step.inputs, *plan.graph.inputs}
+    for reader in readers:
+        for found in _found_of(view, reader, inputs.__contains__):
+            yield _check(view, reader, found, plan.graph)
+
+
+def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Iterator[Reader]]:
+    """Return the model as the analysis reads it, and the operations of a step."""
+    specialized, parts = model.specialized, model.parts
+    if not isinstance(parts, OpenParts):
+        view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
+        return view, map(view.reader, step.nodes)
+    prepared = parts.prepared
+    more = {
+        name: node
+        for position, node in enumerate(prepared.nodes)
+        if position not in prepared.evaluated
+        for name in node.outputs
+        if name
+    }
+    graph = parts.open_graph
+    view = GraphView(
+        _with_ranks(graph, prepared.ranks_found, prepared.values), specialized.nodes, prepared.constants, more
+    )
+    placed = map(view.reader, step.nodes)
+    names = {graph.nodes[position].name for position in step.nodes}
+    others = (
+        reader
+        for node in parts.nodes(step)
+        if node.name not in names and node.outputs
+        for reader in [view.node(next(filter(None, node.outputs)))]
+        if reader is not None
+    )
+    return view, iter([*placed, *others])
+
+
+def _with_ranks(graph: Graph, *known: Mapping[str, Any]) -> Graph:
+    return graph.revalued({**{name: value for table in known for name, value in table.items()}, **graph.values})
+
+
+def _check(view: GraphView, reader: Reader, found: Found, graph: Graph) -> IndexCheck:
+    bounds = tuple(
+        (
+            None if each.low is None else _low(each.size, each.low, counts_back=each.counts_back),
+            None if each.high is None else _plus(each.size, each.high - 1),
+            each.exception,
+        )
+        for each in found.allowed
+    )
+    words = f"{reader.kind.rpartition(':')[2]} {reader.name!r}"
+    interval = None if found.interval is None else (found.interval.low, int(found.interval.high))  # type: ignore[arg-type]
+    return IndexCheck(found.value, bounds, words, _source(view, found, graph), interval)
+
+
+def _low(size: Bound, low: int, *, counts_back: bool) -> Bound:
+    if not counts_back:
+        return low
+    return Size(size.value, -1 - size.axis, low - size.offset) if isinstance(size, Size) else low - size
+
+
+def _plus(size: Bound, number: int) -> Bound:
+    return size.plus(number) if isinstance(size, Size) else size + number
+
+
+def _source(view: GraphView, found: Found, graph: Graph) -> str:
+    """Return the input of the model that a value comes from with the same range; empty if it comes from elsewhere."""
+    if found.value in graph.inputs:
+        return found.value
+    ends = list(trace_back(view, found.value, found.allowed, graph.inputs.__contains__))
+    if len(ends) != 1 or ends[0].value not in graph.inputs or ends[0].allowed != found.allowed:
+        return ""
+    return ends[0].value if view.dtype(ends[0].value) == view.dtype(found.value) else ""
+
+
+def checks_by_segment(
+    model: ShapedModel, plan: Plan, devices: frozenset[str], reads: Mapping[int, Sequence[str]]
+) -> Mapping[int, tuple[IndexCheck, ...]]:
+    """Return the checks before each step of a plan on one of these devices, by segment; steps without any left out."""
+    found = {
+        step.segment: checks_of(model, plan, step, reads[step.segment]) for step in plan.steps if step.device in devices
+    }
+    return {segment: checks for segment, checks in found.items() if checks}

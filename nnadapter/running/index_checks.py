@@ -1,0 +1,121 @@
+"""Checks of indices and lengths from the caller, before the step that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from nnadapter.drivers.copies import on_host
+from nnadapter.errors import InputValueError
+from nnadapter.ir.index_ranges import Bound, Size
+from nnadapter.ir.operand import Array
+from nnadapter.planning.indices import IndexCheck
+
+_ROWS_AT_ONCE = 64
+"""Rows of several indices that are compared as one: numpy's reductions of short rows take many times as long."""
+_Limit = Callable[[Sequence[Any]], int] | int | None
+
+
+class BoundCheck(NamedTuple):
+    """A check with the slots of the values that it asks for."""
+
+    slot: int
+    bounds: tuple[tuple[_Limit, _Limit, int | None], ...]
+    check_of: IndexCheck
+
+    def check(self, values: Sequence[Any]) -> None:
+        """Raise InputValueError if an index or a length is out of its range.
+
+        Args:
+            values: of the run, by slot.
+        """
+        interval = self.check_of.interval
+        if interval is not None:
+            for low, high, exception in self.bounds:
+                self._compare(*interval, _of(low, values), _of(high, values), exception, None)
+            return
+        array = values[self.slot]
+        if type(array) is not np.ndarray:
+            array = on_host(array)
+        if not array.size:
+            return
+        if len(self.bounds) == 1:
+            low, high, exception = self.bounds[0]
+            self._compare(array.min(), array.max(), _of(low, values), _of(high, values), exception, array)
+            return
+        least, most = _extremes_of_columns(array, len(self.bounds))
+        for column, (low, high, exception) in enumerate(self.bounds):
+            limits = _of(low, values), _of(high, values)
+            self._compare(least[column], most[column], *limits, exception, array[..., column])
+
+    def _compare(
+        self, least: Any, most: Any, low: int | None, high: int | None, exception: int | None, array: Array | None
+    ) -> None:
+        if array is not None and array.dtype.kind == "f":  # is cut to whole numbers later; not a number is neither
+            is_within = (low is None or least > low - 1) and (high is None or most < high + 1) and least <= most
+        else:
+            is_within = (low is None or least >= low) and (high is None or most <= high)
+        if is_within:
+            return
+        if exception is not None and array is not None:
+            others = array[array != exception]
+            if others.size < array.size:
+                if others.size:
+                    self._compare(others.min(), others.max(), low, high, None, others)
+                return
+        self._fail(most if low is None or (high is not None and most > high) else least, low, high)
+
+    def _fail(self, value: Any, low: int | None, high: int | None) -> NoReturn:
+        check = self.check_of
+        range_ = (
+            f"from {low} to {high}"
+            if low is not None and high is not None
+            else (f"at most {high}" if low is None else f"at least {low}")
+        )
+        name = check.source or check.value
+        what = f"input {name!r}" if check.source else f"value {name!r}"
+        raise InputValueError(
+            f"{what} holds {value}, which {check.reader} reads as an index or a length; expected values {range_}",
+            name=check.source or None,
+        )
+
+
+def bound_checks(checks: Sequence[IndexCheck], slots: Mapping[str, int]) -> tuple[BoundCheck, ...]:
+    """Return checks with the slots of what they ask for."""
+
+    def limit(bound: Bound | None) -> _Limit:
+        if not isinstance(bound, Size):
+            return bound
+        sign, axis = (1, bound.axis) if bound.axis >= 0 else (-1, -1 - bound.axis)
+        slot, offset = slots[bound.value], bound.offset
+        return lambda values: sign * int(values[slot].shape[axis]) + offset
+
+    return tuple(
+        BoundCheck(
+            slots.get(check.value, -1),
+            tuple((limit(low), limit(high), exception) for low, high, exception in check.bounds),
+            check,
+        )
+        for check in checks
+    )
+
+
+def _of(limit: _Limit, values: Sequence[Any]) -> int | None:
+    return limit(values) if callable(limit) else limit
+
+
+def _extremes_of_columns(array: Array, count: int) -> tuple[Array, Array]:
+    """Return the least and the largest element of each column."""
+    rows = array.reshape(-1, count)
+    least, most = rows[-1], rows[-1]
+    whole = len(rows) // _ROWS_AT_ONCE * _ROWS_AT_ONCE
+    if whole:
+        wide = rows[:whole].reshape(-1, count * _ROWS_AT_ONCE)
+        least = np.minimum(least, wide.min(0).reshape(-1, count).min(0))
+        most = np.maximum(most, wide.max(0).reshape(-1, count).max(0))
+    rest = rows[whole:]
+    if len(rest):
+        least, most = np.minimum(least, rest.min(0)), np.maximum(most, rest.max(0))
+    return least, most
