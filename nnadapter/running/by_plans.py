@@ -88,6 +88,8 @@ class PlansEngine(ABC, Generic[Held]):
             from nnadapter.running.control import RunControl  # most runs have none
 
             control = RunControl()
+        if options is not None:
+            feed = self._with_adapters(feed, options, control, is_bound=kept is not None)
         if (
             latest is not None
             and control is None
@@ -132,6 +134,21 @@ class PlansEngine(ABC, Generic[Held]):
             self._plans.users.pop(use, None)
             self._plans.close_unused()
             TENSORS.free_gone()
+
+    def _with_adapters(
+        self, feed: Mapping[str, Any], options: Any, control: RunControl | None, *, is_bound: bool
+    ) -> Mapping[str, Any]:
+        """Return the feed with the parameters of active adapters; CPU steps get options without adapters."""
+        from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters, warn_of_adapters
+
+        if not has_adapters(options):
+            return feed
+        if control is not None:
+            control.copies_options = True
+        if is_bound:
+            warn_of_adapters(options)
+            return feed
+        return {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))}
 
     def _run_meanwhile(
         self,

@@ -92,7 +92,14 @@ class HostEngine:
         """See `Engine.run`."""
         if control is None and not self._has_deadline(options):
             return self._run_with(names, feed, options)
-        return self._controlled(lambda given: self._run_with(names, feed, given), options, control)
+        complete = feed if options is None else self._with_adapters(feed, options)
+        return self._controlled(lambda given: self._run_with(names, complete, given), options, control)
+
+    def _with_adapters(self, feed: Mapping[str, Any], options: Any) -> Mapping[str, Any]:
+        """Return the feed with the parameters of active adapters: a copy of the options has none."""
+        from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters
+
+        return {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))} if has_adapters(options) else feed
 
     def _has_deadline(self, options: Any) -> bool:
         if self._deadlines is not None or options is None:
@@ -117,7 +124,7 @@ class HostEngine:
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any
     ) -> tuple[list[Any], Provenance]:
         if self._texts and isinstance(feed, Mapping):
-            self._refuse_bytes(feed)
+            feed = self._with_texts(feed)
         started = time.perf_counter()
         try:
             results = self._run(names or self._names, feed, options)
@@ -190,6 +197,10 @@ class HostEngine:
             _closed()
         if not self._has_deadline(options):
             return self._run_bound_with(binding, options)
+        if options is not None:
+            from nnadapter.drivers.onnxruntime.adapters import warn_of_adapters
+
+            warn_of_adapters(options)
         return self._controlled(lambda given: self._run_bound_with(binding, given), options, None)
 
     def _run_bound_with(self, binding: Any, options: Any) -> Provenance:
@@ -198,10 +209,15 @@ class HostEngine:
             self._run_binding(binding, options)
         return of_one(0, CPU, time.perf_counter() - started)
 
-    def _refuse_bytes(self, feed: Mapping[str, Any]) -> None:
-        """Raise InputTypeError for texts as numpy's bytes: ONNX Runtime would read on behind them."""
-        if any(getattr(getattr(feed.get(name), "dtype", None), "kind", "") == "S" for name in self._texts):
-            self._signature().check_feed(feed)
+    def _with_texts(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the feed with strings in place of arrays of bytes, beyond whose elements ONNX Runtime would read."""
+        arrays = {name: feed[name] for name in self._texts if name in feed}
+        kinds = {name: getattr(getattr(array, "dtype", None), "kind", "") for name, array in arrays.items()}
+        if not {"S", "V"} & set(kinds.values()):
+            return feed
+        from nnadapter.onnx.signature import texts_of
+
+        return {**feed, **{name: texts_of(name, arrays[name]) for name, kind in kinds.items() if kind in ("S", "V")}}
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""
