@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
+from nnadapter.drivers.onnxruntime.optimizers import FEWER_OPTIMIZATIONS
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError
@@ -231,7 +232,7 @@ class _Gathered:
 
 def failures_of(report: PartitionReport) -> Iterator[str]:
     """What a report says of what fell back."""
-    return (note for note in report.notes if not note.startswith(KEEPING_NOTES))
+    return (note for note in report.notes if not note.startswith((*KEEPING_NOTES, FEWER_OPTIMIZATIONS)))
 
 
 def _check_tolerances(**tolerances: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.capability import (
@@ -122,16 +122,20 @@ class CpuContext(Context):
         try:
             contents = loadable_of(model, by_address=self._session_options is None)
             profile = profile_of(self._trace, self._lane, len(model.graph.node))
-            session = open_session(
+            reopen = partial(
+                open_session,
                 contents,
                 self._session_options,
                 has_pool=permit is not None,
                 spins=spins,
                 shares_arena=True,
                 without=wrong_optimizers(model),
-                profile=profile,
             )
-            return CpuProgram(session, permit, contents, len(model.graph.node), profile, wants_pool=wants_pool)
+            notes: list[str] = []
+            session, count = reopen(profile=profile, notes=notes), len(model.graph.node)
+            return CpuProgram(
+                session, permit, contents, count, profile, wants_pool=wants_pool, reopen=reopen, notes=notes
+            )
         except Exception as error:
             raise self._failed(model, error) from error
         finally:
