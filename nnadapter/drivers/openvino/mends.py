@@ -57,5 +57,6 @@ def mend(model: Any, ops: Collection[str]) -> None:
         if not set(concerned).isdisjoint(ops):
             for step in steps:
                 step(model)
+    operators = [(operator.get_type_name(), operator) for operator in model.get_ordered_ops()]
     for guard in GUARDS.values():
-        guard(model)
+        guard(operators)
