@@ -279,15 +279,30 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, onnxruntime.OrtValue | DeviceValue],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
-        """Run on values that lie on devices or the host, and give such values back, in the host's memory."""
+        """Run on values that lie on devices or the host.
+
+        Returns:
+            The results in the host's memory, as ONNX Runtime's OrtValue; lists of dictionaries as they are.
+        """
+        from nnadapter.drivers.onnxruntime.values import ort_value_of
+        from nnadapter.drivers.selection import CPU
+        from nnadapter.running.device_value import DeviceValue
+
         _refuse_missing(self.get_inputs(), input_dict_ort_values)
-        binding = self.io_binding()
-        for name, value in input_dict_ort_values.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in output_names or [value.name for value in self.get_outputs()]:
-            binding.bind_output(name)
-        self.run_with_iobinding(binding, run_options)
-        return binding.get_outputs()
+        names = list(output_names or [value.name for value in self.get_outputs()])
+        if run_options is not None and _has_adapters(run_options):  # which a binding does not take
+            results = self.run(names, input_dict_ort_values, run_options)
+        else:
+            binding = self._engine.binding()
+            for name, value in input_dict_ort_values.items():
+                binding.bind_input(name, value)
+            for name in names:
+                binding.bind_output(name, CPU)
+            self._local.provenance = None
+            self._local.provenance = binding.run(run_options)
+            results = [value.contents if isinstance(value, DeviceValue) else value for value in binding.results]
+        types = {value.name: value.type for value in self.get_outputs()}
+        return [ort_value_of(result, types[name]) for name, result in zip(names, results, strict=True)]
 
     def end_profiling(self) -> str:
         """Stop profiling; the file's name, or an empty string where nothing was profiled."""
@@ -353,6 +368,12 @@ def _refuse_missing(inputs: Sequence[NodeArg], given: Mapping[str, Any]) -> None
     missing = [name for name in needed if name not in given]
     if missing:
         raise MissingInputError.of(missing, given, needed)
+
+
+def _has_adapters(options: onnxruntime.RunOptions) -> bool:
+    from nnadapter.drivers.onnxruntime.adapters import has_adapters
+
+    return has_adapters(options)
 
 
 def _run_all(engine: Engine, feed: Mapping[str, Any], control: RunControl) -> tuple[list[Any], Provenance]:

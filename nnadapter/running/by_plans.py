@@ -107,7 +107,7 @@ class PlansEngine(ABC, Generic[Held]):
         values = self.signature.check_feed(feed)
         if self.defaults:
             values = {**self.defaults, **values}
-        shapes = tuple([getattr(values[name], "shape", None) for name in self.input_names])
+        shapes = tuple([_shape_of(values[name]) for name in self.input_names])
         done = self._run_meanwhile(shapes, values, wanted, options, control, kept)
         if done is not None:
             return done
@@ -289,6 +289,12 @@ class PlansEngine(ABC, Generic[Held]):
         if name in self.defaults:
             return self.defaults[name].shape
         return self.signature.by_name[name].static_shape
+
+
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor; None for a sequence, a sparse tensor or an optional."""
+    shape = getattr(value, "shape", None)
+    return shape if type(shape) is tuple else None
 
 
 def _deadlines(seconds: float | None) -> Deadlines | None:

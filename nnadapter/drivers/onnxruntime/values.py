@@ -175,6 +175,50 @@ def native_value(array: Array) -> Any:
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)._ortvalue
 
 
+def ort_value_of(result: Any, type_: str = "") -> Any:
+    """Return a result of a run as ONNX Runtime's OrtValue, which shares the memory of an array of plain numbers.
+
+    What ONNX Runtime's Python interface makes no OrtValue of, such as a list of dictionaries, is returned as it is.
+
+    Args:
+        result: an array, a sparse tensor or a list.
+        type_: in ONNX Runtime's words, for an empty list.
+    """
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    if isinstance(result, np.ndarray):
+        return _handed_over(result if result.flags.c_contiguous else np.ascontiguousarray(result))
+    if hasattr(result, "dense_shape"):
+        sparse = result if isinstance(result, onnxruntime.SparseTensor) else onnxruntime.SparseTensor(result)
+        return onnxruntime.OrtValue.ort_value_from_sparse_tensor(sparse)
+    if isinstance(result, list) and all(isinstance(item, np.ndarray) for item in result):
+        return _sequence_value(result, type_)
+    return result
+
+
+def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
+    """Return a sequence of tensors as an OrtValue: only a run makes one."""
+    from onnx import helper
+
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    element_types = {f"seq(tensor({_words(dtype)}))": code for dtype, code in ELEMENT_TYPE_OF_DTYPE.items()}
+    if not arrays and type_ not in element_types:
+        return list(arrays)
+    values = {f"x{place}": _handed_over(np.ascontiguousarray(array)) for place, array in enumerate(arrays)}
+    element = next(iter(values.values())).element_type() if values else element_types[type_]
+    node = helper.make_node("SequenceConstruct", list(values), ["y"])
+    if not values:
+        node = helper.make_node("SequenceEmpty", [], ["y"], dtype=element)
+    inputs = [helper.make_tensor_value_info(name, element, value.shape()) for name, value in values.items()]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_sequence_value_info("y", element, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run_with_ort_values(["y"], values)[0]
+
+
 def _handed_over(array: Array) -> onnxruntime.OrtValue:
     from nnadapter.process.real_onnxruntime import onnxruntime
 
