@@ -9,6 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from importlib.machinery import ExtensionFileLoader
+from types import FrameType
 from typing import Any
 
 GRACE_S = 5.0
@@ -38,8 +40,8 @@ class _Received:
     def __init__(self) -> None:
         self.first: int | None = None
         self.time = 0.0
-        self.is_lost = False
-        """The exception was raised where Python cannot pass it on, such as in a finalizer."""
+        self.is_pending = False
+        """It is to be raised again: it came in a finalizer, which raises nothing, or in the import of an extension."""
         self.is_reported = False
 
 
@@ -55,7 +57,7 @@ def raise_on_signals() -> None:
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             signal.signal(number, _raise)
     sys.unraisablehook = _note_lost
-    if hasattr(os, "register_at_fork"):  # elsewhere a descriptor cannot be woken by a signal
+    if _can_raise_again():
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -68,7 +70,7 @@ def reset_signals() -> None:
     for number in STOP_SIGNALS:
         if signal.getsignal(number) is _raise:
             signal.signal(number, signal.SIG_DFL)
-    if hasattr(os, "register_at_fork"):
+    if _can_raise_again():
         signal.set_wakeup_fd(-1)
 
 
@@ -130,38 +132,56 @@ def block_signals() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
-def _raise(number: int, frame: object) -> None:
+def _raise(number: int, frame: FrameType | None) -> None:
     if _received.first is None:
         _received.first, _received.time = number, time.monotonic()
-        raise Stopped(number)
-    if _received.is_lost:
-        _received.is_lost = False
+    elif not _received.is_pending:
+        if time.monotonic() - _received.time > _SAME_S:
+            os._exit(128 + number)
+        return
+    _received.is_pending = _can_raise_again() and _is_importing_extension(frame)
+    if not _received.is_pending:
         raise Stopped(_received.first)
-    if time.monotonic() - _received.time > _SAME_S:
-        os._exit(128 + number)
+
+
+def _can_raise_again() -> bool:
+    """Check for POSIX, where a thread can watch the signals of the main thread."""
+    return hasattr(os, "register_at_fork")
+
+
+def _is_importing_extension(frame: FrameType | None) -> bool:
+    """Check whether a module in C or C++ is being initialized: some abort on an exception."""
+    while frame is not None:
+        is_loader = frame.f_code.co_name in ("create_module", "exec_module")
+        if is_loader and type(frame.f_locals.get("self")) is ExtensionFileLoader:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _note_lost(args: Any) -> None:
     if isinstance(args.exc_value, Stopped):
-        _received.is_lost = True  # it is raised again
+        _received.is_pending = _can_raise_again()
     else:
         sys.__unraisablehook__(args)
 
 
 def _watch(reader: int) -> None:
-    """End the process where the main thread does not, since it runs code that looks for no signals."""
+    """Raise a pending signal again; end the process on a second signal, or when `GRACE_S` are over."""
     import select
 
     block_signals()
     while os.read(reader, 1)[0] not in STOP_SIGNALS:
         pass
-    began = time.monotonic()
+    began, is_sent = time.monotonic(), False
     while (now := time.monotonic()) < began + GRACE_S:
         if select.select([reader], [], [], _TICK_S)[0]:
             number = os.read(reader, 1)[0]
-            if number in STOP_SIGNALS and now > began + _SAME_S and not _received.is_lost:
+            if number in STOP_SIGNALS and now > began + _SAME_S and not is_sent:
                 os._exit(128 + number)
-        elif _received.is_lost and _received.first is not None:
+            is_sent = False
+        elif _received.is_pending and _received.first is not None:
+            is_sent = True
             os.kill(os.getpid(), _received.first)
     number = _received.first or signal.SIGTERM
     report(Stopped(number))

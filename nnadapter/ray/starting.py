@@ -55,7 +55,7 @@ def start_if_needed(**settings: Any) -> bool:
 
 
 def _handle_sigterm(before: Any) -> None:
-    """Have SIGTERM end a program that has no handler of its own, with exit code 143; Ray's aborts with a stack trace."""
+    """End a program without a handler for SIGTERM by exit code 143; the handler of Ray aborts with a stack trace."""
     is_rays = getattr(before, "__module__", "").startswith("ray.")
     signal.signal(signal.SIGTERM, _exit if is_rays or before in (None, signal.SIG_DFL) else before)
 
