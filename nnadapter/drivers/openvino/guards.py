@@ -296,7 +296,7 @@ def divide_chains(operators: Operators) -> None:
     if len(operators) <= _LONGEST_CHAIN:
         return
     lengths: dict[str, int] = {}
-    for operator in operators:
+    for kind, operator in operators:
         if kind in _ELEMENTWISE:
             length = 1 + max(lengths.get(each.get_node().get_name(), 0) for each in operator.input_values())
             if length >= _LONGEST_CHAIN and operator.get_output_element_type(0).is_real():
