@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.crashes import print_crashes
 from nnadapter.drivers.onnxruntime.errors import translated
-from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_foreign, run_by_memory
+from nnadapter.drivers.onnxruntime.values import (
+    gives_foreign_memory,
+    goes_by_memory,
+    inner_run,
+    is_foreign,
+    run_by_memory,
+)
 from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, ModelFileError
 from nnadapter.onnx.mentions import mentions
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
@@ -73,13 +79,9 @@ class HostEngine:
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
         self.session = _load(source, session_options, provider, arguments)
         self._names = [value.name for value in self.session.get_outputs()]
-        inputs = {value.name for value in self.session.get_inputs()}
         self._texts = [value.name for value in self.session.get_inputs() if value.type == "tensor(string)"]
-        if inputs >= set(self._names) or not inputs:  # others have nodes
-            from nnadapter.onnx.files import refuse_empty
-
-            refuse_empty(source)
-        self._run = around(inner_run(self.session))
+        by_memory = gives_foreign_memory(self.session)
+        self._run = around(run_by_memory(self.session) if by_memory else inner_run(self.session))
         self._run_binding = around(self.session.run_with_iobinding)
 
     def run(
