@@ -8,7 +8,7 @@ used: a program by its driver, a segment by what parses it, and both against the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import ceil, isfinite, prod
+from math import isfinite, prod
 
 from nnadapter import limits
 from nnadapter.compiled_models.messages import Message
