@@ -17,7 +17,13 @@ from nnadapter.drivers.crashes import print_crashes
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
 from nnadapter.drivers.onnxruntime.optimizers import UnoptimizedRuns, disabled_optimizers, with_fewer_optimizations
-from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_foreign, run_by_memory
+from nnadapter.drivers.onnxruntime.values import (
+    gives_foreign_memory,
+    goes_by_memory,
+    inner_run,
+    is_foreign,
+    run_by_memory,
+)
 from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, ModelFileError
 from nnadapter.onnx.mentions import mentions
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
@@ -79,13 +85,9 @@ class HostEngine:
         self._unoptimized_runs, self._around = UnoptimizedRuns(), around
         self.session = self._loader.load()
         self._names = [value.name for value in self.session.get_outputs()]
-        inputs = {value.name for value in self.session.get_inputs()}
         self._texts = [value.name for value in self.session.get_inputs() if value.type == "tensor(string)"]
-        if inputs >= set(self._names) or not inputs:  # others have nodes
-            from nnadapter.onnx.files import refuse_empty
-
-            refuse_empty(source)
-        self._run = around(inner_run(self.session))
+        by_memory = gives_foreign_memory(self.session)
+        self._run = around(run_by_memory(self.session) if by_memory else inner_run(self.session))
         self._run_binding = around(self.session.run_with_iobinding)
 
     def run(
@@ -252,7 +254,8 @@ class HostEngine:
                 lambda session: run(session)(names or self._names, feed, options), error
             )
         self.session = session
-        self._run = self._around(inner_run(session))
+        by_memory = gives_foreign_memory(session)
+        self._run = self._around(run_by_memory(session) if by_memory else inner_run(session))
         self._run_binding = self._around(session.run_with_iobinding)
         return results
 
