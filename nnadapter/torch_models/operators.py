@@ -331,6 +331,8 @@ def _is_empty(tensor: Any) -> bool:
 
 def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
     """Mean and deviation of a layer norm, which only gradients read: ONNX has them in float32."""
+    if node.target is torch.ops.aten._native_batch_norm_legit_no_training.default and _reads_further(node):
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics saved at inference are empty, and not in ONNX")
     if node.target is not torch.ops.aten.native_layer_norm.default or node.meta["val"][1].dtype is torch.float32:
         return None
     if not _reads_further(node):
