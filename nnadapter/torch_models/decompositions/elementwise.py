@@ -113,12 +113,12 @@ def _angle(values: Tensor) -> Any:
 
 
 def _logit(values: Tensor, eps: float | None = None) -> Any:
-    """Return log(x / (1 - x)) of numbers held between eps and 1 - eps; NaN stays. Source: aten::logit."""
+    """Return log(x / (1 - x)) of numbers limited to eps and 1 - eps; NaN stays. Source: aten::logit."""
     if eps is None or not values.is_floating_point():
         return NotImplemented
     low, high = (torch.full((), number, dtype=values.dtype) for number in (eps, 1 - eps))
-    held = torch.where(values < low, low, torch.where(values > high, high, values))
-    return torch.log(held / (1 - held))
+    bounded = torch.where(values < low, low, torch.where(values > high, high, values))
+    return torch.log(bounded / (1 - bounded))
 
 
 def _of_float64(written: Decomposition) -> Decomposition:

@@ -68,7 +68,7 @@ def remainder(dividend: Any, divisor: Any) -> Any:
     return torch.where((rest != 0) & ((bottom < 0) != (rest < 0)), rest + bottom, rest)
 
 
-def rounded(values: Tensor, *, decimals: int = 0) -> Any:
+def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:
     """Return numbers rounded to tens, hundreds and so on, by an exact power of ten. Source: aten::round.decimals."""
     if decimals >= 0 or not values.is_floating_point():
         return NotImplemented

@@ -42,7 +42,7 @@ from nnadapter.torch_models.decompositions.rounding import (
     floor_divided,
     multiplied_and_added,
     remainder,
-    rounded,
+    round_decimals,
     sign,
 )
 
@@ -100,7 +100,7 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten.div.Scalar_mode: divided,
     aten.floor_divide.default: floor_divided,
     **dict.fromkeys((aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor), remainder),
-    aten.round.decimals: rounded,
+    aten.round.decimals: round_decimals,
     inductor_prims.fma: multiplied_and_added,  # what steps of optimizers come to, whoever compiles them
     aten.scaled_dot_product_attention.default: attention_of_any_mask,
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
