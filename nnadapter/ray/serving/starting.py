@@ -143,7 +143,8 @@ def _drain(seconds: float) -> None:
         ray.get([proxy.__ray_call__.remote(close_port) for proxy in proxies], timeout=seconds)
         while left := sum(ray.get([each.__ray_call__.remote(count_connections) for each in proxies], timeout=seconds)):
             if time.monotonic() > until:
-                warnings.warn(DriverWarning(f"no answer within {seconds:g} s: {left} connections were closed"), stacklevel=2)
+                cut = f"no answer within {seconds:g} s: {left} connections were closed"
+                warnings.warn(DriverWarning(cut), stacklevel=2)
                 break
             time.sleep(_TICK_S)
     except Exception as error:  # noqa: BLE001  the server ends in any case
