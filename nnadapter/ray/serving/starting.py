@@ -19,7 +19,7 @@ from contextlib import closing, suppress
 from threading import Event, Thread
 from typing import Any
 
-from nnadapter.errors import DeviceUnavailableError, DriverError, InvalidOptionError
+from nnadapter.errors import DeviceUnavailableError, DriverError, DriverWarning, InvalidOptionError, describe
 from nnadapter.process.processors import usable
 from nnadapter.process.stopping import block_signals, collected_signals
 from nnadapter.ray.places import missing_here
@@ -73,7 +73,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
     _adopt_orphans()
     with collected_signals() as next_signal:
         folder = tempfile.mkdtemp(prefix="nna-")  # sockets lie in it, whose paths must be short
-        started, stop, drained = Future[str](), Event(), Future[int]()
+        started, stop, drained = Future[str](), Event(), Future[None]()
 
         def live() -> None:
             """Start, drain and stay: the system kills the processes of Ray when the thread that started them ends.
@@ -89,7 +89,8 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
                 started.set_exception(error)
                 return
             stop.wait()
-            drained.set_result(_drain(max(DRAIN_S, settings.get("deadline_s") or 0.0)))
+            _drain(max(DRAIN_S, settings.get("deadline_s") or 0.0))
+            drained.set_result(None)
             Event().wait()
 
         def until(future: Future[Any]) -> int:
@@ -108,10 +109,6 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
                 begun = time.monotonic()
                 while (cut := until(drained)) and time.monotonic() < begun + _SAME_S:
                     pass  # one signal, for the process and for its group
-            if not cut and drained.result():
-                warnings.warn(
-                    f"{drained.result()} connections were closed with requests that had no answer in time", stacklevel=2
-                )
             return cut
         finally:
             _kill_children(process, others)
@@ -136,18 +133,22 @@ def _kill_children(process: Any, others: Set[Any]) -> None:
         wait_procs(list(children), _TICK_S)
 
 
-def _drain(seconds: float) -> int:
-    """Close the port and wait until requests under way are answered; return the connections left after `seconds`."""
+def _drain(seconds: float) -> None:
+    """Close the port and wait until requests under way are answered; warn of those without an answer in `seconds`."""
     import ray
 
     until = time.monotonic() + seconds
-    proxies = _proxies()
-    ray.get([proxy.__ray_call__.remote(close_port) for proxy in proxies], timeout=seconds)
-    while True:
-        counts = ray.get([proxy.__ray_call__.remote(count_connections) for proxy in proxies], timeout=seconds)
-        if not sum(counts) or time.monotonic() > until:
-            return int(sum(counts))
-        time.sleep(_TICK_S)
+    try:
+        proxies = _proxies()
+        ray.get([proxy.__ray_call__.remote(close_port) for proxy in proxies], timeout=seconds)
+        while left := sum(ray.get([each.__ray_call__.remote(count_connections) for each in proxies], timeout=seconds)):
+            if time.monotonic() > until:
+                cut = f"no answer within {seconds:g} s: {left} connections were closed"
+                warnings.warn(DriverWarning(cut), stacklevel=2)
+                break
+            time.sleep(_TICK_S)
+    except Exception as error:  # noqa: BLE001  the server ends in any case
+        warnings.warn(DriverWarning(f"requests under way were not awaited: {describe(error)}"), stacklevel=2)
 
 
 def _proxies() -> list[Any]:

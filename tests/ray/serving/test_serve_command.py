@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 MODEL = parse('<ir_version: 10, opset_import: ["" : 17]> g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }')
-_PATIENCE_S = 120.0
+_PATIENCE_S = 240.0
 
 
 @pytest.fixture
@@ -178,3 +178,32 @@ def test_a_second_signal_ends_a_server_at_once(server):
         assert server.process.poll() is None
         server.process.send_signal(signal.SIGTERM)
         assert server.end() == (143, "terminated\n", [])
+
+
+JOB = """
+import sys
+from ray.data import range as rows_to
+import nnadapter as nna
+
+rows = rows_to(3000).map_batches(lambda batch: {"x": batch["id"].astype("float32").repeat(3).reshape(-1, 3)})
+made = nna.ray.map_batches(rows, sys.argv[1], devices="fake_npu", num_cpus=0.1)
+print("begin", flush=True)
+while True:
+    made.take_all()
+"""
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seconds", [0.0, 5.0, 15.0])
+def test_a_job_ends_by_a_signal_without_a_trace(model, tmp_path, seconds):
+    (tmp_path / "job.py").write_text(JOB)
+    root = str(Path(__file__).parents[3])
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "job.py", model], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": root},
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "begin\n"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 143 and "Traceback" not in err and "SIGTERM" not in err
