@@ -151,7 +151,7 @@ class InferenceSession(_InferenceSession):
         with _as_theirs():
             return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
 
-    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+    def run_with_iobinding(self, iobinding: _IOBinding, run_options: Any = None) -> None:
         """See `nnadapter.InferenceSession.run_with_iobinding`; whatever goes wrong is a RuntimeError, too."""
         try:
             super().run_with_iobinding(iobinding, run_options)

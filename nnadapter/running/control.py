@@ -169,11 +169,11 @@ class RunControl:
                 segment=segment,
             )
         if self._stopped:
-            return CancelledError(f"the run was stopped by its caller: {what}", device=device, segment=segment)
+            return CancelledError(f"the run was stopped by who asked for it: {what}", device=device, segment=segment)
         from nnadapter.drivers.onnxruntime.errors import TERMINATED
 
-        why = f"by its run options, {TERMINATED}"
-        return CancelledError(f"the run was stopped {why}: {what}", device=device, segment=segment)
+        text = f"the run was stopped by its run options: {what} ({TERMINATED})"
+        return CancelledError(text, device=device, segment=segment)
 
     def _is_over(self) -> bool:
         return self.is_over
