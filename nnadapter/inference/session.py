@@ -110,8 +110,8 @@ class InferenceSession:
             output_names: outputs to fetch, in this order; all of them if None or empty.
             input_feed: arrays by input name.
             run_options: reaches the CPU steps; `terminate` is looked at between steps, and in the middle of those whose
-                device can stop. The parameters of active adapters replace inputs. The entry `nnadapter.deadline_s` is the deadline of this run, instead
-                of `Options.deadline_s`.
+                device can stop. The parameters of active adapters replace inputs. The
+                entry `nnadapter.deadline_s` is the deadline of this run, instead of `Options.deadline_s`.
 
         Returns:
             One array per output; lists for sequences.
