@@ -168,8 +168,12 @@ class RunControl:
                 device=device,
                 segment=segment,
             )
-        who = "by its run options" if not self._stopped else "by who asked for it"
-        return CancelledError(f"the run was stopped {who}: {what}", device=device, segment=segment)
+        if self._stopped:
+            return CancelledError(f"the run was stopped by who asked for it: {what}", device=device, segment=segment)
+        from nnadapter.drivers.onnxruntime.errors import TERMINATED
+
+        text = f"the run was stopped by its run options: {what} ({TERMINATED})"
+        return CancelledError(text, device=device, segment=segment)
 
     def _is_over(self) -> bool:
         return self.is_over

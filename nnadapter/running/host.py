@@ -107,7 +107,11 @@ class HostEngine:
         """Return the feed with the parameters of active adapters: a copy of the options has none."""
         from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters
 
-        return {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))} if has_adapters(options) else feed
+        return (
+            {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))}
+            if has_adapters(options)
+            else feed
+        )
 
     def _has_deadline(self, options: Any) -> bool:
         if self._deadlines is not None or options is None:

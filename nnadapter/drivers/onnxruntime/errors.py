@@ -15,6 +15,8 @@ from nnadapter.errors import (
 )
 from nnadapter.process.cache import remembered
 
+TERMINATED = "Exiting due to terminate flag being set to true"
+"""ONNX Runtime's words for a run that its run options stop; clients look for them."""
 _Translations = tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...]
 
 
@@ -56,7 +58,7 @@ def translation(error: Exception, what: str, advice: str, default: type[NNAdapte
     if isinstance(error, NNAdapterError):
         return error
     if "terminate flag" in str(error):
-        return CancelledError(f"{what}: it was stopped by its run options")
+        return CancelledError(f"{what}: it was stopped by its run options, {TERMINATED}")
     kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)
     return error if kind is None else kind(f"{what}: {brief(error)}; {advice}")
 
