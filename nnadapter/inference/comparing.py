@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
-from nnadapter.drivers.onnxruntime.optimizers import FEWER_OPTIMIZATIONS
+from nnadapter.drivers.onnxruntime.optimizers import FEWER_OPTIMIZATIONS, unoptimized
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError, NNAdapterError
@@ -183,13 +183,12 @@ def compare(
     ):
         tolerances: Tolerances | None = None
         names = [output.name for output in tested.get_outputs()]
-        unoptimized = partial(_unoptimized_results, model)
         for feed in _each_feed(feeds, model, input_shapes):
             results, expected = tested.run(None, feed), results_of(reference, feed)
             tolerances = tolerances or _tolerances(model, tested, feed, relative_tolerance, absolute_tolerance)
             judged = _Judged(names, tolerances, expected)
             if judged.differ(results):
-                judged.hold_to(unoptimized(feed))
+                judged.hold_to(_unoptimized_results(model, feed))
             gathered.add(tested, feed, results, judged, tolerances)
     telling = gathered.telling
     return CompareReport(
@@ -231,12 +230,8 @@ def _unoptimized_results(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: Mapping[str, Any]
 ) -> list[Any] | None:
     """Return the results of ONNX Runtime without optimizations; None if it fails."""
-    from nnadapter.process.real_onnxruntime import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        with InferenceSession(model, options, devices=CPU) as session:
+        with InferenceSession(model, unoptimized(), devices=CPU) as session:
             return results_of(session, feed)
     except NNAdapterError:
         return None
