@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from nnadapter.onnx.wire_format import Contents, fields, varint
 
@@ -15,8 +15,7 @@ _MOST_VALUES = 64
 """Constants with more elements are read without their values."""
 
 
-@dataclass(frozen=True, slots=True)
-class WireConstant:
+class WireConstant(NamedTuple):
     """A constant: its type, its shape, and its values if they are few and stored in the model."""
 
     data_type: int
@@ -29,8 +28,7 @@ class WireConstant:
         return self.values[0] if self.values is not None and len(self.values) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class WireNode:
+class WireNode(NamedTuple):
     """A node of a graph or function; `attributes` are positions in the contents by name."""
 
     op_type: str
@@ -39,15 +37,15 @@ class WireNode:
     attributes: Mapping[str, tuple[int, int]]
 
 
-@dataclass(slots=True)
 class WireGraph:
     """The nodes of a graph or function body, and the constants and ranks that are known in it."""
 
-    contents: Contents
-    nodes: list[WireNode] = field(default_factory=list)
-    constants: dict[str, WireConstant] = field(default_factory=dict)
-    ranks: dict[str, int] = field(default_factory=dict)
-    producers: dict[str, WireNode] = field(default_factory=dict)
+    def __init__(self, contents: Contents) -> None:
+        self.contents = contents
+        self.nodes: list[WireNode] = []
+        self.constants: dict[str, WireConstant] = {}
+        self.ranks: dict[str, int] = {}
+        self.producers: dict[str, WireNode] = {}
 
     def integer(self, node: WireNode, name: str, default: int) -> int:
         """Return an integer attribute of a node."""

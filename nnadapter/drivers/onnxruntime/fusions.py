@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from nnadapter.onnx.mentions import mapped, mentioned
 from nnadapter.onnx.wire_format import Contents
@@ -24,8 +24,7 @@ _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 _LONGEST_CHAIN = 100
 
 
-@dataclass(frozen=True)
-class Flaw:
+class Flaw(NamedTuple):
     """A form of graph that some optimizers compute wrongly."""
 
     optimizers: tuple[str, ...]
@@ -34,8 +33,7 @@ class Flaw:
     occurs_in: Callable[[WireGraph], bool]
 
 
-@dataclass(frozen=True)
-class _Norm:
+class _Norm(NamedTuple):
     """A division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`."""
 
     power: WireNode
@@ -52,7 +50,8 @@ def _layer_norm(graph: WireGraph) -> bool:
         if all(node is None or node.op_type != "Sub" for node in (base, exponent)):
             continue
         numerator = _producer(graph, norm.division.inputs[0])
-        if _is_unusual(graph, norm) or numerator is norm.root:
+        power = _constant(graph, norm.power.inputs[1])
+        if power is None or power.number != 2 or _has_another_shape(graph, norm) or numerator is norm.root:
             return True
         if any(each and each.op_type == "Sub" and _is_reversed(graph, each) for each in (base, numerator)):
             return True
@@ -60,15 +59,19 @@ def _layer_norm(graph: WireGraph) -> bool:
 
 
 def _rms_norm(graph: WireGraph) -> bool:
-    """Check for a norm with another exponent than 2, or a mean without keepdims."""
-    return any(_is_unusual(graph, norm) for norm in _norms(graph))
+    """Check for an RMS norm of another shape than its input: a mean without keepdims, or constants of a higher rank."""
+    for norm in _norms(graph):
+        exponent = _constant(graph, norm.power.inputs[1])
+        if (exponent is None or exponent.number == 2) and _has_another_shape(graph, norm):
+            return True
+    return False
 
 
-def _is_unusual(graph: WireGraph, norm: _Norm) -> bool:
-    exponent, epsilon = _constant(graph, norm.power.inputs[1]), _constant(graph, norm.epsilon)
-    if exponent is None or exponent.number != 2 or len(exponent.shape) > 1:
+def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
+    constants = (_constant(graph, name) for name in (norm.power.inputs[1], norm.epsilon))
+    if any(constant is not None and len(constant.shape) > 1 for constant in constants):
         return True
-    return graph.integer(norm.mean, "keepdims", 1) == 0 or (epsilon is not None and len(epsilon.shape) > 1)
+    return graph.integer(norm.mean, "keepdims", 1) == 0
 
 
 def _is_reversed(graph: WireGraph, node: WireNode) -> bool:

@@ -87,6 +87,15 @@ def with_fewer_optimizations(
     return result, note
 
 
+def unoptimized() -> onnxruntime.SessionOptions:
+    """Return session options without optimizations."""
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
 class UnoptimizedRuns:
     """Repeats failed runs of one program without optimizations, until one of them succeeds."""
 
