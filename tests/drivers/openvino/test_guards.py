@@ -110,9 +110,19 @@ def test_long_chain_is_divided():
 @pytest.mark.sweep
 @pytest.mark.parametrize("guard", [each for each in GUARDS if each != "long chains"])
 def test_each_guard_is_needed(guard):
+    assert _returncode(guard, without="") == 0
+    assert _returncode(guard, without=guard) != 0
+
+
+def _returncode(guard, without):
+    """Check the cases of a guard in a child process, which may crash, without a guard."""
     code = f"""
+import warnings
 from nnadapter.drivers.openvino import guards, mends
-mends.GUARDS = {{name: each for name, each in guards.GUARDS.items() if name != {guard!r}}}
-from tests.drivers.openvino.test_guards import check
-check({guard!r})"""
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode != 0
+from nnadapter.errors import FallbackWarning
+from tests.drivers.openvino.test_guards import CASES, check
+warnings.simplefilter("error", FallbackWarning)
+mends.GUARDS = {{name: each for name, each in guards.GUARDS.items() if name != {without!r}}}
+for case in (each for each in CASES if each.startswith({guard!r})):
+    check(case)"""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
