@@ -10,7 +10,7 @@ import pytest
 from onnx.reference import ReferenceEvaluator
 
 from nnadapter import InferenceSession
-from nnadapter.drivers.openvino import guards, loading
+from nnadapter.drivers.openvino import guards, loading, mends
 from nnadapter.drivers.openvino.guards import GUARDS
 from tests.models import parse
 
@@ -45,12 +45,12 @@ CASES = {
     "slopes of one dimension": """g (float[2,4,3,4] x) => (float[2,4,3,4] y) <float[4] k = {0.1, 0.2, 0.3, 0.4}> {
         n = Neg(x) a = Relu(n) b = Relu(x) c = Mul(k, a) y = Sub(b, c) }""",
     "rotary embeddings of another form": """g (float[2,1,3,4] x) => (float[2,1,3,4] y)
-        <float[4] c = {0.1, 0.2, 0.3, 0.4}, float[4] s = {0.5, 0.6, 0.7, 0.8}> {
-        a, b = Split<axis = 3, num_outputs = 2>(x) n = Neg(a) r = Concat<axis = -1>(n, b)
+        <float[4] c = {0.1, 0.2, 0.3, 0.4}, float[4] s = {0.5, 0.6, 0.7, 0.8}, int64[2] h = {2, 2}> {
+        a, b = Split<axis = 3>(x, h) n = Neg(a) r = Concat<axis = -1>(n, b)
         l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
     "rotary embeddings of another form: one number for a table": """g (float[2,3,4] x) => (float[2,3,4] y)
-        <float c = {0.7}, float[4] s = {0.5, 0.6, 0.7, 0.8}> {
-        a, b = Split<axis = 2, num_outputs = 2>(x) n = Neg(b) r = Concat<axis = -1>(n, a)
+        <float c = {0.7}, float[4] s = {0.5, 0.6, 0.7, 0.8}, int64[2] h = {2, 2}> {
+        a, b = Split<axis = 2>(x, h) n = Neg(b) r = Concat<axis = -1>(n, a)
         l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
     "computed factors of Swish": """g (float[2,5] x, float[1] k) => (float[2,5] y) {
         r = Abs(k) a = Mul(x, r) s = Sigmoid(a) y = Mul(x, s) }""",
@@ -64,8 +64,9 @@ FUSED = {
         a = Div(x, root) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half) }""",
     "swish": "g (float[2,3,8] x) => (float[2,3,8] y) { s = Sigmoid(x) y = Mul(x, s) }",
     "attention": f"g (float[2,1,8,16] x, float[2,1,8,16] m) => (float[2,1,8,16] y) {{ {ATTENTION} y = Add(w, m) }}",
-    "rotary embedding": """g (float[2,1,3,4] x, float[1,1,3,4] c, float[1,1,3,4] s) => (float[2,1,3,4] y) {
-        a, b = Split<axis = 3, num_outputs = 2>(x) n = Neg(b) r = Concat<axis = -1>(n, a)
+    "rotary embedding": """g (float[2,1,3,4] x, float[1,1,3,4] c, float[1,1,3,4] s) => (float[2,1,3,4] y)
+        <int64[2] h = {2, 2}> {
+        a, b = Split<axis = 3>(x, h) n = Neg(b) r = Concat<axis = -1>(n, a)
         l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
 }
 
@@ -92,10 +93,14 @@ def test_guarded_compositions_equal_the_reference_evaluator():
         check(name)
 
 
-def test_usual_compositions_need_no_guard():
-    for name, text in FUSED.items():
-        kinds = [operator.get_type_name() for operator in loading.read(model_of(text)).get_ordered_ops()]
-        assert "VariadicSplit" not in kinds, name
+def test_usual_compositions_need_no_guard(monkeypatch):
+    guarded = {name: _kinds(text) for name, text in FUSED.items()}
+    monkeypatch.setattr(mends, "GUARDS", {})
+    assert guarded == {name: _kinds(text) for name, text in FUSED.items()}
+
+
+def _kinds(text):
+    return [operator.get_type_name() for operator in loading.read(model_of(text)).get_ordered_ops()]
 
 
 def test_long_chain_is_divided():
@@ -110,9 +115,19 @@ def test_long_chain_is_divided():
 @pytest.mark.sweep
 @pytest.mark.parametrize("guard", [each for each in GUARDS if each != "long chains"])
 def test_each_guard_is_needed(guard):
+    assert _returncode(guard, without="") == 0
+    assert _returncode(guard, without=guard) != 0
+
+
+def _returncode(guard, without):
+    """Check the cases of a guard in a child process, which may crash, without a guard."""
     code = f"""
+import warnings
 from nnadapter.drivers.openvino import guards, mends
-mends.GUARDS = {{name: each for name, each in guards.GUARDS.items() if name != {guard!r}}}
-from tests.drivers.openvino.test_guards import check
-check({guard!r})"""
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode != 0
+from nnadapter.errors import FallbackWarning
+from tests.drivers.openvino.test_guards import CASES, check
+warnings.simplefilter("error", FallbackWarning)
+mends.GUARDS = {{name: each for name, each in guards.GUARDS.items() if name != {without!r}}}
+for case in (each for each in CASES if each.startswith({guard!r})):
+    check(case)"""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode
