@@ -44,13 +44,16 @@ def devices_for(composition: Composition, device: str) -> list[object]:
 
 def check(composition: Composition, device: str) -> str:
     """Return what is wrong with the results of a device, or an empty text."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
             with nna.InferenceSession(composition.model, devices=devices_for(composition, device)) as session:
                 results = session.run(None, composition.feeds)
         except nna.errors.NNAdapterError as error:
             return f"{type(error).__name__}: {error}"
+    for warning in caught:
+        if issubclass(warning.category, nna.errors.FallbackWarning) and "failed" in str(warning.message):
+            return f"{warning.category.__name__}: {warning.message}"
     expected = _evaluate(composition.model, composition.feeds)
     tolerance = TOLERANCES[composition.model.graph.input[0].type.tensor_type.elem_type]
     wrong = [at for at, pair in enumerate(zip(results, expected, strict=True)) if not _close(*pair, tolerance)]

@@ -180,7 +180,11 @@ def _gates(product: Any) -> Iterator[Any]:
 
 
 def _is_computed(value: Any) -> bool:
-    return value.get_node().get_type_name() not in {"Constant", "Parameter", "VariadicSplit"}
+    """Check whether operators make a value. The engine converts inputs that are not float32 by one."""
+    kind = value.get_node().get_type_name()
+    if kind == "Parameter":
+        return value.get_element_type().get_type_name() != "f32"
+    return kind not in {"Constant", "VariadicSplit"}
 
 
 def separate_slopes(operators: Operators) -> None:

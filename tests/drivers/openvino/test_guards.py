@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from nnadapter import InferenceSession
@@ -42,6 +43,9 @@ CASES = {
     "gates of attention: the gated value is read twice": f"""
         g (float[2,1,8,16] x, float[2,1,8,1] m) => (float[2,1,8,16] y, float[2,1,8,16] z) {{
         {ATTENTION} a = Relu(m) y = Mul(w, a) z = Tanh(y) }}""",
+    "gates of attention: the input itself, in float16": f"""
+        g (float16[2,1,8,16] x) => (float16[2,1,8,16] y, float16[2,1,8,16] z) {{
+        {ATTENTION} y = Add(w, x) z = Tanh(y) }}""",
     "slopes of one dimension": """g (float[2,4,3,4] x) => (float[2,4,3,4] y) <float[4] k = {0.1, 0.2, 0.3, 0.4}> {
         n = Neg(x) a = Relu(n) b = Relu(x) c = Mul(k, a) y = Sub(b, c) }""",
     "rotary embeddings of another form": """g (float[2,1,3,4] x) => (float[2,1,3,4] y)
@@ -79,13 +83,17 @@ def model_of(text):
 def check(name):
     model, numbers = model_of(CASES[name]), np.random.default_rng(0)
     feed = {
-        each.name: numbers.standard_normal([d.dim_value or 1 for d in each.type.tensor_type.shape.dim]).astype("f4")
+        each.name: numbers.standard_normal([d.dim_value or 1 for d in kind.shape.dim]).astype(
+            helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        )
         for each in model.graph.input
+        for kind in [each.type.tensor_type]
     }
     with InferenceSession(model, devices="openvino") as session:
         results = session.run(None, feed)
     for result, expected in zip(results, ReferenceEvaluator(model).run(None, feed), strict=True):
-        np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-4, err_msg=name)
+        tolerance = 1e-2 if expected.dtype == np.float16 else 1e-3
+        np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance / 10, err_msg=name)
 
 
 def test_guarded_compositions_equal_the_reference_evaluator():
