@@ -126,23 +126,19 @@ def _plan(plan: Message, container: Container) -> Iterator[str]:
 def _checks(step: Message, values: Mapping[str, Message]) -> Iterator[str]:
     """What is wrong with the checks of indices before a step."""
     for check in step.checks:
-        limits = [limit for row in check.ranges for limit in (row.low, row.high) if limit.size_of]
-        asked = [*([] if check.HasField("least") else [check.value]), *(limit.size_of for limit in limits)]
+        firsts = [*(limit for row in check.ranges for limit in (row.low, row.high)), check.most]
+        limits = [limit for first in firsts if first.size_of for limit in (first, *first.others)]
+        asked = [*([] if check.HasField("most") else [check.value]), *(limit.size_of for limit in limits)]
         unknown = next((name for name in asked if name not in values), None)
         if unknown is not None:
             yield f"a check of indices asks for {_shown(unknown)}, which the plan does not have"
             continue
-        if any(
-            (limit.axis if limit.axis >= 0 else -1 - limit.axis) >= _rank(values[limit.size_of]) for limit in limits
-        ):
+        axes = ((limit.axis if limit.axis >= 0 else -1 - limit.axis, limit.size_of) for limit in limits)
+        if any(axis >= len(values[name].shape.dimensions) for axis, name in axes):
             yield f"a check of {_shown(check.value)} asks for an axis that its value does not have"
         last = values[check.value].shape.dimensions[-1:] if check.value in values else []
         if len(check.ranges) != 1 and not any(row.size == len(check.ranges) for row in last):
             yield f"a check of {_shown(check.value)} has {len(check.ranges)} ranges, expected 1, or one for each column"
-
-
-def _rank(value: Message) -> int:
-    return len(value.shape.dimensions)
 
 
 def _device(device: Message, container: Container) -> Iterator[str]:

@@ -41,13 +41,16 @@ def write_check(message: Message, check: IndexCheck) -> None:
         if exception is not None:
             row.exception = exception
     if check.interval is not None:
-        message.least, message.most = check.interval
+        message.least = check.interval[0]
+        _write_limit(message.most, check.interval[1])
 
 
 def _write_limit(message: Message, bound: Bound) -> None:
     message.SetInParent()
     if isinstance(bound, Size):
-        message.size_of, message.axis, message.number = bound
+        message.size_of, message.axis, message.number, others = bound
+        for name, axis in others:
+            message.others.add(size_of=name, axis=axis)
     else:
         message.number = bound
 
@@ -66,12 +69,15 @@ def read_check(message: Message) -> IndexCheck:
         ),
         message.reader,
         message.source,
-        (message.least, message.most) if message.HasField("least") and message.HasField("most") else None,
+        (message.least, _read_limit(message.most)) if message.HasField("most") else None,
     )
 
 
 def _read_limit(message: Message) -> Bound:
-    return Size(message.size_of, message.axis, message.number) if message.size_of else message.number
+    if not message.size_of:
+        return message.number
+    others = tuple((row.size_of, row.axis) for row in message.others)
+    return Size(message.size_of, message.axis, message.number, others)
 
 
 def write_shape(message: Message, shape: Sequence[int | str | None]) -> None:

@@ -17,6 +17,8 @@ from nnadapter.ir.operand import Array
 
 _MOST = 2**31 - 1
 """Bounds beyond it are not followed: arithmetic might wrap around."""
+_REACH, _LEAST_REACH = 32, 1024
+"""How far a region may lie from the origin where it is sampled once per pixel: sides of the image, and pixels."""
 _DEEPEST = 64
 """Operations that a proof may go back."""
 
@@ -27,6 +29,13 @@ class Size(NamedTuple):
     value: str
     axis: int
     offset: int = 0
+    others: tuple[tuple[str, int], ...] = ()
+    """Further sizes that are added: values and axes."""
+
+    @property
+    def terms(self) -> tuple[tuple[str, int], ...]:
+        """Return the values and axes whose sizes are added, in one order."""
+        return tuple(sorted(((self.value, self.axis), *self.others)))
 
     def plus(self, number: int) -> Size:
         """Return this size plus a number."""
@@ -110,6 +119,8 @@ class Use(NamedTuple):
     position: int
     """Among the inputs of the operation."""
     allowed: Columns
+    is_memory: bool = True
+    """Engines reach memory by it. Otherwise it decides over time alone, and is checked only where it enters."""
 
 
 class Found(NamedTuple):
@@ -180,7 +191,34 @@ def _tensor_scatter(view: View, reader: Reader) -> list[Use]:
 
 
 def _roi_align(view: View, reader: Reader) -> list[Use]:
-    return [Use(2, (Allowed(view.size(reader.input(0), 0), counts_back=False),))]
+    batch = Use(2, (Allowed(view.size(reader.input(0), 0), counts_back=False),))
+    if reader.attributes.get("sampling_ratio", 0):
+        return [batch]
+    sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
+    scale = abs(float(reader.attributes.get("spatial_scale", 1.0))) or 1.0
+    most = int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / scale) + 1
+    return [Use(1, (Allowed(most),), is_memory=False), batch]
+
+
+def _max_roi_pool(view: View, reader: Reader) -> list[Use]:
+    corners = (Allowed(_MOST),) * 4
+    return [Use(1, (Allowed(view.size(reader.input(0), 0), counts_back=False), *corners))]
+
+
+def _rank(view: View, reader: Reader) -> list[Use]:
+    shape = view.shape(reader.input(0))
+    return [] if shape is None else [Use(1, (Allowed(max(1, len(shape))),))]
+
+
+def _count(view: View, reader: Reader) -> list[Use]:
+    axis = _axis(view, reader.input(0), reader, -1)
+    return [] if axis is None else [Use(1, (Allowed(_plus(view.size(reader.input(0), axis), 1), counts_back=False),))]
+
+
+def _most_boxes(view: View, reader: Reader) -> list[Use]:
+    if view.constant(reader.input(2)) is not None:
+        return []
+    return [Use(2, (Allowed(_MOST, counts_back=False),))]
 
 
 def _max_unpool(view: View, reader: Reader) -> list[Use]:
@@ -245,6 +283,10 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "LSTM": _recurrent,
     "GRU": _recurrent,
     "RoiAlign": _roi_align,
+    "MaxRoiPool": _max_roi_pool,
+    "CumSum": _rank,
+    "TopK": _count,
+    "NonMaxSuppression": _most_boxes,
     "MaxUnpool": _max_unpool,
     "NegativeLogLikelihoodLoss": _labels,
     "SoftmaxCrossEntropyLoss": _labels,
@@ -256,6 +298,8 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "com.microsoft:GatherND": _gather_nd,
 }
 """Per operator, what it reads as indices or lengths, and their ranges."""
+UNCHECKED_BY_HOST = frozenset(["TopK", "RoiAlign", "MaxRoiPool", "com.microsoft:GatherBlockQuantized"])
+"""Operators of which ONNX Runtime does not check all indices and counts."""
 
 
 def uses_of(view: View, reader: Reader) -> Iterator[tuple[Use, str]]:
@@ -293,9 +337,26 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
             reader = view.node(name)
             before = None if reader is None else _before(view, reader, allowed)
             if before is None:
-                yield Found(name, allowed, maker=reader)
+                interval = interval_of(view, name) if _is_of_sizes(view, name) else None
+                yield Found(name, allowed, interval, reader)
             else:
                 pending += before
+
+
+def _is_of_sizes(view: View, name: str) -> bool:
+    """Return whether a value follows from constants and from shapes alone, so that its interval is what it has."""
+    pending, seen = [name], set[str]()
+    while pending and len(seen) < _DEEPEST:
+        name = pending.pop()
+        if name in seen or not name or view.constant(name) is not None:
+            continue
+        seen.add(name)
+        reader = view.node(name)
+        if reader is None:
+            return False
+        if reader.kind not in ("Shape", "Size"):
+            pending += reader.inputs
+    return not pending
 
 
 def _of_constant(view: View, name: str, constant: Array, allowed: Columns) -> Iterator[Found]:
@@ -342,7 +403,7 @@ def _is_within(interval: Interval, allowed: Allowed) -> bool:
     most = _plus(size, allowed.high - 1)
     if isinstance(most, Size):
         if isinstance(interval.high, Size):
-            return interval.high[:2] == most[:2] and interval.high.offset <= most.offset
+            return interval.high.terms == most.terms and interval.high.offset <= most.offset
         return interval.high <= most.offset + 1  # a size is 1 at least
     return isinstance(interval.high, int) and interval.high <= most
 
@@ -446,6 +507,9 @@ def interval_of(view: View, name: str, depth: int = 0) -> Interval | None:
     if constant is not None:
         return _of_columns(constant, 1)[0]
     reader = view.node(name)
+    size = _scalar(view, name, 0) if reader is not None and reader.kind in _SCALARS else None
+    if isinstance(size, Size):
+        return Interval(min(0, size.offset), size)
     if reader is not None and depth < _DEEPEST:
         interval = _interval(view, reader, name, depth + 1)
         if interval is not None and _is_small(interval):
@@ -523,7 +587,7 @@ def _fits(interval: Interval, dtype: str | None) -> bool:
 
 def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
     start, step = (interval_of(view, reader.input(position), depth) for position in (0, 2))
-    if start is None or step is None or step.low < 1 or isinstance(start.high, Size):
+    if start is None or step is None or step.low < 1:
         return None
     limit = _scalar(view, reader.input(1), 0)
     if limit is None:
@@ -531,7 +595,9 @@ def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
         limit = None if found is None else found.high
     if limit is None:
         return None
-    return Interval(start.low, _plus(limit, -1) if isinstance(limit, Size) else max(start.low, limit - 1))
+    if isinstance(limit, Size):
+        return Interval(start.low, limit.plus(-1))
+    return None if isinstance(start.high, Size) else Interval(start.low, max(start.low, limit - 1))
 
 
 def _scalar(view: View, name: str, depth: int) -> Bound | None:
@@ -547,6 +613,9 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
         sign = 1 if reader.kind == "Add" else -1
         if isinstance(parts[1], int) and parts[0] is not None:
             return _plus(parts[0], sign * parts[1])
+        if sign == 1 and isinstance(parts[0], Size) and isinstance(parts[1], Size):
+            one, other = parts[0], parts[1]
+            return Size(one.value, one.axis, one.offset + other.offset, (*one.others, *other.terms))
         return _plus(parts[1], parts[0]) if sign == 1 and isinstance(parts[0], int) and parts[1] is not None else None
     if reader.kind in ("Gather", "Slice"):
         source, axis = view.node(reader.input(0)), _number(view, reader.input(1))
@@ -559,6 +628,8 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
     return None
 
 
+_SCALARS = frozenset(["Cast", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Add", "Sub", "Gather", "Slice"])
+"""Operators that compute sizes from a shape, see `_scalar`."""
 _ARITHMETIC = frozenset(["Add", "Sub", "Mul", "Neg", "Abs", "Div", "Mod", "Min", "Max", "Clip", "Sum", "Relu"])
 
 

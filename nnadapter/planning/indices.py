@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from nnadapter.ir.index_ranges import USES, Bound, Found, Reader, Size, trace_back, uses_of
+from nnadapter.ir.index_ranges import UNCHECKED_BY_HOST, USES, Bound, Found, Reader, Size, trace_back, uses_of
 from nnadapter.ir.operand import Array
 from nnadapter.offering.model import ShapedModel
 from nnadapter.offering.open_parts import OpenParts
@@ -28,13 +28,14 @@ class IndexCheck(NamedTuple):
     """The operation that reads it, in words."""
     source: str = ""
     """The input of the model that it is checked for; empty where that is another value."""
-    interval: tuple[int, int] | None = None
+    interval: tuple[int, Bound] | None = None
     """What a constant holds; the value itself is not looked at then."""
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """Names of the values whose sizes the range depends on."""
-        return tuple(bound.value for low, high, _ in self.bounds for bound in (low, high) if isinstance(bound, Size))
+        bounds = [*(self.interval or ()), *(bound for low, high, _ in self.bounds for bound in (low, high))]
+        return tuple(name for bound in bounds if isinstance(bound, Size) for name, _ in bound.terms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,25 +141,15 @@ def _found(view: GraphView, position: int, enters: Callable[[str], bool]) -> Ite
 
 def _found_of(view: GraphView, reader: Reader, enters: Callable[[str], bool]) -> Iterator[Found]:
     for use, name in uses_of(view, reader):
-        yield from trace_back(view, name, use.allowed, enters)
-
-
-def checks_of(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[IndexCheck, ...]:
-    """Return what is checked before a step: indices and lengths that enter its segment and are not proven.
-
-    Args:
-        model: that was planned; its parts are `OpenParts` where sizes are open.
-        plan: the plan.
-        step: of the plan.
-        reads: what its program reads.
-    """
-    return tuple(_checks(model, plan, step, reads))
+        for found in trace_back(view, name, use.allowed, enters):
+            if use.is_memory or (found.maker is None and found.interval is None):
+                yield found
 
 
 def unchecked_indices(model: ShapedModel, plan: Plan, step: Step) -> str:
     """Return which index of a step with open sizes can neither be proven nor checked, in words; empty if none."""
     there = {*plan.graph.inputs, *(name for each in plan.steps for name in each.outputs)}
-    for check in _checks(model, plan, step, step.inputs):
+    for check in _checks(model, plan, step, step.inputs, USES.keys()):
         if check.value not in there and check.interval is None:
             return f"{check.reader} reads indices that are computed in its segment"
         for name in check.sizes:
@@ -167,10 +158,12 @@ def unchecked_indices(model: ShapedModel, plan: Plan, step: Step) -> str:
     return ""
 
 
-def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[IndexCheck]:
+def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], kinds: Set[str]) -> Iterator[IndexCheck]:
     view, readers = _view_of(model, plan, step)
     inputs = {*reads, *step.inputs, *plan.graph.inputs}
     for reader in readers:
+        if reader.kind not in kinds:
+            continue
         for found in _found_of(view, reader, inputs.__contains__):
             yield _check(view, reader, found, plan.graph)
 
@@ -219,14 +212,16 @@ def _check(view: GraphView, reader: Reader, found: Found, graph: Graph) -> Index
         for each in found.allowed
     )
     words = f"{reader.kind.rpartition(':')[2]} {reader.name!r}"
-    interval = None if found.interval is None else (found.interval.low, int(found.interval.high))  # type: ignore[arg-type]
+    interval = None if found.interval is None else (found.interval.low, found.interval.high)
     return IndexCheck(found.value, bounds, words, _source(view, found, graph), interval)
 
 
 def _low(size: Bound, low: int, *, counts_back: bool) -> Bound:
     if not counts_back:
         return low
-    return Size(size.value, -1 - size.axis, low - size.offset) if isinstance(size, Size) else low - size
+    if not isinstance(size, Size):
+        return low - size
+    return Size(size.value, -1 - size.axis, low - size.offset, tuple((name, -1 - axis) for name, axis in size.others))
 
 
 def _plus(size: Bound, number: int) -> Bound:
@@ -246,8 +241,18 @@ def _source(view: GraphView, found: Found, graph: Graph) -> str:
 def checks_by_segment(
     model: ShapedModel, plan: Plan, devices: frozenset[str], reads: Mapping[int, Sequence[str]]
 ) -> Mapping[int, tuple[IndexCheck, ...]]:
-    """Return the checks before each step of a plan on one of these devices, by segment; steps without any left out."""
-    found = {
-        step.segment: checks_of(model, plan, step, reads[step.segment]) for step in plan.steps if step.device in devices
-    }
+    """Return the checks before each step of a plan, by segment; steps without any left out.
+
+    Args:
+        model: that was planned; its parts are `OpenParts` where sizes are open.
+        plan: the plan.
+        devices: those that check nothing themselves. On the host, only what ONNX Runtime does not check is.
+        reads: what the program of each segment reads.
+    """
+    found = dict[int, tuple[IndexCheck, ...]]()
+    for step in plan.steps:
+        kinds = USES.keys() if step.device in devices else UNCHECKED_BY_HOST
+        checks = _checks(model, plan, step, reads[step.segment], kinds)
+        there = {*plan.graph.inputs, *reads[step.segment]}
+        found[step.segment] = tuple(each for each in checks if each.interval is not None or each.value in there)
     return {segment: checks for segment, checks in found.items() if checks}

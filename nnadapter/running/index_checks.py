@@ -24,6 +24,8 @@ class BoundCheck(NamedTuple):
     slot: int
     bounds: tuple[tuple[_Limit, _Limit, int | None], ...]
     check_of: IndexCheck
+    interval: tuple[_Limit, ...] = ()
+    """What is compared in place of the value, see `IndexCheck.interval`."""
 
     def check(self, values: Sequence[Any]) -> None:
         """Raise InputValueError if an index or a length is out of its range.
@@ -31,10 +33,10 @@ class BoundCheck(NamedTuple):
         Args:
             values: of the run, by slot.
         """
-        interval = self.check_of.interval
-        if interval is not None:
+        if self.interval:
             for low, high, exception in self.bounds:
-                self._compare(*interval, _of(low, values), _of(high, values), exception, None)
+                least, most = (_of(limit, values) for limit in self.interval)
+                self._compare(least, most, _of(low, values), _of(high, values), exception, None)
             return
         array = values[self.slot]
         if type(array) is not np.ndarray:
@@ -88,15 +90,17 @@ def bound_checks(checks: Sequence[IndexCheck], slots: Mapping[str, int]) -> tupl
     def limit(bound: Bound | None) -> _Limit:
         if not isinstance(bound, Size):
             return bound
-        sign, axis = (1, bound.axis) if bound.axis >= 0 else (-1, -1 - bound.axis)
-        slot, offset = slots[bound.value], bound.offset
-        return lambda values: sign * int(values[slot].shape[axis]) + offset
+        sign = 1 if bound.axis >= 0 else -1
+        places = [(slots[name], axis if axis >= 0 else -1 - axis) for name, axis in bound.terms]
+        offset = bound.offset
+        return lambda values: sign * sum(int(values[slot].shape[axis]) for slot, axis in places) + offset
 
     return tuple(
         BoundCheck(
             slots.get(check.value, -1),
             tuple((limit(low), limit(high), exception) for low, high, exception in check.bounds),
             check,
+            tuple(map(limit, check.interval or ())),
         )
         for check in checks
     )

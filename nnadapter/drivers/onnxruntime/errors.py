@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -60,7 +61,18 @@ def translation(error: Exception, what: str, advice: str, default: type[NNAdapte
     if "terminate flag" in str(error):
         return CancelledError(f"{what}: it was stopped by its run options, {TERMINATED}")
     kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)
+    if kind in (InvalidModelError, ExecutionError) and advice == "check the inputs" and _OF_INPUTS.search(str(error)):
+        kind = InvalidInputError
     return error if kind is None else kind(f"{what}: {brief(error)}; {advice}")
+
+
+_OF_INPUTS = re.compile(
+    "out of (bounds|range)|within bounds|must be (within|in |between|greater|positive|>=|non-negative)"
+    "|must not be negative|should (not )?be greater|cannot be reshaped|[Ii]nvalid (value|index|axis)"
+    "|ScalesValidation|does not match|axis_tensor|not in valid range|smaller than|is not in|HandleNegativeAxis"
+    "|AllocateRawInternal|[Oo]verflow"
+)
+"""Words of ONNX Runtime about indices, lengths, counts and sizes in the inputs, whatever the kind of its error."""
 
 
 def brief(error: BaseException) -> str:
