@@ -74,6 +74,10 @@ def _of_compiled(
     from nnadapter.traces.asking import trace_for
 
     file = CompiledFile(source)
+    if session_options is not None:
+        from nnadapter.inference.provider_info import warn_of_ignored
+
+        warn_of_ignored(session_options)
     trace = trace_for(options.trace, session_options)
     engine = CompiledEngine(file, requests, options, trace, session_options)
     if not trace.is_kept:
@@ -135,6 +139,10 @@ def _of_onnx(
 
         setting = open_setting(requests, chosen, session_options)
         names = tuple(device.name for device in setting.devices if not device.is_spare)
+        if session_options is not None and set(names) != {CPU}:
+            from nnadapter.inference.provider_info import warn_of_ignored
+
+            warn_of_ignored(session_options)
         return make_engine(source, setting, chosen, session_options, providers, arguments, make, begun), names
     finally:
         if begun is not None:
