@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.errors import NNAdapterError
+from nnadapter.errors import CancelledError, NNAdapterError
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options, default_devices, of_session, options_from
 from nnadapter.process.collecting import paused_collection
@@ -59,6 +59,8 @@ def open_engine(
         source, session_options = model_of(source, session_options), None  # what stands behind a module are its inputs
     if session_options is not None and not hasattr(session_options, "enable_profiling"):
         raise TypeError(f"session options are an onnxruntime.SessionOptions, got {type(session_options).__name__}")
+    if getattr(session_options, "is_load_cancelled", False):  # `nnadapter.ort.SessionOptions` tell it
+        raise CancelledError("the load cancellation flag of the session options is set; clear it to open a session")
     requests = default_devices() if requests is None else requests
     return _of_onnx(source, requests, options, session_options, providers, arguments)
 
