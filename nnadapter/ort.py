@@ -94,6 +94,12 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
     def __init__(self) -> None:
         super().__init__()
         self.overrides = Overrides()
+        self.is_load_cancelled = False
+
+    def set_load_cancellation_flag(self, value: bool) -> None:
+        """See ONNX Runtime: no session opens while it is set."""
+        super().set_load_cancellation_flag(value)
+        self.is_load_cancelled = value
 
     def add_initializer(self, name: str, ort_value: Any) -> None:
         """See ONNX Runtime: `ort_value` takes the place of an initializer."""

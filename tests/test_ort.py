@@ -468,3 +468,17 @@ def test_sessions_have_every_method_of_onnxruntime(chosen):
             session.run(None, {"x": numbers(2, 3)}, stopped)
     finally:
         ort.use([])
+
+
+@pytest.mark.parametrize("devices", ["cpu", "trial"])
+def test_no_session_opens_while_its_load_cancellation_flag_is_set(devices):
+    options = ort.SessionOptions()
+    options.set_load_cancellation_flag(True)
+    with pytest.raises(nna.errors.CancelledError, match="load cancellation flag"):
+        ort.InferenceSession(WHOLE, options, devices=devices)
+    options.set_load_cancellation_flag(False)
+    ort.InferenceSession(WHOLE, options, devices=devices)
+    original = onnxruntime.SessionOptions()
+    original.set_load_cancellation_flag(True)
+    with pytest.raises(nna.errors.CancelledError, match="load cancellation flag"):
+        nna.InferenceSession(WHOLE, original, devices="cpu")

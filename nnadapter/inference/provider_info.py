@@ -8,12 +8,36 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.providers import provider_of_device
-from nnadapter.errors import FallbackWarning, InvalidOptionError
+from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError
 
 if TYPE_CHECKING:
+    import onnxruntime
+
     from nnadapter.running.engine import Engine
 
 _RECORDS = "session.record_ep_graph_assignment_info"
+_OF_WHOLE_MODELS = (
+    "ep.context_enable",
+    "ep.context_file_path",
+    "session.collect_node_memory_stats_to_file",
+    "session.compile_only",
+    "session.disable_cpu_ep_fallback",
+    "session.disable_model_compile",
+    "session.fail_on_suboptimal_compiled_model",
+    "session.layer_assignment_settings",
+    "session.load_model_format",
+    "session.max_shape_override",
+    "session.name_based_layer_assignment",
+    "session.node_partition_config_file",
+    "session.resource_cuda_partitioning_settings",
+    "session.save_external_prepacked_constant_initializers",
+    "session.save_model_format",
+    "session.strict_shape_type_inference",
+)
+"""Configuration entries that need a session of the whole model; others concern the nodes of a CPU segment.
+
+Source: onnxruntime_session_options_config_keys.h.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +59,26 @@ class AssignedSubgraph:
     def get_nodes(self) -> list[AssignedNode]:
         """Return the nodes."""
         return list(self.nodes)
+
+
+def warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
+    """Warn about each of the session options that has no effect in a session over devices."""
+    ignored: list[tuple[str, str]] = []
+    if options.optimized_model_filepath:
+        path = f"an optimized model (optimized_model_filepath {options.optimized_model_filepath!r})"
+        ignored.append((path, "nothing is written there; write a compiled model with nnadapter.compile"))
+    if options.has_providers():
+        ignored.append(("providers or a selection policy for them", "name the devices in devices= or providers="))
+    for key in _OF_WHOLE_MODELS:
+        try:
+            value = options.get_session_config_entry(key)
+        except RuntimeError:  # there is no such entry
+            continue
+        if value not in ("", "0"):
+            ignored.append((f"{key!r} = {value!r}", "leave the entry out, or open the session on 'cpu' alone"))
+    for what, advice in ignored:
+        text = f"the session options ask for {what}, which a session over devices ignores; {advice}"
+        warnings.warn(text, DriverWarning, stacklevel=2)
 
 
 def assignment_of(engine: Engine) -> Sequence[Any]:

@@ -60,6 +60,8 @@ def translation(error: Exception, what: str, advice: str, default: type[NNAdapte
         return error
     if "terminate flag" in str(error):
         return CancelledError(f"{what}: it was stopped by its run options, {TERMINATED}")
+    if type(error).__name__ == "ModelLoadCanceled":  # older versions have no such class
+        return CancelledError(f"{what}: the load cancellation flag of its session options is set; clear it")
     kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)
     if kind in (InvalidModelError, ExecutionError) and advice == "check the inputs" and _OF_INPUTS.search(str(error)):
         kind = InvalidInputError

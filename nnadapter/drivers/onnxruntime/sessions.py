@@ -47,6 +47,7 @@ _RUN_ENTRIES = (
 """Source: onnxruntime_run_options_config_keys.h; ONNX Runtime does not list those of an object."""
 _FOLDER = "session.model_external_initializers_file_folder_path"
 """Where ONNX Runtime looks for files that a model names; else in the current folder, if the model is in memory."""
+_CONFIG_FROM_MODEL = "ORT_LOAD_CONFIG_FROM_MODEL"
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
@@ -222,6 +223,8 @@ def open_session(
             options.add_session_config_entry(USES_SHARED_ARENA, "1")
         threads = options.intra_op_num_threads
         options.intra_op_num_threads = threads or (0 if has_pool else 1)
+        written = options.optimized_model_filepath
+        options.optimized_model_filepath = ""  # it is for the whole model, and this may be a segment
 
         def attempt() -> onnxruntime.InferenceSession:
             session = onnxruntime.InferenceSession(
@@ -235,10 +238,10 @@ def open_session(
             return session
 
         try:
-            with profiling(options, profile):
+            with profiling(options, profile), _options_as_given():
                 session = _optimized(attempt, options, failed, notes)
         finally:
-            options.intra_op_num_threads = threads
+            options.intra_op_num_threads, options.optimized_model_filepath = threads, written
     if profile is not None:
         profile.begin(session)
     return session
@@ -276,6 +279,22 @@ def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | Non
         yield
     finally:
         options.enable_profiling, options.profile_file_prefix = before
+
+
+@contextmanager
+def _options_as_given() -> Iterator[None]:
+    """Make sessions that are opened in the block use their options, not those in the model; `options_lock` is held.
+
+    ONNX Runtime reads this variable at each opening, and refuses a session whose argument says something else.
+    """
+    if os.environ.get(_CONFIG_FROM_MODEL) != "1":
+        yield
+        return
+    os.environ[_CONFIG_FROM_MODEL] = "0"
+    try:
+        yield
+    finally:
+        os.environ[_CONFIG_FROM_MODEL] = "1"
 
 
 def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
