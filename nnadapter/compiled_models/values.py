@@ -11,10 +11,9 @@ from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.parts import CONSTANT
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import CompiledModelError
-from nnadapter.ir.index_ranges import Bound, Size
+from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
 from nnadapter.ir.operand import Array, array_type_of
 from nnadapter.onnx.signature import ModelMetadata
-from nnadapter.planning.indices import IndexCheck
 from partition.graph import Value
 
 if TYPE_CHECKING:

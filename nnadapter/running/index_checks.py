@@ -9,9 +9,8 @@ import numpy as np
 
 from nnadapter.drivers.copies import on_host
 from nnadapter.errors import InputValueError
-from nnadapter.ir.index_ranges import Bound, Size
+from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
 from nnadapter.ir.operand import Array
-from nnadapter.planning.indices import IndexCheck
 
 _ROWS_AT_ONCE = 64
 """Rows of several indices that are compared as one: numpy's reductions of short rows take many times as long."""
