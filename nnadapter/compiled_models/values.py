@@ -74,7 +74,7 @@ def read_check(message: Message) -> IndexCheck:
 
 def _read_limit(message: Message) -> Bound:
     if not message.size_of:
-        return message.number
+        return int(message.number)
     others = tuple((row.size_of, row.axis) for row in message.others)
     return Size(message.size_of, message.axis, message.number, others)
 

@@ -34,8 +34,8 @@ class BoundCheck(NamedTuple):
         """
         if self.interval:
             for low, high, exception in self.bounds:
-                least, most = (_of(limit, values) for limit in self.interval)
-                self._compare(least, most, _of(low, values), _of(high, values), exception, None)
+                ends = _of(self.interval[0], values), _of(self.interval[1], values)
+                self._compare(*ends, _of(low, values), _of(high, values), exception, None)
             return
         array = values[self.slot]
         if type(array) is not np.ndarray:

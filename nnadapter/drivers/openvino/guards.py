@@ -183,7 +183,7 @@ def _is_computed(value: Any) -> bool:
     """Check whether operators make a value. The engine converts inputs that are not float32 by one."""
     kind = value.get_node().get_type_name()
     if kind == "Parameter":
-        return value.get_element_type().get_type_name() != "f32"
+        return bool(value.get_element_type().get_type_name() != "f32")
     return kind not in {"Constant", "VariadicSplit"}
 
 
