@@ -117,13 +117,13 @@ def check_range(
     while first < end:
         words = [sys.executable, "-m", "tests.compositions.checking", device, str(first), str(end - first), "--here"]
         words += ["--dynamic"] * dynamic + ["--only", *only] * bool(only)
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert process.stdout is not None
-        for line in process.stdout:
-            kind, seed, text = line.rstrip("\n").split("\t", 2)
-            first = int(seed)
-            if kind == "wrong":
-                failures[first] = text
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                kind, seed, text = line.rstrip("\n").split("\t", 2)
+                first = int(seed)
+                if kind == "wrong":
+                    failures[first] = text
         if process.wait() != 0:
             failures[first] = f"the process ended with {process.returncode}"
         first += 1

@@ -70,7 +70,7 @@ def translation(error: Exception, what: str, advice: str, default: type[NNAdapte
 
 _OF_INPUTS = re.compile(
     "out of (bounds|range)|within bounds|must be (within|in |between|greater|positive|>=|non-negative)"
-    "|must not be negative|should (not )?be greater|cannot be reshaped|[Ii]nvalid (value|index|axis)"
+    "|must not be negative|should (not )?be greater|[Ii]nvalid (value|index|axis)"
     "|ScalesValidation|does not match|axis_tensor|not in valid range|smaller than|is not in|HandleNegativeAxis"
     "|AllocateRawInternal|[Oo]verflow"
 )
