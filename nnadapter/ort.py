@@ -19,15 +19,18 @@ from typing import Any
 from onnxruntime.capi import onnxruntime_pybind11_state as _native
 
 from nnadapter import errors
+from nnadapter.drivers.onnxruntime.values import ort_value_of
 from nnadapter.drivers.providers import devices_of_providers, provider_of_device
-from nnadapter.drivers.selection import DeviceRequest, requests_of
-from nnadapter.inference.binding import IOBinding as IOBinding
+from nnadapter.drivers.registry import sources
+from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
+from nnadapter.inference.binding import IOBinding as _IOBinding
 from nnadapter.inference.session import InferenceSession as _InferenceSession
 from nnadapter.onnx.overriding import Overrides
 from nnadapter.options import Options as _Options
 from nnadapter.options import options_from
 from nnadapter.process.forking import new_lock
 from nnadapter.process.real_onnxruntime import onnxruntime as _original
+from nnadapter.running.device_value import DeviceValue
 
 _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
     (errors.ModelFileError, _native.NoSuchFile),
@@ -91,6 +94,12 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
     def __init__(self) -> None:
         super().__init__()
         self.overrides = Overrides()
+        self.is_load_cancelled = False
+
+    def set_load_cancellation_flag(self, value: bool) -> None:
+        """See ONNX Runtime: no session opens while it is set."""
+        super().set_load_cancellation_flag(value)
+        self.is_load_cancelled = value
 
     def add_initializer(self, name: str, ort_value: Any) -> None:
         """See ONNX Runtime: `ort_value` takes the place of an initializer."""
@@ -148,10 +157,54 @@ class InferenceSession(_InferenceSession):
         with _as_theirs():
             return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
 
-    def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
+    def run_with_iobinding(self, iobinding: _IOBinding, run_options: Any = None) -> None:
         """See `nnadapter.InferenceSession.run_with_iobinding`; whatever goes wrong is a RuntimeError, too."""
         try:
             super().run_with_iobinding(iobinding, run_options)
+        except errors.NNAdapterError as error:
+            raise _theirs(error, RuntimeError) from error
+
+    def io_binding(self) -> IOBinding:
+        """See `nnadapter.InferenceSession.io_binding`."""
+        return IOBinding(self)
+
+    def set_providers(
+        self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """See `nnadapter.InferenceSession.set_providers`; a provider that does not exist is a RuntimeError."""
+        names = [each[0] if isinstance(each, tuple) else each for each in providers or ()]
+        known = {*_original.get_all_providers(), *self.get_providers()}
+        unknown = [name for name in names if name not in known and name.partition(":")[0] not in sources()]
+        if provider_options is not None and not all(isinstance(each, Mapping) for each in provider_options):
+            raise ValueError("'provider_options' values must be dicts.")
+        try:
+            if unknown and (provider_options is None or len(provider_options) == len(names)):
+                raise errors.InvalidOptionError(
+                    f"Unknown Provider Type: {unknown[0]}; name one of {list(get_available_providers())}"
+                )
+            super().set_providers(providers, provider_options)
+        except errors.NNAdapterError as error:
+            is_pairing = provider_options is not None and len(provider_options) != len(names)
+            raise _theirs(error, ValueError if is_pairing else RuntimeError) from error
+
+    def get_provider_graph_assignment_info(self) -> Sequence[Any]:
+        """See `nnadapter.InferenceSession.get_provider_graph_assignment_info`."""
+        try:
+            return super().get_provider_graph_assignment_info()
+        except errors.NNAdapterError as error:
+            raise _theirs(error, _native.Fail) from error
+
+    def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
+        """See `nnadapter.InferenceSession.set_tuning_results`."""
+        try:
+            super().set_tuning_results(results, error_on_invalid=error_on_invalid)
+        except errors.NNAdapterError as error:
+            raise _theirs(error, RuntimeError) from error
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """See `nnadapter.InferenceSession.set_ep_dynamic_options`."""
+        try:
+            super().set_ep_dynamic_options(options)
         except errors.NNAdapterError as error:
             raise _theirs(error, RuntimeError) from error
 
@@ -166,6 +219,20 @@ class InferenceSession(_InferenceSession):
     def get_provider_options(self) -> dict[str, dict[str, str]]:
         """Per provider, its options: none."""
         return {name: {} for name in self.get_providers()}
+
+
+class IOBinding(_IOBinding):
+    """A binding of inputs and outputs whose results in the host's memory are ONNX Runtime's OrtValues."""
+
+    def get_outputs(self) -> list[Any]:
+        """Return the results: `nnadapter.DeviceValue` on a device that the output was bound to, else OrtValue."""
+        results = super().get_outputs()
+        return [
+            result
+            if isinstance(result, DeviceValue) and result.device != CPU
+            else ort_value_of(result.contents if isinstance(result, DeviceValue) else result)
+            for result in results
+        ]
 
 
 def get_available_providers() -> list[str]:
@@ -193,21 +260,35 @@ def _as_theirs() -> Iterator[None]:
 
 def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None) -> errors.NNAdapterError:
     """The same error as an instance of ONNX Runtime's class too."""
-    both = _both(type(error), theirs or next(raised for ours, raised in _THEIRS if isinstance(error, ours)))
+    table = next(raised for ours, raised in _THEIRS if isinstance(error, ours))
+    both = _both(type(error), *((theirs,) if theirs else _raised_there(error) or (table,)))
     translated = both.__new__(both)
     translated.args = error.args
     translated.__dict__.update(error.__dict__)
     return translated
 
 
-_classes: dict[tuple[type, type], type[errors.NNAdapterError]] = {}
+def _raised_there(error: errors.NNAdapterError) -> tuple[type[Exception], ...]:
+    """The classes of the exception of ONNX Runtime that became this error; none if there is no such exception."""
+    if isinstance(error, (errors.MissingInputError, errors.CancelledError, errors.ModelFileError)):
+        return ()
+    cause: BaseException | None = error
+    while isinstance(cause, errors.NNAdapterError):
+        cause = cause.__cause__
+    if type(cause) is RuntimeError:
+        return (_native.InvalidArgument, RuntimeError)
+    return (type(cause),) if isinstance(cause, Exception) and type(cause).__module__ == _native.__name__ else ()
 
 
-def _both(ours: type[errors.NNAdapterError], theirs: type[Exception]) -> type[errors.NNAdapterError]:
-    if (ours, theirs) not in _classes:
+_classes: dict[tuple[type, ...], type[errors.NNAdapterError]] = {}
+
+
+def _both(ours: type[errors.NNAdapterError], *theirs: type[Exception]) -> type[errors.NNAdapterError]:
+    key = (ours, *theirs)
+    if key not in _classes:
         members = {"__module__": __name__, "__doc__": ours.__doc__}
-        _classes[ours, theirs] = type(ours.__name__, (ours, theirs), members)
-    return _classes[ours, theirs]
+        _classes[key] = type(ours.__name__, key, members)
+    return _classes[key]
 
 
 def __getattr__(name: str) -> Any:

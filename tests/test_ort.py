@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import onnx
 import onnx.numpy_helper
+import onnx.parser
 import onnxruntime
 import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as native
@@ -303,3 +304,181 @@ def test_a_compiled_file_is_as_it_was_compiled(tmp_path):
     options.add_free_dimension_override_by_name("n", 2)
     with pytest.raises(ValueError, match=r"as they were when it was compiled"):
         ort.InferenceSession(str(tmp_path / "m.nna"), options)
+
+
+RELU = '<ir_version: 10, opset_import: ["" : 17, "com.microsoft" : 1, "ai.onnx.ml" : 1]> '
+ADAPTED = f"""{RELU} g (float[2,2] x, float[2,1] a, float[1,2] b) => (float[2,2] y)
+    <float[2,2] w = {{1, 1, 1, 1}}, float[2,1] a = {{0, 0}}, float[1,2] b = {{0, 0}}> {{
+    p = MatMul(x, w) q = MatMul(x, a) r = MatMul(q, b) y = Add(p, r) }}"""
+OFF = ("fake_npu", {"switched_off": "MatMul"})
+
+
+def adapter_of(folder, **parameters):
+    file, path = onnxruntime.AdapterFormat(), str(folder / "adapter")
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(value) for name, value in parameters.items()}
+    file.set_parameters(values)
+    file.export_adapter(path)
+    adapter = onnxruntime.LoraAdapter()
+    adapter.Load(path)
+    return adapter
+
+
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu", [OFF, "cpu"]])
+def test_active_adapters_replace_inputs_in_every_way_to_run(devices, tmp_path):
+    adapter = adapter_of(tmp_path, a=np.ones((2, 1), np.float32), b=np.ones((1, 2), np.float32))
+    options, x = onnxruntime.RunOptions(), np.ones((2, 2), np.float32)
+    options.add_active_adapter(adapter)
+    with ort.InferenceSession(parse(ADAPTED), devices=devices) as session:
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(x)
+        results = [
+            session.run(None, {"x": x}, options)[0],
+            session.submit(None, {"x": x}, options).result()[0],
+            session.run_with_ort_values(None, {"x": value}, options)[0].numpy(),
+        ]
+        assert all(result.tolist() == [[4, 4], [4, 4]] for result in results), results
+        assert session.run(None, {"x": x}, onnxruntime.RunOptions())[0].tolist() == [[2, 2], [2, 2]]
+        unknown = onnxruntime.RunOptions()
+        adapters = [adapter_of(tmp_path, zz=np.ones((2, 1), np.float32))]
+        unknown.add_active_adapter(adapters[0])
+        with pytest.raises(native.InvalidArgument, match="zz"):
+            session.run(None, {"x": x}, unknown)
+
+
+def test_bound_values_over_devices_warn_of_adapters(tmp_path):
+    adapter, options = adapter_of(tmp_path, a=np.ones((2, 1), np.float32)), onnxruntime.RunOptions()
+    options.add_active_adapter(adapter)
+    with ort.InferenceSession(parse(ADAPTED), devices="fake_npu") as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", np.ones((2, 2), np.float32))
+        with pytest.warns(nna.errors.FallbackWarning, match="no effect on run_with_iobinding"):
+            session.run_with_iobinding(binding, options)
+
+
+@pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+def test_arrays_of_bytes_are_strings(devices):
+    session = ort.InferenceSession(
+        parse(f"{RELU} g (string[N] x) => (string[N] y) {{ y = Identity(x) }}"), devices=devices
+    )
+    assert session.run(None, {"x": np.array([b"ab", b"c"])})[0].tolist() == ["ab", "c"]
+    assert session.run(None, {"x": np.array([b"ab", b"cd"]).view("V2")})[0].tolist() == ["ab", "cd"]
+    with pytest.raises(native.InvalidArgument, match="UTF-8"):
+        session.run(None, {"x": np.array([b"\xff"])})
+
+
+def sparse_value():
+    place = onnxruntime.OrtDevice.make("cpu", 0)
+    parts = np.array([3, 3], np.int64), np.float32([2, 3]), np.array([[0, 0], [2, 1]], np.int64)
+    return onnxruntime.OrtValue.ort_value_from_sparse_tensor(
+        onnxruntime.SparseTensor.sparse_coo_from_numpy(*parts, place)
+    )
+
+
+@pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+def test_results_are_ort_values_that_onnxruntime_takes(devices):
+    x = onnxruntime.OrtValue.ortvalue_from_numpy(np.float32([-1, 2]))
+    relu = parse(f"{RELU} g (float[N] x) => (float[N] y) {{ y = Relu(x) }}").SerializeToString()
+    plain, session = onnxruntime.InferenceSession(relu), ort.InferenceSession(relu, devices=devices)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", x)
+    binding.bind_output("y")
+    session.run_with_iobinding(binding)
+    vector = binding.get_outputs_as_ortvaluevector()
+    for value in (
+        *session.run_with_ort_values(None, {"x": x}),
+        *binding.get_outputs(),
+        onnxruntime.OrtValue(vector[0]),
+    ):
+        assert isinstance(value, onnxruntime.OrtValue) and value.data_ptr()
+        assert plain.run_with_ort_values(None, {"x": value})[0].numpy().tolist() == [0, 2]
+    if devices == "fake_npu":
+        binding.bind_output("y", "fake_npu")
+        session.run_with_iobinding(binding)
+        (value,) = binding.get_outputs()
+        assert isinstance(value, nna.DeviceValue)
+        assert plain.run_with_ort_values(None, {"x": value})[0].numpy().tolist() == [0, 2]
+
+
+@pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+def test_sparse_tensors_go_in_and_come_out(devices):
+    make, floats = onnx.helper, onnx.TensorProto.FLOAT
+    sparse_type = make.make_sparse_tensor_type_proto(floats, [3, 3])
+    node = make.make_node("SparseToDenseMatMul", ["A", "B"], ["y"], domain="com.microsoft")
+    inputs = [make.make_value_info("A", sparse_type), make.make_tensor_value_info("B", floats, [3, 3])]
+    opsets = [make.make_opsetid("", 15), make.make_opsetid("com.microsoft", 1)]
+    graph = make.make_graph([node], "g", inputs, [make.make_tensor_value_info("y", floats, [3, 3])])
+    session = ort.InferenceSession(make.make_model(graph, opset_imports=opsets, ir_version=8), devices=devices)
+    dense = onnxruntime.OrtValue.ortvalue_from_numpy(np.ones((3, 3), np.float32))
+    (result,) = session.run_with_ort_values(None, {"A": sparse_value(), "B": dense})
+    assert result.numpy().tolist() == [[2] * 3, [0] * 3, [3] * 3]
+    values = make.make_tensor("v", floats, [2], [1.5, 2.5])
+    places = make.make_tensor("i", onnx.TensorProto.INT64, [2], [1, 5])
+    node = make.make_node("Constant", [], ["y"], sparse_value=make.make_sparse_tensor(values, places, [3, 3]))
+    graph = make.make_graph([node], "g", [], [make.make_value_info("y", sparse_type)])
+    session = ort.InferenceSession(make.make_model(graph, opset_imports=opsets, ir_version=8), devices=devices)
+    assert session.run_with_ort_values(None, {})[0].as_sparse_tensor().values().tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(float[N,2] x) => (float[N,M] y) { y = com.microsoft.CDist<p=3.0>(x, x) }",
+        "(float[N,2] x) => (float[N,2] y) { y = Relu<p=3.0>(x) }",
+        "(float[N,2] x) => (float[N,2] y) { y = Relu(x, x) }",
+        "(string[N,2] x) => (string[N,2] y) { y = Relu(x) }",
+        "(float[N,2] x) => (float[N,2] y) { y = NoSuchOperator(x) }",
+        "(bool[N,2] x) => (float[N,2] y) { y = ai.onnx.ml.Normalizer(x) }",
+    ],
+)
+def test_an_invalid_graph_is_refused_at_opening(devices, text):
+    model = onnx.parser.parse_model(f"{RELU} g {text}").SerializeToString()
+    with pytest.raises(native.InvalidGraph):
+        onnxruntime.InferenceSession(model)
+    with pytest.raises(native.InvalidGraph):
+        ort.InferenceSession(model, devices=devices)
+
+
+@pytest.mark.parametrize("chosen", [[], "fake_npu"])
+def test_sessions_have_every_method_of_onnxruntime(chosen):
+    ort.use(chosen)
+    try:
+        options = onnxruntime.SessionOptions()
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        session, plain = ort.InferenceSession(WHOLE, options), ort.InferenceSession(WHOLE)
+        for ours, theirs in ((session, onnxruntime.InferenceSession), (session.io_binding(), onnxruntime.IOBinding)):
+            assert [name for name in dir(theirs) if not name.startswith("_") and not hasattr(ours, name)] == []
+        nodes = [node for part in session.get_provider_graph_assignment_info() for node in part.get_nodes()]
+        assert sorted(node.op_type for node in nodes) == sorted(node.op_type for node in parse(CHAIN).graph.node)
+        with pytest.raises(native.Fail, match="record_ep_graph_assignment_info"):
+            plain.get_provider_graph_assignment_info()
+        assert session.get_tuning_results() == [] and session.get_input_memory_infos()[0].name == "Cpu"
+        assert session.get_input_epdevices()[0].ep_name == "CPUExecutionProvider"
+        with pytest.raises(RuntimeError):
+            session.set_tuning_results([{"ep": "Nope"}], error_on_invalid=True)
+        with pytest.raises(RuntimeError):
+            session.set_ep_dynamic_options({})
+        with pytest.raises(RuntimeError, match="Unknown Provider Type: Nope"):
+            session.set_providers(["Nope"])
+        stopped = onnxruntime.RunOptions()
+        stopped.terminate = True
+        with pytest.raises(native.Fail, match="Exiting due to terminate flag"):
+            session.run(None, {"x": numbers(2, 3)}, stopped)
+    finally:
+        ort.use([])
+
+
+@pytest.mark.parametrize("devices", ["cpu", "trial"])
+def test_no_session_opens_while_its_load_cancellation_flag_is_set(devices):
+    options = ort.SessionOptions()
+    options.set_load_cancellation_flag(True)
+    with pytest.raises(nna.errors.CancelledError, match="load cancellation flag"):
+        ort.InferenceSession(WHOLE, options, devices=devices)
+    options.set_load_cancellation_flag(False)
+    ort.InferenceSession(WHOLE, options, devices=devices)
+    original = onnxruntime.SessionOptions()
+    original.set_load_cancellation_flag(True)
+    with pytest.raises(nna.errors.CancelledError, match="load cancellation flag"):
+        nna.InferenceSession(WHOLE, original, devices="cpu")

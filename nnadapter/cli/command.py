@@ -20,13 +20,12 @@ from nnadapter.errors import (
     NotDelegatedError,
 )
 from nnadapter.process.standard_output import prints_to_stderr
+from nnadapter.process.stopping import report, stop_in
 
 NO = 1
 """Exit code: the question was understood and the answer is no."""
 BAD_INPUT = 2
 """Exit code: wrong use, or a model, a file or an option that cannot be used."""
-INTERRUPTED = 130
-"""Exit code: the person pressed Ctrl-C, as shells count it."""
 
 
 class Failure(click.ClickException):
@@ -77,17 +76,19 @@ def option_row(option: Any) -> tuple[str, str]:
 
 @contextmanager
 def told() -> Iterator[None]:
-    """Turn what is raised on purpose into one line and an exit code, and warnings of fallback into notes."""
+    """Report errors and stop signals as one line and an exit code, and warnings of fallback as notes."""
     try:
         with _notes():
             yield
-    except NNAdapterError as error:
-        raise Failure(str(error), _exit_code(error)) from error
-    except MemoryError as error:
-        raise Failure(f"not enough memory: {error}; take smaller shapes") from error
-    except KeyboardInterrupt:
-        click.echo("interrupted", err=True)
-        raise click.exceptions.Exit(INTERRUPTED) from None
+    except BaseException as error:
+        stop = stop_in(error)
+        if stop is not None:
+            raise click.exceptions.Exit(report(stop)) from None
+        if isinstance(error, NNAdapterError):
+            raise Failure(str(error), _exit_code(error)) from error
+        if isinstance(error, MemoryError):
+            raise Failure(f"not enough memory: {error}; take smaller shapes") from error
+        raise
 
 
 def _exit_code(error: NNAdapterError) -> int:

@@ -1,8 +1,9 @@
-"""`nnadapter devices`: every device of every driver, with its options, or with the reason why it cannot be used."""
+"""`nnadapter devices`: a line for every device of every driver; with a name, one device and its options."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +13,7 @@ import nnadapter
 from nnadapter.cli.command import Command, option_row
 from nnadapter.cli.health import check_health
 from nnadapter.cli.writing import to_json
-from nnadapter.errors import NNAdapterError
+from nnadapter.errors import DeviceNotFoundError, NNAdapterError
 from nnadapter.process.standard_output import prints_to_stderr
 
 _WIDTH = 100
@@ -32,14 +33,17 @@ _UNKNOWN: dict[str, Any] = {
 
 
 @click.command(cls=Command)
+@click.argument("name", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def devices(as_json: bool) -> None:
-    """List the devices, available or not, with their options.
+def devices(name: str | None, as_json: bool) -> None:
+    """List the devices, one on a line, available or not; with NAME, that device and its options.
 
-    As JSON also how full each one is, and whether it works: it is asked for a sum.
+    As JSON all have their options. It also says how full each device is, and whether it works: it computes a sum.
     """
     with prints_to_stderr():
         known_devices = nnadapter.devices()
+        if name is not None:
+            known_devices = _called(name, known_devices)
         rows = [_plain(device) for device in known_devices] if as_json else []
     if as_json:
         click.echo(to_json(rows))
@@ -47,8 +51,22 @@ def devices(as_json: bool) -> None:
     width = max((len(device.name) for device in known_devices), default=0)
     for device in known_devices:
         click.echo(f"{device.name:<{width}}  {_line(device)}".rstrip())
-        for option in device.capability.options if device.capability is not None else ():
+        for option in device.capability.options if name is not None and device.capability is not None else ():
             click.echo(_indented(": ".join(option_row(option)), width + 4))
+
+
+def _called(name: str, known_devices: Sequence[nnadapter.DeviceInfo]) -> tuple[nnadapter.DeviceInfo, ...]:
+    """Return the devices of a name, or of a driver's name.
+
+    Raises:
+        DeviceNotFoundError: there are none.
+    """
+    found = tuple(device for device in known_devices if name in (device.name, device.name.partition(":")[0]))
+    if not found:
+        names = ", ".join(device.name for device in known_devices)
+        raise DeviceNotFoundError(f"no device is called {name!r}; the devices are {names}")
+    exact = tuple(device for device in found if device.name == name)
+    return exact or found
 
 
 def _indented(text: str, width: int) -> str:

@@ -85,5 +85,6 @@ def main() -> None:
 
     Results go to stdout, notes and progress to stderr.
 
-    Exit codes: 0 fine, 1 the answer is no, 2 wrong use or bad input.
+    Exit codes: 0 fine, 1 the answer is no, 2 wrong use or bad input. Stopped by a signal: 130 Ctrl-C, 143 SIGTERM, 129
+    SIGHUP.
     """

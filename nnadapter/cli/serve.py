@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,7 @@ from nnadapter.cli.parameters import (
 from nnadapter.cli.progress import progress
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.process.standard_output import prints_to_stderr
-
-_PATIENCE_S = 3600.0
+from nnadapter.process.stopping import Stopped, report
 
 
 @click.command(cls=ModelCommand)
@@ -75,11 +74,12 @@ def serve(
     max_bytes: int,
     threads: int | None,
 ) -> None:
-    """Answer requests for MODEL over HTTP, by the Open Inference Protocol v2, until Ctrl-C.
+    """Answer requests for MODEL over HTTP, by the Open Inference Protocol v2, until Ctrl-C or SIGTERM.
 
-    Prints the model's address when it answers. Needs the extra ray.
+    Prints the model's address when it answers. A signal closes the port, and requests under way are answered; a second
+    one ends it at once. Needs the extra ray.
     """
-    from nnadapter.ray.serving.starting import served
+    from nnadapter.ray.serving.starting import serve_until_stopped
 
     is_ready = kind_of(model) is SourceKind.COMPILED and not (devices or options)  # it has devices of its own
     chosen = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)
@@ -96,23 +96,20 @@ def serve(
         "threads": threads,
     }
     with ExitStack() as stack:
-        stack.enter_context(_stopped_by_signals())
-        with prints_to_stderr(), progress("starting"):
-            address = stack.enter_context(served(converted(model, chosen), host=host, port=port, **settings))
-        click.echo(address)
-        with prints_to_stderr():
-            with suppress(KeyboardInterrupt):  # the usual end of a server
-                while True:
-                    time.sleep(_PATIENCE_S)
-            stack.close()  # here, since Ray has last words
+        stack.enter_context(prints_to_stderr())
+        stack.enter_context(progress("starting"))
 
+        def announce(address: str) -> None:
+            """Print the address where a reader of standard output sees it, and keep what libraries print from there."""
+            stack.close()
+            click.echo(address)
+            stack.enter_context(prints_to_stderr())
 
-@contextmanager
-def _stopped_by_signals() -> Iterator[None]:
-    """Who runs servers ends them by SIGTERM, which is as Ctrl-C; that is ignored in the background of a shell."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        code = 0
+        number = serve_until_stopped(converted(model, chosen), host=host, port=port, on_ready=announce, **settings)
+        if number:
+            code = report(Stopped(number))
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)  # Ray would wait for its processes, which are gone

@@ -8,7 +8,7 @@ used: a program by its driver, a segment by what parses it, and both against the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import ceil, isfinite, prod
+from math import isfinite, prod
 
 from nnadapter import limits
 from nnadapter.compiled_models.messages import Message
@@ -79,7 +79,7 @@ def _contents(array: Message, container: Container) -> Iterator[str]:
     length = container.parts[array.part].length
     if not itemsize:
         yield f"constant {_shown(array.name)} is of type {_shown(array.data_type)}, expected numbers"
-    if ceil(prod(array.dimensions) * itemsize) != length:
+    if prod(array.dimensions) * max(1, itemsize) != length:  # types narrower than a byte have a byte for each element
         what = f"{array.data_type}{list(array.dimensions)}"
         yield f"constant {_shown(array.name)} is {what} in {length} bytes"
 

@@ -11,10 +11,9 @@ from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.parts import CONSTANT
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import CompiledModelError
-from nnadapter.ir.index_ranges import Bound, Size
+from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
 from nnadapter.ir.operand import Array, array_type_of
 from nnadapter.onnx.signature import ModelMetadata
-from nnadapter.planning.indices import IndexCheck
 from partition.graph import Value
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def read_check(message: Message) -> IndexCheck:
 
 def _read_limit(message: Message) -> Bound:
     if not message.size_of:
-        return message.number
+        return int(message.number)
     others = tuple((row.size_of, row.axis) for row in message.others)
     return Size(message.size_of, message.axis, message.number, others)
 

@@ -88,4 +88,24 @@ class IOBinding:
 
     def get_outputs(self) -> list[Any]:
         """The results where they lie: `nnadapter.DeviceValue`, or ONNX Runtime's OrtValue where it made them."""
-        return list(self._bound.results)
+        return [_as_value(result) for result in self._bound.results]
+
+    def get_outputs_as_ortvaluevector(self) -> Any:
+        """Return the results as ONNX Runtime's vector of OrtValues, which lie in the host's memory."""
+        from onnxruntime.capi.onnxruntime_pybind11_state import OrtValueVector
+
+        from nnadapter.drivers.onnxruntime.values import ort_value_of
+
+        vector = OrtValueVector()
+        for result in self._bound.results:
+            value = ort_value_of(result.numpy() if isinstance(result, DeviceValue) else result)
+            vector.push_back(value._get_c_value())
+        return vector
+
+
+def _as_value(result: Any) -> Any:
+    if not hasattr(result, "dense_shape"):
+        return result
+    from nnadapter.drivers.onnxruntime.values import ort_value_of  # few models make sparse tensors
+
+    return ort_value_of(result)

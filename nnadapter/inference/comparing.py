@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
+from nnadapter.drivers.onnxruntime.optimizers import FEWER_OPTIMIZATIONS, unoptimized
 from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
-from nnadapter.errors import InvalidOptionError
+from nnadapter.errors import InvalidOptionError, NNAdapterError
 from nnadapter.files.replacing import check_writable
 from nnadapter.inference.layers.compared import Compared
 from nnadapter.inference.layers.findings import LayerReport
@@ -60,11 +61,16 @@ class OutputDifference:
     """How far each integer may be off, which are quantized values; others have to be equal."""
     constant: str = ""
     """Why agreement says little, in words: the value was known before the run, or its elements are all the same."""
+    cpu_differs: bool = False
+    """The CPU's result differs from the unoptimized CPU's, so the devices are held to the latter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReport:
-    """Every output of every feed, and where the nodes ran that made it."""
+    """Every output of every feed, and where the nodes ran that made it.
+
+    Where outputs differ, both sides are held to the unoptimized CPU. The device is not blamed if only the CPU differs.
+    """
 
     devices: tuple[str, ...]
     relative_tolerance: float
@@ -176,10 +182,14 @@ def compare(
         InferenceSession(model, devices=CPU) as reference,
     ):
         tolerances: Tolerances | None = None
+        names = [output.name for output in tested.get_outputs()]
         for feed in _each_feed(feeds, model, input_shapes):
             results, expected = tested.run(None, feed), results_of(reference, feed)
             tolerances = tolerances or _tolerances(model, tested, feed, relative_tolerance, absolute_tolerance)
-            gathered.add(tested, feed, results, expected, tolerances)
+            judged = _Judged(names, tolerances, expected)
+            if judged.differ(results):
+                judged.hold_to(_unoptimized_results(model, feed))
+            gathered.add(tested, feed, results, judged, tolerances)
     telling = gathered.telling
     return CompareReport(
         devices=tested.devices,
@@ -190,6 +200,41 @@ def compare(
         failures=tuple(gathered.failures),
         layers=look(telling, save, rules_out) if layers and telling is not None else None,
     )
+
+
+class _Judged:
+    """The values that the devices' results are held to: the CPU's, or the unoptimized CPU's where the CPU is off."""
+
+    def __init__(self, names: Sequence[str], tolerances: Tolerances, expected: Sequence[Any]) -> None:
+        self.names, self._tolerances = names, tolerances
+        self.expected = list(expected)
+        self.wrong_on_cpu: set[str] = set()
+
+    def differ(self, results: Sequence[Any]) -> list[str]:
+        """Return the outputs that are beyond the tolerance."""
+        each = zip(self.names, results, self.expected, strict=True)
+        return [name for name, got, want in each if deviation(name, got, want, self._tolerances.of(name)).beyond]
+
+    def hold_to(self, unoptimized: Sequence[Any] | None) -> None:
+        """Replace what the CPU gave by the unoptimized CPU's results where these are others."""
+        if unoptimized is None:
+            return
+        cpu, self.expected = self.expected, list(unoptimized)
+        self.wrong_on_cpu = set(self.differ(cpu))
+        for at, name in enumerate(self.names):
+            if name not in self.wrong_on_cpu:
+                self.expected[at] = cpu[at]
+
+
+def _unoptimized_results(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, feed: Mapping[str, Any]
+) -> list[Any] | None:
+    """Return the results of ONNX Runtime without optimizations; None if it fails."""
+    try:
+        with InferenceSession(model, unoptimized(), devices=CPU) as session:
+            return results_of(session, feed)
+    except NNAdapterError:
+        return None
 
 
 class _Gathered:
@@ -208,14 +253,17 @@ class _Gathered:
         tested: InferenceSession,
         feed: Mapping[str, Array],
         results: Sequence[Any],
-        expected: Sequence[Any],
+        judged: _Judged,
         tolerances: Tolerances,
     ) -> None:
         """Compare the results of one run."""
-        report, names = tested.report(), [output.name for output in tested.get_outputs()]
+        report, names, expected = tested.report(), judged.names, judged.expected
         computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
         of_feed = [
-            _difference(len(self.nodes), name, got, wanted, tolerances.of(name), computed)
+            replace(
+                _difference(len(self.nodes), name, got, wanted, tolerances.of(name), computed),
+                cpu_differs=name in judged.wrong_on_cpu,
+            )
             for name, got, wanted in zip(names, results, expected, strict=True)
         ]
         self.differences += of_feed
@@ -231,7 +279,7 @@ class _Gathered:
 
 def failures_of(report: PartitionReport) -> Iterator[str]:
     """What a report says of what fell back."""
-    return (note for note in report.notes if not note.startswith(KEEPING_NOTES))
+    return (note for note in report.notes if not note.startswith((*KEEPING_NOTES, FEWER_OPTIMIZATIONS)))
 
 
 def _check_tolerances(**tolerances: float) -> None:
@@ -339,4 +387,10 @@ def _line(difference: OutputDifference) -> str:
     constant = f", constant: {difference.constant}" if difference.constant else ""
     largest = f"{difference.largest_absolute:.3g} absolute, {difference.largest_relative:.3g} relative"
     head = f"  feed {difference.feed} {difference.name} {difference.dtype}{list(difference.shape)}"
+    if difference.cpu_differs:
+        verdict += (
+            " with the unoptimized CPU, from which cpu DIFFERS"
+            if difference.agrees
+            else (" from the unoptimized CPU, from which cpu DIFFERS as well")
+        )
     return f"{head}: {verdict}, largest difference {largest}{steps}{constant}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.errors import NNAdapterError
+from nnadapter.errors import CancelledError, NNAdapterError
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.options import Options, default_devices, of_session, options_from
 from nnadapter.process.collecting import paused_collection
@@ -59,6 +59,8 @@ def open_engine(
         source, session_options = model_of(source, session_options), None  # what stands behind a module are its inputs
     if session_options is not None and not hasattr(session_options, "enable_profiling"):
         raise TypeError(f"session options are an onnxruntime.SessionOptions, got {type(session_options).__name__}")
+    if getattr(session_options, "is_load_cancelled", False):  # `nnadapter.ort.SessionOptions` tell it
+        raise CancelledError("the load cancellation flag of the session options is set; clear it to open a session")
     requests = default_devices() if requests is None else requests
     return _of_onnx(source, requests, options, session_options, providers, arguments)
 
@@ -74,6 +76,10 @@ def _of_compiled(
     from nnadapter.traces.asking import trace_for
 
     file = CompiledFile(source)
+    if session_options is not None:
+        from nnadapter.inference.provider_info import warn_of_ignored
+
+        warn_of_ignored(session_options)
     trace = trace_for(options.trace, session_options)
     engine = CompiledEngine(file, requests, options, trace, session_options)
     if not trace.is_kept:
@@ -135,6 +141,10 @@ def _of_onnx(
 
         setting = open_setting(requests, chosen, session_options)
         names = tuple(device.name for device in setting.devices if not device.is_spare)
+        if session_options is not None and set(names) != {CPU}:
+            from nnadapter.inference.provider_info import warn_of_ignored
+
+            warn_of_ignored(session_options)
         return make_engine(source, setting, chosen, session_options, providers, arguments, make, begun), names
     finally:
         if begun is not None:

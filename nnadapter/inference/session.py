@@ -110,9 +110,8 @@ class InferenceSession:
             output_names: outputs to fetch, in this order; all of them if None or empty.
             input_feed: arrays by input name.
             run_options: reaches the CPU steps; `terminate` is looked at between steps, and in the middle of those whose
-                device can stop. A run with a deadline, or in the background, has a copy, which lacks active adapters:
-                ONNX Runtime does not tell them. Their entry `nnadapter.deadline_s` is the deadline of this run, instead
-                of `Options.deadline_s`.
+                device can stop. The parameters of active adapters replace inputs. The
+                entry `nnadapter.deadline_s` is the deadline of this run, instead of `Options.deadline_s`.
 
         Returns:
             One array per output; lists for sequences.
@@ -279,15 +278,107 @@ class InferenceSession:
         input_dict_ort_values: Mapping[str, onnxruntime.OrtValue | DeviceValue],
         run_options: onnxruntime.RunOptions | None = None,
     ) -> list[Any]:
-        """Run on values that lie on devices or the host, and give such values back, in the host's memory."""
+        """Run on values that lie on devices or the host.
+
+        Returns:
+            The results in the host's memory, as ONNX Runtime's OrtValue; lists of dictionaries as they are.
+        """
+        from nnadapter.drivers.onnxruntime.values import ort_value_of
+        from nnadapter.drivers.selection import CPU
+        from nnadapter.running.device_value import DeviceValue
+
         _refuse_missing(self.get_inputs(), input_dict_ort_values)
-        binding = self.io_binding()
-        for name, value in input_dict_ort_values.items():
-            binding.bind_ortvalue_input(name, value)
-        for name in output_names or [value.name for value in self.get_outputs()]:
-            binding.bind_output(name)
-        self.run_with_iobinding(binding, run_options)
-        return binding.get_outputs()
+        names = list(output_names or [value.name for value in self.get_outputs()])
+        if run_options is not None and _has_adapters(run_options):  # which a binding does not take
+            results = self.run(names, input_dict_ort_values, run_options)
+        else:
+            binding = self._engine.binding()
+            for name, value in input_dict_ort_values.items():
+                binding.bind_input(name, value)
+            for name in names:
+                binding.bind_output(name, CPU)
+            self._local.provenance = None
+            self._local.provenance = binding.run(run_options)
+            results = [value.contents if isinstance(value, DeviceValue) else value for value in binding.results]
+        types = {value.name: value.type for value in self.get_outputs()}
+        return [ort_value_of(result, types[name]) for name, result in zip(names, results, strict=True)]
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: onnxruntime.RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: Any,
+        fetch_names: Sequence[str],
+        fetches: Any,
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """Run on a vector of OrtValues and append the results, in the host's memory, to `fetches`."""
+        from nnadapter.process.real_onnxruntime import onnxruntime
+
+        values = {name: onnxruntime.OrtValue(feeds[place]) for place, name in enumerate(feed_names)}
+        for value in self.run_with_ort_values(fetch_names, values, run_options):
+            fetches.push_back(value._get_c_value())
+
+    def create_ortvalue_from_shape_and_type(
+        self, shape: Sequence[int], element_type: Any, device_type: str, device_id: int = 0, vendor_id: int = -1
+    ) -> Any:
+        """Return an uninitialized OrtValue in the host's memory, or a DeviceValue of zeros on another device."""
+        from nnadapter.drivers.selection import CPU
+        from nnadapter.process.real_onnxruntime import onnxruntime
+        from nnadapter.running.device_value import DeviceValue
+
+        if device_type.lower() == CPU:
+            return onnxruntime.OrtValue.ortvalue_from_shape_and_type(shape, element_type)
+        return DeviceValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id)
+
+    def get_provider_graph_assignment_info(self) -> Sequence[Any]:
+        """Return the sub-graphs and the device of each, as in ONNX Runtime.
+
+        Raises:
+            InvalidOptionError: the session options do not ask for it.
+        """
+        from nnadapter.inference.provider_info import assignment_of
+
+        return assignment_of(self._engine)
+
+    def get_tuning_results(self) -> list[Any]:
+        """Return the results of tuned kernels: none, since no device of a session tunes kernels."""
+        return []
+
+    def set_tuning_results(self, results: Sequence[Mapping[str, Any]], *, error_on_invalid: bool = False) -> None:
+        """Refuse results of tuned kernels with `error_on_invalid`, otherwise warn: no device takes them."""
+        from nnadapter.inference.provider_info import refuse_tuning
+
+        refuse_tuning(results, error_on_invalid=error_on_invalid)
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Set options of ONNX Runtime's providers while the session lives; warn of devices that have none.
+
+        Raises:
+            InvalidOptionError: there are no options.
+        """
+        from nnadapter.inference.provider_info import set_dynamic_options
+
+        set_dynamic_options(self._engine, options)
+
+    def get_input_memory_infos(self) -> Sequence[onnxruntime.OrtMemoryInfo]:
+        """Return the memory that each input is read from: the host's."""
+        return [_host_memory()] * len(self.get_inputs())
+
+    def get_output_memory_infos(self) -> Sequence[onnxruntime.OrtMemoryInfo]:
+        """Return the memory that each output is written to: the host's."""
+        return [_host_memory()] * len(self.get_outputs())
+
+    def get_input_epdevices(self) -> Sequence[onnxruntime.OrtEpDevice | None]:
+        """Return the device of ONNX Runtime in whose memory each input is read: the CPU."""
+        from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
+        from nnadapter.process.real_onnxruntime import onnxruntime
+
+        cpu = next((each for each in onnxruntime.get_ep_devices() if each.ep_name == CPU_PROVIDER), None)
+        return [cpu] * len(self.get_inputs())
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Release a captured graph: a session has none."""
 
     def end_profiling(self) -> str:
         """Stop profiling; the file's name, or an empty string where nothing was profiled."""
@@ -353,6 +444,19 @@ def _refuse_missing(inputs: Sequence[NodeArg], given: Mapping[str, Any]) -> None
     missing = [name for name in needed if name not in given]
     if missing:
         raise MissingInputError.of(missing, given, needed)
+
+
+def _host_memory() -> onnxruntime.OrtMemoryInfo:
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    allocator, kind = onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, onnxruntime.OrtMemType.DEFAULT
+    return onnxruntime.OrtMemoryInfo("Cpu", allocator, 0, kind)
+
+
+def _has_adapters(options: onnxruntime.RunOptions) -> bool:
+    from nnadapter.drivers.onnxruntime.adapters import has_adapters
+
+    return has_adapters(options)
 
 
 def _run_all(engine: Engine, feed: Mapping[str, Any], control: RunControl) -> tuple[list[Any], Provenance]:

@@ -66,6 +66,27 @@ class Allowed(NamedTuple):
         )
 
 
+class IndexCheck(NamedTuple):
+    """A range that a value has to be in where it enters a segment."""
+
+    value: str
+    """Name of the value; of the constant whose range is compared with a size, where there is an interval."""
+    bounds: tuple[tuple[Bound | None, Bound | None, int | None], ...]
+    """Least and largest value and an exception: of all elements, or along the last axis."""
+    reader: str
+    """The operation that reads it, in words."""
+    source: str = ""
+    """The input of the model that it is checked for; empty where that is another value."""
+    interval: tuple[int, Bound] | None = None
+    """What a constant holds; the value itself is not looked at then."""
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """Names of the values whose sizes the range depends on."""
+        bounds = [*(self.interval or ()), *(bound for low, high, _ in self.bounds for bound in (low, high))]
+        return tuple(name for bound in bounds if isinstance(bound, Size) for name, _ in bound.terms)
+
+
 Columns = tuple[Allowed, ...]
 """The range of all elements, or of each along the last axis where there are several."""
 

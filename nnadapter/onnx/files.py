@@ -40,7 +40,7 @@ def load_model(
 
     Raises:
         ModelFileError: the file, or a file of external data, is missing or cannot be read.
-        InvalidModelError: the contents are not an ONNX model, are truncated, hold no nodes, or are beyond
+        InvalidModelError: the contents are not an ONNX model, are truncated, hold nothing to run, or are beyond
             `nnadapter.limits`.
     """
     import onnx
@@ -94,15 +94,8 @@ def check_not_empty(model: onnx.ModelProto, what: str) -> None:
     """Raise InvalidModelError if there is nothing to run."""
     if not model.HasField("graph"):
         raise InvalidModelError(f"{what} holds no graph, expected an ONNX model with one; export it again")
-    if not model.graph.node:
-        raise InvalidModelError(f"{what} has no nodes, so there is nothing to run; export it again")
-
-
-def refuse_empty(source: str | os.PathLike[str] | bytes | onnx.ModelProto) -> None:
-    """Raise InvalidModelError for a model without nodes, which ONNX Runtime loads."""
-    is_onnx = not (isinstance(source, (str, os.PathLike)) and os.fspath(source).endswith(".ort"))
-    if is_onnx:
-        check_not_empty(load_model(source), describe(source))
+    if not (model.graph.node or model.graph.output):
+        raise InvalidModelError(f"{what} has no nodes and no outputs, so there is nothing to run; export it again")
 
 
 def _contained(contents: bytes) -> onnx.ModelProto:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from nnadapter.onnx.wire_format import Contents, fields
@@ -21,16 +22,34 @@ def mentions(source: str | os.PathLike[str] | bytes, word: bytes) -> bool:
     False for what cannot be read, or is no serialized model or path.
     """
     try:
-        if isinstance(source, bytes):
-            return _stands_in(source, word)
-        with Path(source).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
-            return _stands_in(contents, word)
+        with mapped(source) as contents:
+            return bool(mentioned(contents, frozenset((word,))))
     except (OSError, ValueError, IndexError, TypeError):
         return False
 
 
-def _stands_in(contents: Contents, word: bytes) -> bool:
-    return any(contents.find(word, start, end) >= 0 for start, end in _beside_weights(contents))
+@contextmanager
+def mapped(source: str | os.PathLike[str] | bytes) -> Iterator[Contents]:
+    """Give the contents of a model; a file is mapped into memory.
+
+    Raises:
+        OSError, ValueError, TypeError: it cannot be read, is empty, or is no path.
+    """
+    if isinstance(source, bytes):
+        yield source
+        return
+    with Path(source).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+        yield contents
+
+
+def mentioned(contents: Contents, words: frozenset[bytes]) -> frozenset[bytes]:
+    """Return the words that stand anywhere in a model but in the graph's initializers.
+
+    Raises:
+        IndexError: the contents are no model.
+    """
+    parts = list(_beside_weights(contents))
+    return frozenset(word for word in words if any(contents.find(word, start, end) >= 0 for start, end in parts))
 
 
 def _beside_weights(contents: Contents) -> Iterator[tuple[int, int]]:

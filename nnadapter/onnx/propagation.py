@@ -6,18 +6,24 @@ contents too, in a model where no node that hands contents on reads a long vecto
 
 1. Sums, differences and products of such are taken for their maximum, which has the same type and hands nothing on.
 2. Of others, what they make is given with the type that was found first.
+
+Some operators of onnx end the process when their first input has no type. Inference sees such a node only when the
+type of that input is known.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
+from types import MappingProxyType
 
 import onnx
 from onnx import checker, helper, shape_inference
 
-from nnadapter.onnx.building import tensor_info, with_nodes
+from nnadapter.onnx.building import copied, tensor_info, with_nodes
 from nnadapter.onnx.domains import plain_domain
-from nnadapter.onnx.nodes import RUNNING_GRAPHS, FunctionKey, captured_names, key_of, opsets_of
+from nnadapter.onnx.nodes import RUNNING_GRAPHS, FunctionKey, captured_names, key_of, opsets_of, with_nested
 from nnadapter.onnx.values import value_of
 
 FAILURES = (shape_inference.InferenceError, checker.ValidationError, ValueError, RuntimeError)
@@ -34,6 +40,21 @@ _OF_FIRST = frozenset(("Cast", "Gather", "Slice", "Squeeze", "Unsqueeze"))
 _HANDING_ON = _ALIKE | _OF_FIRST | {"Concat", "Size"}
 _FOLLOWED = _HANDING_ON | _MEASURING
 
+_NEEDING_TYPES = MappingProxyType(
+    {
+        "DictVectorizer": "ai.onnx.ml",
+        "EyeLike": "",
+        "LabelEncoder": "ai.onnx.ml",
+        "RegexFullMatch": "",
+        "TreeEnsemble": "ai.onnx.ml",
+    }
+)
+"""The operators whose inference reads the type of the first input without a check, and their domains.
+
+Source: onnx 1.23.2, by inference over every schema in a child process; tests/onnx/test_propagation.py repeats it.
+"""
+_WITHHELD = "nnadapter.withheld"
+"""A domain that onnx has no schemas of."""
 Types = dict[str, onnx.ValueInfoProto]
 
 
@@ -47,12 +68,54 @@ def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
     Raises:
         FAILURES: types contradict each other.
     """
+    model = without_crashes(model)
     types = _types(shape_inference.infer_shapes(model, strict_mode=strict).graph)
     followed = _Followed.of(model)
     if followed.matters:
         guarded = followed.guarded(model, types)
         types = _types(shape_inference.infer_shapes(guarded, strict_mode=strict, data_prop=True).graph)
     return types
+
+
+def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model over which inference does not end the process: the model itself where that is one.
+
+    In others, nodes that need a type and get none have a domain that inference does not know. So have all that need one
+    in functions and in inner graphs: their inputs have types only while inference runs.
+    """
+    if not any(map(_needs_type, _visited(model))):
+        return model
+    withheld = copied(model)
+    for node in _visited(withheld):
+        node.domain = _WITHHELD if _needs_type(node) else node.domain
+    for imports in (withheld.opset_import, *(function.opset_import for function in withheld.functions)):
+        imports.add(domain=_WITHHELD, version=1)
+    own = model.graph.node
+    waiting = [position for position, node in enumerate(own) if _needs_type(node) and any(node.input[:1])]
+    while waiting:
+        types = _types(shape_inference.infer_shapes(withheld).graph)
+        typed = {name for name, info in types.items() if info.type.WhichOneof("value")}
+        typed.update(tensor.name for tensor in model.graph.initializer)
+        ready = [position for position in waiting if own[position].input[0] in typed]
+        if not ready:
+            break
+        for position in ready:
+            withheld.graph.node[position].domain = own[position].domain
+        waiting = [position for position in waiting if position not in ready]
+    return withheld if any(node.domain == _WITHHELD for node in _visited(withheld)) else model
+
+
+def _visited(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Return the nodes that inference sees: in the graph, in functions, and in graphs that these run."""
+    for node in chain(model.graph.node, *(function.node for function in model.functions)):
+        if node.op_type in RUNNING_GRAPHS:
+            yield from with_nested([node])
+        else:
+            yield node
+
+
+def _needs_type(node: onnx.NodeProto) -> bool:
+    return _NEEDING_TYPES.get(node.op_type) == plain_domain(node.domain)
 
 
 def _types(graph: onnx.GraphProto) -> Types:

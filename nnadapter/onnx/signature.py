@@ -252,6 +252,8 @@ def type_name(dtype: str | None) -> str:
 
 
 def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] | FedTensor:
+    if isinstance(fed_value, np.ndarray) and fed_value.dtype.kind in "SV" and value.dtype == "string":
+        return texts_of(name, fed_value)
     if isinstance(fed_value, (np.ndarray, FedTensor)):
         return fed_value
     wanted = None if value.dtype == "string" or hasattr(fed_value, "dtype") else np.dtype(value.dtype)
@@ -266,8 +268,28 @@ def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] |
         ) from error
 
 
+def texts_of(name: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array of bytes (numpy's kinds S and V) as strings: an element of kind V keeps its trailing zeros.
+
+    Raises:
+        InvalidInputError: an element is not UTF-8.
+    """
+    decoded = np.frompyfunc(_decoded, 1, 1)
+    try:
+        return np.asarray(decoded(array), object)
+    except UnicodeDecodeError as error:
+        raise InvalidInputError(
+            f"input {name!r} takes strings, and {error.object[:40]!r} of the array of bytes is not UTF-8: "
+            f"{error.reason}; decode the array before it is fed",
+            name=name,
+        ) from error
+
+
+def _decoded(element: Any) -> str:
+    return bytes(element).decode()
+
+
 def _check_dtype(array: np.ndarray[Any, Any] | FedTensor, value: Value) -> None:
-    # Of numpy's bytes ONNX Runtime reads what lies behind them as well.
     got = "string" if array.dtype.kind in "OU" else array.dtype.name
     if got != value.dtype:
         dtype = "str" if value.dtype == "string" else repr(value.dtype)

@@ -18,12 +18,14 @@ def with_dense(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with what is sparse in its graph as ordinary; the same object if nothing is.
 
     1. A sparse initializer is an initializer.
-    2. A Constant with a sparse value has an ordinary one.
+    2. A Constant with a sparse value has an ordinary one, except where the model's output is that sparse tensor.
 
     Raises:
         InvalidModelError: one contradicts itself, or they have no room.
     """
-    positions = [position for position, node in enumerate(model.graph.node) if _makes_sparse(node)]
+    outputs = {value.name for value in model.graph.output if value.type.HasField("sparse_tensor_type")}
+    nodes = enumerate(model.graph.node)
+    positions = [at for at, node in nodes if _makes_sparse(node) and node.output[0] not in outputs]
     if not model.graph.sparse_initializer and not positions:
         return model
     dense = copied(model)

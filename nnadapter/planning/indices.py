@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-from nnadapter.ir.index_ranges import UNCHECKED_BY_HOST, USES, Bound, Found, Reader, Size, trace_back, uses_of
+from nnadapter.ir.index_ranges import (
+    UNCHECKED_BY_HOST,
+    USES,
+    Bound,
+    Found,
+    IndexCheck,
+    Reader,
+    Size,
+    trace_back,
+    uses_of,
+)
 from nnadapter.ir.operand import Array
 from nnadapter.offering.model import ShapedModel
 from nnadapter.offering.open_parts import OpenParts
@@ -15,27 +25,6 @@ from nnadapter.onnx.node import OnnxNode
 from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
-
-
-class IndexCheck(NamedTuple):
-    """A range that a value has to be in where it enters a segment."""
-
-    value: str
-    """Name of the value; of the constant whose range is compared with a size, where there is an interval."""
-    bounds: tuple[tuple[Bound | None, Bound | None, int | None], ...]
-    """Least and largest value and an exception: of all elements, or along the last axis."""
-    reader: str
-    """The operation that reads it, in words."""
-    source: str = ""
-    """The input of the model that it is checked for; empty where that is another value."""
-    interval: tuple[int, Bound] | None = None
-    """What a constant holds; the value itself is not looked at then."""
-
-    @property
-    def sizes(self) -> tuple[str, ...]:
-        """Names of the values whose sizes the range depends on."""
-        bounds = [*(self.interval or ()), *(bound for low, high, _ in self.bounds for bound in (low, high))]
-        return tuple(name for bound in bounds if isinstance(bound, Size) for name, _ in bound.terms)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,13 +138,37 @@ def _found_of(view: GraphView, reader: Reader, enters: Callable[[str], bool]) ->
 def unchecked_indices(model: ShapedModel, plan: Plan, step: Step) -> str:
     """Return which index of a step with open sizes can neither be proven nor checked, in words; empty if none."""
     there = {*plan.graph.inputs, *(name for each in plan.steps for name in each.outputs)}
+    view, _ = _view_of(model, plan, step)
     for check in _checks(model, plan, step, step.inputs, USES.keys()):
-        if check.value not in there and check.interval is None:
+        if check.interval is not None or not _depends_on_data(view, check.value, there):
+            continue
+        if check.value not in there:
             return f"{check.reader} reads indices that are computed in its segment"
         for name in check.sizes:
             if name not in there:
                 return f"{check.reader} reads indices whose range depends on the size of {name!r}"
     return ""
+
+
+def _depends_on_data(view: GraphView, name: str, data: Set[str]) -> bool:
+    """Return whether a value depends on the contents of some values, not only on their shapes.
+
+    Indices that the model computes from shapes alone are no data of the caller.
+    """
+    pending, seen = [name], set[str]()
+    while pending:
+        each = pending.pop()
+        if each in seen or not each or view.constant(each) is not None:
+            continue
+        seen.add(each)
+        if each in data:
+            return True
+        node = view.node(each)
+        if node is None:
+            return True
+        if node.kind not in {"Shape", "Size"}:
+            pending.extend(node.inputs)
+    return False
 
 
 def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], kinds: Set[str]) -> Iterator[IndexCheck]:
@@ -250,9 +263,14 @@ def checks_by_segment(
         reads: what the program of each segment reads.
     """
     found = dict[int, tuple[IndexCheck, ...]]()
+    outputs = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
     for step in plan.steps:
         kinds = USES.keys() if step.device in devices else UNCHECKED_BY_HOST
         checks = _checks(model, plan, step, reads[step.segment], kinds)
         there = {*plan.graph.inputs, *reads[step.segment]}
-        found[step.segment] = tuple(each for each in checks if each.interval is not None or each.value in there)
+        found[step.segment] = tuple(
+            each
+            for each in checks
+            if (each.interval is not None or each.value in there) and outputs.issuperset(each.sizes)
+        )
     return {segment: checks for segment, checks in found.items() if checks}

@@ -34,7 +34,6 @@ from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.wide_windows import wide_windows
 from nnadapter.onnx.sizes import MEASURING
-from nnadapter.planning.indices import unchecked_indices
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_bounds import beyond_bounds
@@ -94,14 +93,6 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     if lost is not None:
         return lost
     open_model = replace(model, parts=parts)
-    for step in plan.steps:
-        unchecked = (
-            unchecked_indices(open_model, replace(plan, graph=parts.open_graph), step)
-            if setting.by_name[step.device].accelerates
-            else ""
-        )
-        if unchecked:
-            return _refused_here(unchecked)
     sizes, fillable = (None, {}) if conversion is None else _by_sizes(plan, segments, conversion)
     read = [
         each.part.inputs if step.segment not in fillable else fillable[step.segment].inputs

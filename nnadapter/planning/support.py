@@ -14,7 +14,6 @@ from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.offering.calling import calls_among, why_no_call, with_calls
 from nnadapter.offering.model import ShapedModel
 from nnadapter.onnx.references import inlined
-from nnadapter.planning.indices import refusals_of_indices
 from nnadapter.planning.setting import SessionDevice
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
@@ -53,10 +52,6 @@ def ask(device: SessionDevice, model: ShapedModel) -> Verdicts:
     of_nodes = _ask_of_operations(device, model) if is_ir else _ask_of_nodes(device, model)
     if device.capability.role is DeviceRole.LAST_RESORT:
         of_nodes = list(map(_of_valid, of_nodes, conversion.verdicts))
-    if device.accelerates:
-        unchecked = refusals_of_indices(model)
-        if unchecked:
-            of_nodes = [unchecked.get(node, verdict) if verdict else verdict for node, verdict in enumerate(of_nodes)]
     return tuple(
         of_nodes[atom[0]] if len(atom) == 1 else all_of(of_nodes[node] for node in atom) for atom in model.graph.atoms
     )

@@ -52,7 +52,7 @@ def compile_here(contents: np.ndarray[Any, Any], kind: Kind, request: Request) -
     started = perf_counter()
     if target is not None and target.is_file():
         return _made(target, None, started, (), "", was_there=True)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as caught:
+    with tempfile.TemporaryDirectory(dir=session_folder()) as folder, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         path = target or Path(folder, f"model{_ENDING}")
         report = compile_model(
@@ -128,6 +128,16 @@ def written(contents: np.ndarray[Any, Any], name: str, folder: str | os.PathLike
     if not (path.is_file() and path.stat().st_size == contents.nbytes):
         replace_file(path, lambda file: file.write(contents.data))
     return path
+
+
+def session_folder() -> Path:
+    """Return the folder of this run of Ray on this machine, which is removed with it."""
+    import ray
+
+    context = ray.get_runtime_context()
+    folder = Path(context.get_temp_dir(), context.get_session_name())
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def sizes_in(file: Any, inputs: Sequence[str]) -> int | None:

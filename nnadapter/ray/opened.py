@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -13,7 +12,7 @@ import numpy as np
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.errors import CompiledModelError, NNAdapterError
 from nnadapter.inference.session import InferenceSession
-from nnadapter.ray.compiled import file_name, sizes_in, written
+from nnadapter.ray.compiled import file_name, session_folder, sizes_in, written
 from nnadapter.ray.job import SessionRecord
 from nnadapter.ray.kinds import Kind, kind_here
 from nnadapter.ray.request import Request
@@ -75,7 +74,7 @@ def file_here(contents: Any, kind: Kind, request: Request) -> str:
     """
     name = request.digest[:_SHOWN] if request.is_compiled else file_name(kind, request)
     try:
-        return str(written(np.asarray(contents), name, _session_folder()))
+        return str(written(np.asarray(contents), name, session_folder()))
     except OSError as error:
         raise CompiledModelError(
             f"the compiled file cannot be written on this machine: {error.strerror or error}; give a folder that all "
@@ -122,13 +121,3 @@ def called(reference: Any) -> Any:
         if isinstance(cause, NNAdapterError):
             raise cause from None
         raise
-
-
-def _session_folder() -> Path:
-    """Of this run of Ray on this machine; it goes with that."""
-    import ray
-
-    context = ray.get_runtime_context()
-    folder = Path(context.get_temp_dir(), context.get_session_name())
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

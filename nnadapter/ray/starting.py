@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from importlib import import_module
-from typing import Any
+from threading import current_thread, main_thread
+from typing import Any, NoReturn
 
 from nnadapter.process.extras import missing_extra, require_extra
 
@@ -37,13 +39,27 @@ def start_if_needed(**settings: Any) -> bool:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    if ray.is_initialized():
-        return False
-    ray.init(
-        **{
-            "include_dashboard": False,
-            "logging_level": "warning",
-            **settings,
-        }
-    )
-    return True
+    before = signal.getsignal(signal.SIGTERM)
+    is_new = not ray.is_initialized()
+    if is_new:
+        ray.init(
+            **{
+                "include_dashboard": False,
+                "logging_level": "warning",
+                **settings,
+            }
+        )
+    if current_thread() is main_thread():
+        _handle_sigterm(before)
+    return is_new
+
+
+def _handle_sigterm(before: Any) -> None:
+    """End a program without a handler for SIGTERM by exit code 143; the handler of Ray aborts with a stack trace."""
+    is_rays = getattr(before, "__module__", "").startswith("ray.")
+    signal.signal(signal.SIGTERM, _exit if is_rays or before in (None, signal.SIG_DFL) else before)
+
+
+def _exit(number: int, frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends it at once
+    raise SystemExit(128 + number)

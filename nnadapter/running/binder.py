@@ -13,9 +13,9 @@ from nnadapter.drivers.border import OutputCheck
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.errors import NNAdapterError
+from nnadapter.ir.index_ranges import IndexCheck
 from nnadapter.ir.operand import Array
 from nnadapter.memory.arenas import Arenas
-from nnadapter.planning.indices import IndexCheck
 from nnadapter.planning.overlap import Overlap
 from nnadapter.process.forking import new_lock
 from nnadapter.running.borders import borders_of, held_between

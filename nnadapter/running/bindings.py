@@ -136,7 +136,7 @@ class PlannedBinding:
 
     def arrays(self) -> list[Any]:
         """See `Binding.arrays`."""
-        return [value if isinstance(value, list) else value.numpy() for value in self.results]
+        return [value.numpy() if hasattr(value, "numpy") else value for value in self.results]
 
 
 class HostBinding:

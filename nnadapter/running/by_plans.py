@@ -88,6 +88,8 @@ class PlansEngine(ABC, Generic[Held]):
             from nnadapter.running.control import RunControl  # most runs have none
 
             control = RunControl()
+        if options is not None:
+            feed = self._with_adapters(feed, options, control, is_bound=kept is not None)
         if (
             latest is not None
             and control is None
@@ -105,7 +107,7 @@ class PlansEngine(ABC, Generic[Held]):
         values = self.signature.check_feed(feed)
         if self.defaults:
             values = {**self.defaults, **values}
-        shapes = tuple([getattr(values[name], "shape", None) for name in self.input_names])
+        shapes = tuple([_shape_of(values[name]) for name in self.input_names])
         done = self._run_meanwhile(shapes, values, wanted, options, control, kept)
         if done is not None:
             return done
@@ -132,6 +134,21 @@ class PlansEngine(ABC, Generic[Held]):
             self._plans.users.pop(use, None)
             self._plans.close_unused()
             TENSORS.free_gone()
+
+    def _with_adapters(
+        self, feed: Mapping[str, Any], options: Any, control: RunControl | None, *, is_bound: bool
+    ) -> Mapping[str, Any]:
+        """Return the feed with the parameters of active adapters; CPU steps get options without adapters."""
+        from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters, warn_of_adapters
+
+        if not has_adapters(options):
+            return feed
+        if control is not None:
+            control.copies_options = True
+        if is_bound:
+            warn_of_adapters(options)
+            return feed
+        return {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))}
 
     def _run_meanwhile(
         self,
@@ -272,6 +289,12 @@ class PlansEngine(ABC, Generic[Held]):
         if name in self.defaults:
             return self.defaults[name].shape
         return self.signature.by_name[name].static_shape
+
+
+def _shape_of(value: Any) -> tuple[int, ...] | None:
+    """The shape of a tensor; None for a sequence, a sparse tensor or an optional."""
+    shape = getattr(value, "shape", None)
+    return shape if type(shape) is tuple else None
 
 
 def _deadlines(seconds: float | None) -> Deadlines | None:

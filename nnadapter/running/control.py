@@ -52,6 +52,8 @@ class RunControl:
         self._turns, self._number = turns, number
         self._device: str | None = None
         """Whose turn it has."""
+        self.copies_options = False
+        """CPU steps get a copy of the caller's run options, which has no adapters."""
         self._stopped = False
         self._is_held = is_held
         self._callers: onnxruntime.RunOptions | None = None
@@ -82,7 +84,7 @@ class RunControl:
         seconds = deadline_of(options)
         if seconds is not None:
             deadlines = self._of_call = Deadlines(seconds)
-        if options is not None and deadlines is None and not self._is_held:
+        if options is not None and deadlines is None and not self._is_held and not self.copies_options:
             return options
         from nnadapter.drivers.onnxruntime.sessions import copied_run_options, new_run_options  # most runs need none
 
@@ -166,8 +168,12 @@ class RunControl:
                 device=device,
                 segment=segment,
             )
-        who = "by its run options" if not self._stopped else "by who asked for it"
-        return CancelledError(f"the run was stopped {who}: {what}", device=device, segment=segment)
+        if self._stopped:
+            return CancelledError(f"the run was stopped by who asked for it: {what}", device=device, segment=segment)
+        from nnadapter.drivers.onnxruntime.errors import TERMINATED
+
+        text = f"the run was stopped by its run options: {what} ({TERMINATED})"
+        return CancelledError(text, device=device, segment=segment)
 
     def _is_over(self) -> bool:
         return self.is_over

@@ -258,6 +258,22 @@ class DeviceValue:
             return "DeviceValue(closed)"
         return f"DeviceValue({self.dtype}{self.shape()} on {self._device})"
 
+    def data_ptr(self) -> int:
+        """Return the address of the contents in the host's memory, which the value keeps as long as it has them."""
+        array = self._array()
+        if not array.flags.c_contiguous:
+            array = np.ascontiguousarray(array)
+            self.replace(array)
+        return int(array.ctypes.data)
+
+    def as_sparse_tensor(self) -> Any:
+        """Raise TypeError: the value is a dense tensor."""
+        raise TypeError("the value is a dense tensor; only an OrtValue of a sparse tensor gives one")
+
+    def _get_c_value(self) -> Any:
+        """Return the same as ONNX Runtime's sessions take it."""
+        return self._ortvalue
+
     @property
     def _ortvalue(self) -> Any:
         """The same as ONNX Runtime's sessions take it, in the host's memory."""

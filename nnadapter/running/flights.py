@@ -211,8 +211,8 @@ class _Run:
         segment = bound.step.segment
         if bound.index_checks:
             self._wait_for_all()  # what they look at may be under way
-            for each in bound.index_checks:
-                each.check(self._values)
+            for index_check in bound.index_checks:
+                index_check.check(self._values)
         entry = Pending(bound, self._flight.events[segment], time.perf_counter())
         self._flight.pending.append(entry)  # first: an interrupt may come at any time
         try:

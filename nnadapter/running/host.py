@@ -1,5 +1,7 @@
 """A model on the CPU alone: ONNX Runtime on the original model, untouched, and bit-equal to it.
 
+Where its optimizers break a model, they are disabled: see `nnadapter.drivers.onnxruntime.fusions` and `optimizers`.
+
 What a session that only loads and runs a model does not need (onnx, planning, bindings, traces) is imported where it is
 needed.
 """
@@ -13,7 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from nnadapter.drivers.crashes import print_crashes
 from nnadapter.drivers.onnxruntime.errors import translated
-from nnadapter.drivers.onnxruntime.values import goes_by_memory, inner_run, is_foreign, run_by_memory
+from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
+from nnadapter.drivers.onnxruntime.optimizers import UnoptimizedRuns, disabled_optimizers, with_fewer_optimizations
+from nnadapter.drivers.onnxruntime.values import (
+    gives_foreign_memory,
+    goes_by_memory,
+    inner_run,
+    is_foreign,
+    run_by_memory,
+)
 from nnadapter.errors import CancelledError, ClosedError, InvalidModelError, ModelFileError
 from nnadapter.onnx.mentions import mentions
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, loadable
@@ -71,15 +81,13 @@ class HostEngine:
 
             self._deadlines = Deadlines(deadline_s)
         provider = (CPU_PROVIDER, dict(provider_options)) if provider_options else CPU_PROVIDER
-        self.session = _load(source, session_options, provider, arguments)
+        self._loader = _Loader(source, session_options, provider, arguments)
+        self._unoptimized_runs, self._around = UnoptimizedRuns(), around
+        self.session = self._loader.load()
         self._names = [value.name for value in self.session.get_outputs()]
-        inputs = {value.name for value in self.session.get_inputs()}
         self._texts = [value.name for value in self.session.get_inputs() if value.type == "tensor(string)"]
-        if inputs >= set(self._names) or not inputs:  # others have nodes
-            from nnadapter.onnx.files import refuse_empty
-
-            refuse_empty(source)
-        self._run = around(inner_run(self.session))
+        by_memory = gives_foreign_memory(self.session)
+        self._run = around(run_by_memory(self.session) if by_memory else inner_run(self.session))
         self._run_binding = around(self.session.run_with_iobinding)
 
     def run(
@@ -92,7 +100,18 @@ class HostEngine:
         """See `Engine.run`."""
         if control is None and not self._has_deadline(options):
             return self._run_with(names, feed, options)
-        return self._controlled(lambda given: self._run_with(names, feed, given), options, control)
+        complete = feed if options is None else self._with_adapters(feed, options)
+        return self._controlled(lambda given: self._run_with(names, complete, given), options, control)
+
+    def _with_adapters(self, feed: Mapping[str, Any], options: Any) -> Mapping[str, Any]:
+        """Return the feed with the parameters of active adapters: a copy of the options has none."""
+        from nnadapter.drivers.onnxruntime.adapters import adapter_parameters, has_adapters
+
+        return (
+            {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))}
+            if has_adapters(options)
+            else feed
+        )
 
     def _has_deadline(self, options: Any) -> bool:
         if self._deadlines is not None or options is None:
@@ -117,7 +136,7 @@ class HostEngine:
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any
     ) -> tuple[list[Any], Provenance]:
         if self._texts and isinstance(feed, Mapping):
-            self._refuse_bytes(feed)
+            feed = self._with_texts(feed)
         started = time.perf_counter()
         try:
             results = self._run(names or self._names, feed, options)
@@ -147,7 +166,7 @@ class HostEngine:
         prepared = prepare_for(model, setting)
         planner = Planner(prepared, setting)
         settled = planner.settle(planner.judge(default_shapes(prepared)))
-        return Observed(partitioning=settled, model=model.graph.name)
+        return Observed(partitioning=settled, model=model.graph.name, notes=tuple(self._loader.notes))
 
     def inputs(self) -> list[NodeArg]:
         """See `Engine.inputs`."""
@@ -190,6 +209,10 @@ class HostEngine:
             _closed()
         if not self._has_deadline(options):
             return self._run_bound_with(binding, options)
+        if options is not None:
+            from nnadapter.drivers.onnxruntime.adapters import warn_of_adapters
+
+            warn_of_adapters(options)
         return self._controlled(lambda given: self._run_bound_with(binding, given), options, None)
 
     def _run_bound_with(self, binding: Any, options: Any) -> Provenance:
@@ -198,30 +221,47 @@ class HostEngine:
             self._run_binding(binding, options)
         return of_one(0, CPU, time.perf_counter() - started)
 
-    def _refuse_bytes(self, feed: Mapping[str, Any]) -> None:
-        """Raise InputTypeError for texts as numpy's bytes: ONNX Runtime would read on behind them."""
-        if any(getattr(getattr(feed.get(name), "dtype", None), "kind", "") == "S" for name in self._texts):
-            self._signature().check_feed(feed)
+    def _with_texts(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the feed with strings in place of arrays of bytes, beyond whose elements ONNX Runtime would read."""
+        arrays = {name: feed[name] for name in self._texts if name in feed}
+        kinds = {name: getattr(getattr(array, "dtype", None), "kind", "") for name, array in arrays.items()}
+        if not {"S", "V"} & set(kinds.values()):
+            return feed
+        from nnadapter.onnx.signature import texts_of
+
+        return {**feed, **{name: texts_of(name, arrays[name]) for name, kind in kinds.items() if kind in ("S", "V")}}
 
     def _by_memory(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
         """The results, where all that ONNX Runtime's Python interface did not know is the data type of an array."""
         foreign = isinstance(feed, Mapping) and (any(map(is_foreign, feed.values())) or goes_by_memory(self.session))
         if not foreign:
-            self._explain(names, feed, error)
-            raise error
+            return self._unoptimized(names, feed, options, error)
         try:
             return run_by_memory(self.session)(names or self._names, feed, options)
-        except Exception as second:
-            self._explain(names, feed, second)
-            raise
+        except Exception as second:  # noqa: BLE001  it is raised if the run fails again
+            return self._unoptimized(names, feed, options, second)
 
-    def _explain(self, names: Sequence[str] | None, feed: Mapping[str, Any], error: Exception) -> None:
-        """Raise the error that tells what is wrong with the feed, else ONNX Runtime's in our words."""
+    def _unoptimized(self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any, error: Exception) -> Any:
+        """Return the results with fewer optimizations, if the feed is right and the unoptimized model takes it.
+
+        Raises:
+            InvalidInputError: what is wrong with the feed; else ONNX Runtime's error in our words.
+        """
         with translated("ONNX Runtime failed to run the model", "check the inputs"):
             signature = self._signature()
             signature.check_outputs(names)
             signature.check_feed(feed)
-            raise error
+            if not self._unoptimized_runs.allows(error):
+                raise error
+            run: Callable[..., Any] = run_by_memory if goes_by_memory(self.session) else inner_run
+            session, results = self._loader.load_lower(
+                lambda session: run(session)(names or self._names, feed, options), error
+            )
+        self.session = session
+        by_memory = gives_foreign_memory(session)
+        self._run = self._around(run_by_memory(session) if by_memory else inner_run(session))
+        self._run_binding = self._around(session.run_with_iobinding)
+        return results
 
     def _folder(self) -> str | None:
         from nnadapter.drivers.onnxruntime.sessions import external_folder
@@ -268,32 +308,85 @@ def _closed(*_: Any) -> Any:
     raise ClosedError("the session is closed; make another one")
 
 
-def _load(
-    source: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    session_options: onnxruntime.SessionOptions | None,
-    provider: object,
-    arguments: Mapping[str, Any],
-) -> onnxruntime.InferenceSession:
-    path_or_bytes = source if isinstance(source, (str, bytes, os.PathLike)) else _written(source)
-    _check_size(path_or_bytes)
-    if mentions(path_or_bytes, b"Einsum"):
-        from nnadapter.onnx.equations import check_equations_in
+class _Loader:
+    """Loads one model, with all optimizations that compute it rightly or with fewer."""
 
-        check_equations_in(path_or_bytes)
-    try:
-        return onnxruntime.InferenceSession(path_or_bytes, session_options, providers=[provider], **arguments)
-    except Exception as error:
-        from nnadapter.drivers.onnxruntime.sessions import external_folder
-        from nnadapter.onnx.files import contents_of, describe, load_model
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes | onnx.ModelProto,
+        session_options: onnxruntime.SessionOptions | None,
+        provider: object,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self._source, self._session_options, self._provider = source, session_options, provider
+        self._arguments = dict(arguments)
+        self._others = self._arguments.pop("disabled_optimizers", None) or ()
+        self._disabled: list[str] = []
+        self.notes: list[str] = []
 
-        # Says what is wrong with a file or its contents.
-        model = load_model(source, folder=external_folder(session_options))
-        with translated(f"ONNX Runtime does not load {describe(source)}", _ADVICE, InvalidModelError):
-            lowered = loadable(model)
-            if lowered is model:
-                raise error
-            contents = contents_of(lowered)
-            return onnxruntime.InferenceSession(contents, session_options, providers=[provider], **arguments)
+    def load(self) -> onnxruntime.InferenceSession:
+        """Return the session.
+
+        Raises:
+            InvalidModelError, ModelFileError: ONNX Runtime does not load it, or an equation of Einsum is none.
+        """
+        path_or_bytes = self._path_or_bytes()
+        _check_size(path_or_bytes)
+        if mentions(path_or_bytes, b"Einsum"):
+            from nnadapter.onnx.equations import check_equations_in
+
+            check_equations_in(path_or_bytes)
+        self._disabled = disabled_optimizers(self._session_options, wrong_fusions(path_or_bytes), self._others)
+        try:
+            return self._open(path_or_bytes, self._session_options)
+        except Exception as error:  # noqa: BLE001  it is raised if the model does not load with fewer optimizations
+            from nnadapter.drivers.onnxruntime.sessions import external_folder
+            from nnadapter.onnx.files import contents_of, describe, load_model
+
+            # Says what is wrong with a file or its contents.
+            model = load_model(self._source, folder=external_folder(self._session_options))
+            with translated(f"ONNX Runtime does not load {describe(self._source)}", _ADVICE, InvalidModelError):
+                lowered = loadable(model)
+                if lowered is model:
+                    return self._lower(path_or_bytes, lambda session: session, "failed to load the model", error)
+                return self._open(contents_of(lowered), self._session_options)
+
+    def load_lower(
+        self, run: Callable[[onnxruntime.InferenceSession], _Result], error: Exception
+    ) -> tuple[onnxruntime.InferenceSession, _Result]:
+        """Return a session with fewer optimizations and the results of a run, after a run that failed.
+
+        Args:
+            run: repeats the run.
+            error: why it failed; raised if the unoptimized model fails as well.
+        """
+        what = "failed to run the model"
+        return self._lower(self._path_or_bytes(), lambda session: (session, run(session)), what, error)
+
+    def _path_or_bytes(self) -> str | os.PathLike[str] | bytes:
+        source = self._source
+        return source if isinstance(source, (str, bytes, os.PathLike)) else _written(source)
+
+    def _open(
+        self, path_or_bytes: str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions | None
+    ) -> onnxruntime.InferenceSession:
+        arguments = {**self._arguments, "disabled_optimizers": self._disabled} if self._disabled else self._arguments
+        return onnxruntime.InferenceSession(path_or_bytes, options, providers=[self._provider], **arguments)
+
+    def _lower(
+        self,
+        path_or_bytes: str | os.PathLike[str] | bytes,
+        use: Callable[[onnxruntime.InferenceSession], _Result],
+        what: str,
+        error: Exception,
+    ) -> _Result:
+        """Return what a session with fewer optimizations is used for."""
+        options = self._session_options or onnxruntime.SessionOptions()
+        result, note = with_fewer_optimizations(
+            options, lambda: use(self._open(path_or_bytes, options)), f"ONNX Runtime {what}", error
+        )
+        self.notes.append(note)
+        return result
 
 
 def _check_size(source: str | os.PathLike[str] | bytes) -> None:

@@ -9,9 +9,8 @@ import numpy as np
 
 from nnadapter.drivers.copies import on_host
 from nnadapter.errors import InputValueError
-from nnadapter.ir.index_ranges import Bound, Size
+from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
 from nnadapter.ir.operand import Array
-from nnadapter.planning.indices import IndexCheck
 
 _ROWS_AT_ONCE = 64
 """Rows of several indices that are compared as one: numpy's reductions of short rows take many times as long."""
@@ -35,8 +34,8 @@ class BoundCheck(NamedTuple):
         """
         if self.interval:
             for low, high, exception in self.bounds:
-                least, most = (_of(limit, values) for limit in self.interval)
-                self._compare(least, most, _of(low, values), _of(high, values), exception, None)
+                ends = _of(self.interval[0], values), _of(self.interval[1], values)
+                self._compare(*ends, _of(low, values), _of(high, values), exception, None)
             return
         array = values[self.slot]
         if type(array) is not np.ndarray:

@@ -92,6 +92,7 @@ def observed_of(
         failures={bound.step.segment: bound.failures for bound in steps if bound.failures},
         notes=(
             *compiled.notes,
+            *(note for bound in steps for note in getattr(driver_program(bound.pool.program), "notes", ())),
             *(_fell_back(compiled.partitioning, bound) for bound in steps if bound.failures),
             *resting,
             *((f"the model runs as it was, not as planned: {compiled.plan.note}",) if compiled.plan.note else ()),

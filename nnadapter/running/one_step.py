@@ -73,8 +73,8 @@ def run_step(
 ) -> StepRun:
     """Run one step, and note what it made; where values may stay on devices, `made` gets the transfers."""
     started, health = time.perf_counter(), bound.health
-    for each in bound.index_checks:
-        each.check(values)
+    for index_check in bound.index_checks:
+        index_check.check(values)
     if health.is_troubled and not health.may_try(bound.known_as):
         return _without_trying(bound, values, control, given, started)
     try:

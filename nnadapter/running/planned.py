@@ -11,6 +11,7 @@ from nnadapter.errors import InvalidInputError
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import as_it_was
 from nnadapter.onnx.branches import with_weights_outside
+from nnadapter.onnx.brought_converters import brought_versions
 from nnadapter.onnx.extracting import OnnxIndex
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
@@ -90,6 +91,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         shapes = self._declared_shapes()
         self._meanwhile = _meanwhile(self) if options.background and setting.accelerators else None
         if shapes is None:
+            _refuse_invalid(model, setting)
             return
         if self._meanwhile is not None:
             self._own.settled(shapes)
@@ -366,6 +368,23 @@ class PlannedEngine(PlansEngine[Compiled]):
         shapes = {name: self._known_shape(name) for name in self.input_names}
         fixed = {name: shape for name, shape in shapes.items() if shape is not None}
         return fixed if len(fixed) == len(shapes) else None
+
+
+def _refuse_invalid(model: onnx.ModelProto, setting: Setting) -> None:
+    """Refuse at opening what ONNX Runtime would: no node of a model with dynamic shapes is compiled before a run.
+
+    Raises:
+        InvalidModelError: a node contradicts the definition of its operator, and no device accepts it.
+    """
+    from nnadapter.drivers.onnxruntime.driver import refuse_invalid_nodes
+
+    has_kernels = any(device.kernels.kernels for device in setting.devices)
+
+    def is_external(position: int) -> bool:
+        node = model.graph.node[position]
+        return has_kernels or bool(brought_versions(node.domain, node.op_type))
+
+    refuse_invalid_nodes(model, is_external, lambda: setting.last_resort.context.supported(model))
 
 
 def _meanwhile(engine: PlannedEngine) -> Meanwhile:

@@ -21,7 +21,7 @@ from nnadapter.torch.sources import line_of
 from nnadapter.torch.staying import owns_memory
 from nnadapter.torch.uses import computed_results, uses_of
 from nnadapter.torch_models.layouts import lying_as
-from nnadapter.torch_models.operators import computes, refusal
+from nnadapter.torch_models.operators import computes, name_of, refusal
 from nnadapter.torch_models.views import part_views
 from partition.verdict import Reason, Unsupported
 
@@ -166,7 +166,7 @@ def _left(nodes: Sequence[fx.Node], refused: Mapping[fx.Node, Unsupported]) -> I
     for node in nodes:
         if node in refused:
             line = line_of(node.meta.get("stack_trace"))
-            yield Left(operator=str(node.target), refusal=refused[node], line=line)
+            yield Left(operator=name_of(node), refusal=refused[node], line=line)
 
 
 def _runner(

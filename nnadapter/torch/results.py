@@ -13,7 +13,7 @@ from torch import fx
 from nnadapter.drivers.copies import Copies
 from nnadapter.errors import ExecutionError
 from nnadapter.torch.arrays import to_tensor
-from nnadapter.torch_models.layouts import Order, laid_out, order_of, without_elements
+from nnadapter.torch_models.layouts import Order, laid_out, order_of, strides_of_one, without_elements
 
 Results = Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]
 """Arrays that a session gave, and the region's inputs -> tensors."""
@@ -99,6 +99,9 @@ def _converted(like: Any, is_visible: bool) -> Callable[[Any], Any]:
     """What makes a tensor of an array, laid out in memory as PyTorch's own would be where somebody may see it."""
     convert, order = to_tensor(like.dtype), order_of(like) if is_visible else None
     made = _in_rows(convert) if order is None else _in_order(convert, order)
+    strides = strides_of_one(like) if is_visible else None
+    if strides is not None:
+        return _strided(made, tuple(like.shape), strides)
     if not is_visible or not _may_be_empty(like):
         return made
     empty = without_elements(like)
@@ -112,6 +115,14 @@ def _in_rows(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _in_order(convert: Callable[[Any], Any], order: Order) -> Callable[[Any], Any]:
     arrange = laid_out(order)
     return lambda value: value if type(value) is Copies else arrange(convert(value))
+
+
+def _strided(made: Callable[[Any], Any], shape: Sequence[int], strides: Sequence[int]) -> Callable[[Any], Any]:
+    def strided(value: Any) -> Any:
+        found = made(value)
+        return found if type(found) is Copies else found.as_strided(shape, strides)
+
+    return strided
 
 
 def _may_be_empty(like: Any) -> bool:

@@ -28,6 +28,20 @@ def order_of(like: Any) -> Order | None:
     return order if moved != sorted(moved) else None
 
 
+def strides_of_one(like: Any) -> tuple[int, ...] | None:
+    """Return the strides of a tensor of known sizes that differ from rows along axes of one element alone, or None."""
+    if any(isinstance(size, torch.SymInt) for size in (*like.shape, *like.stride())) or 0 in like.shape:
+        return None
+    step, differs = 1, False
+    for size, stride in reversed(list(zip(like.shape, like.stride(), strict=True))):
+        if stride != step:
+            if size != 1 or not stride:
+                return None
+            differs = True
+        step *= size
+    return tuple(like.stride()) if differs else None
+
+
 def laid_out(order: Order) -> Callable[[Any], Any]:
     """Return what copies a tensor so that its axes vary in `order`, the slowest first."""
     back = tuple(order.index(axis) for axis in range(len(order)))

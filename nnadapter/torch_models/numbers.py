@@ -41,6 +41,11 @@ def _full_like(self: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> 
     return op.Expand(_tensor(fill_value, self.dtype if dtype == _NOT_SAID else dtype), op.Shape(self))
 
 
+def _new_full(self: Any, size: Any, fill_value: Any, dtype: int = _NOT_SAID, **_: Any) -> Any:
+    """Return a tensor of this size, of one number, with the data type of another one. Source: `aten::new_full`."""
+    return _full(size, fill_value, self.dtype if dtype == _NOT_SAID else dtype)
+
+
 def _sym_float(self: Any) -> Any:
     """A size as a real number. Source: `torch.sym_float`."""
     return op.Cast(self, to=_DOUBLE)
@@ -84,13 +89,16 @@ WRITTEN: Mapping[Callable[..., Any], Callable[..., Any]] = {
     aten.scalar_tensor.default: _scalar_tensor,
     aten.full.default: _full,
     aten.full_like.default: _full_like,
+    aten.new_full.default: _new_full,
 }
 _SEQUENCES = (
     aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default, aten.hamming_window.default,
 )  # fmt: skip
 _LONGEST = 1 << 16
 """Elements of a sequence that is a constant."""
-_DTYPES = {_FLOAT: torch.float32, _DOUBLE: torch.float64, _INT64: torch.int64, _NOT_SAID: None}
+_NAMES = {"FLOAT": torch.float32, "DOUBLE": torch.float64, "FLOAT16": torch.float16}
+_NAMES |= {"INT64": torch.int64, "INT32": torch.int32, "INT16": torch.int16, "INT8": torch.int8, "UINT8": torch.uint8}
+_DTYPES = {_NOT_SAID: None, **{getattr(onnx_ir.DataType, name): dtype for name, dtype in _NAMES.items()}}
 
 
 def register(registry: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.onnx._internal.exporter import _constants, _decomp, _dispatching, _registration
 
-from nnadapter.torch_models import numbers, recurrence
+from nnadapter.torch_models import numbers, onnx_forms, recurrence
 from nnadapter.torch_models.decompositions import OWN
 from nnadapter.torch_models.decompositions.resizing import BY_SCALES, hangs_on_length, is_whole
 from nnadapter.torch_models.quiet import quiet
@@ -44,6 +44,17 @@ _OF_SIGNS = frozenset((torch.ops.aten.copysign.Tensor, torch.ops.aten.copysign.S
 _BAGS = frozenset(
     (torch.ops.aten.embedding_bag, torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only)
 )
+_APPROXIMATE: Mapping[Any, str] = MappingProxyType({
+    torch.ops.aten.erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
+    torch.ops.aten.special_erfc.default: "1 - erf(x) loses all digits of erfc from 4 on",
+    torch.ops.aten.special_erfcx.default: "exp(x * x) * (1 - erf(x)) is another function than erfcx from 3 on",
+    torch.ops.aten.logcumsumexp.default: "logcumsumexp underflows before the largest number of its row",
+    torch.ops.aten.logdet.default: "the logarithm of a determinant overflows with the determinant",
+    torch.ops.aten.unique_consecutive.default: "unique_consecutive drops a first number that is the largest int32",
+})  # fmt: skip
+"""Operators that PyTorch's exporter writes as an approximation, and that have no exact form -> how it differs."""
+_FUNCTIONALIZED = (torch.ops.higher_order.auto_functionalized, torch.ops.higher_order.auto_functionalized_v2)
+"""Operators that call a custom operator on copies of the inputs that it changes."""
 _SCALING = frozenset(
     getattr(torch.ops.aten, name) for name in ("native_layer_norm", "layer_norm", "native_group_norm", "group_norm")
 )
@@ -57,6 +68,7 @@ def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
         made = _registration.ONNXRegistry.from_torchlib(opset)
     recurrence.register(made)
     numbers.register(made)
+    onnx_forms.register(made)
     return made
 
 
@@ -87,6 +99,11 @@ def refusal(node: torch.fx.Node) -> Unsupported | None:
     return None
 
 
+def name_of(node: torch.fx.Node) -> str:
+    """Return the operator of a node, as `aten.NAME.OVERLOAD`; of a custom one that changes inputs, its own name."""
+    return str(node.args[0] if node.target in _FUNCTIONALIZED else node.target)
+
+
 def is_size(node: torch.fx.Node) -> bool:
     """Whether the node gives a number, not a tensor: a size, or what is computed of sizes."""
     return _is_whole(node) or is_real(node)
@@ -115,6 +132,8 @@ def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
         return None
     if node.target is operator.getitem:
         return refusal(node.all_input_nodes[0])
+    if node.target in _FUNCTIONALIZED:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "a custom operator that changes its inputs has no ONNX form")
     what = "a number that Python computes" if not _tensors(node.meta.get("val")) else "it runs other graphs"
     return Unsupported(Reason.CONTROL_FLOW, what)
 
@@ -178,7 +197,7 @@ def _is_real_alone(node: torch.fx.Node) -> bool:
 
 
 def _refuse_layout(node: torch.fx.Node) -> Unsupported | None:
-    if str(node.target).startswith("aten.empty"):
+    if str(node.target).startswith(("aten.empty", "aten.new_empty")):
         return Unsupported(Reason.UNSUPPORTED_OPERATION, "it gives memory without values")
     if node.target is not torch.ops.aten.as_strided.default:
         return None
@@ -255,6 +274,8 @@ def _refuse_others(node: torch.fx.Node) -> Unsupported | None:
     """Losses with smoothed labels, which the exporter leaves out, and a window that ONNX has with other factors."""
     if node.target is torch.ops.aten.cross_entropy_loss.default and len(node.args) > 5 and node.args[5]:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses with smoothed labels have no form in ONNX")
+    if node.target is torch.ops.aten.cross_entropy_loss.default and node.args[1].meta["val"].is_floating_point():
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "losses by the chances of classes have no form in ONNX")
     if node.target is torch.ops.aten.hamming_window.default and not isinstance(node.args[0], int):
         return Unsupported(Reason.UNSUPPORTED_OPERATION, "Hamming's window has other factors in ONNX")
     return None
@@ -279,6 +300,16 @@ def _refuse_bags(node: torch.fx.Node) -> Unsupported | None:
     )
 
 
+def _refuse_approximations(node: torch.fx.Node) -> Unsupported | None:
+    if node.target in _APPROXIMATE:
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, f"in ONNX, {_APPROXIMATE[node.target]}")
+    if node.target is torch.ops.aten._linalg_det.default and _reads_further(node):
+        return Unsupported(
+            Reason.UNSUPPORTED_OPERATION, "ONNX has no LU factors of a determinant, which its gradient reads"
+        )
+    return None
+
+
 def _refuse_signs(node: torch.fx.Node) -> Unsupported | None:
     if node.target is not torch.ops.aten.signbit.default:
         return None
@@ -300,6 +331,8 @@ def _is_empty(tensor: Any) -> bool:
 
 def _refuse_statistics(node: torch.fx.Node) -> Unsupported | None:
     """Mean and deviation of a layer norm, which only gradients read: ONNX has them in float32."""
+    if node.target is torch.ops.aten._native_batch_norm_legit_no_training.default and _reads_further(node):
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, "statistics saved at inference are empty, and not in ONNX")
     if node.target is not torch.ops.aten.native_layer_norm.default or node.meta["val"][1].dtype is torch.float32:
         return None
     if not _reads_further(node):
@@ -323,7 +356,7 @@ def _refuse_without_form(node: torch.fx.Node) -> Unsupported | None:
 
 _OTHERWISE = (
     _refuse_divisor, _refuse_shifts, _refuse_nothing, _refuse_smoothing, _refuse_kept_lengths, _refuse_others,
-    _refuse_mixed, _refuse_bags, _refuse_signs,
+    _refuse_mixed, _refuse_bags, _refuse_signs, _refuse_approximations,
 )  # fmt: skip
 _CHECKS = (
     _refuse_other_kinds, _refuse_random, _refuse_values, _refuse_numbers, _refuse_layout, written_otherwise,

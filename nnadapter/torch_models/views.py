@@ -11,14 +11,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Collection, Iterable
 
+import torch
 from torch import fx
+
+_UNSAFE = (torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_split_with_sizes.default)
+"""Operators that give views, though their schema does not say so."""
 
 
 def is_view(node: fx.Node) -> bool:
     """Return whether a node of a graph in ATen gives a tensor, or several, in the memory of the one that it reads."""
     if node.target is operator.getitem:
         return is_view(node.all_input_nodes[0])
-    return bool(getattr(node.target, "is_view", False))
+    return node.target in _UNSAFE or bool(getattr(node.target, "is_view", False))
 
 
 def part_views(

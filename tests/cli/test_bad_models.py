@@ -42,8 +42,7 @@ def faulty(folder):
         for attribute in model.graph.node[0].attribute:
             attribute.t.dims[0] = 3
         onnx.save(model, name)
-    value = helper.make_tensor_value_info("x", 1, [2])
-    onnx.save(helper.make_model(helper.make_graph([], "none", [value], [value])), "nonodes.onnx")
+    onnx.save(helper.make_model(helper.make_graph([], "none", [], [])), "nonodes.onnx")
     weights = numpy_helper.from_array(np.ones((2, 3), np.float32), "w")
     model = parse(CHAIN)
     model.graph.node[0].CopyFrom(helper.make_node("Add", ["x", "w"], ["a"]))
@@ -64,7 +63,7 @@ def faulty(folder):
         ("cut", "is truncated or damaged"),
         ("folder", "cannot be read: Is a directory"),
         ("absent", "does not exist"),
-        ("nonodes", "has no nodes"),
+        ("nonodes", "has no nodes and no outputs"),
         ("weightless", "external data file 'weights.bin'"),
         ("mojibake", "a name in it is not UTF-8"),
         ("short", "has an attribute that cannot be read"),

@@ -14,7 +14,17 @@ def test_devices_lists_good_and_broken_drivers(call):
     out = re.sub(" +", " ", call("devices").stdout)  # the first column is as wide as the longest name
     assert "fake_npu accelerator nnadapter numpy 1.0, available" in out
     assert "missing not available: driver 'missing' of trial 1.0 did not load: ModuleNotFoundError" in out
+    assert "precision:" not in out
+    assert len(out.splitlines()) == len(nna.devices())
+
+
+def test_devices_of_a_name_has_its_options(call):
+    out = re.sub(r"\s+", " ", call("devices fake_npu").stdout)
+    assert out.startswith("fake_npu accelerator") and "openvino" not in out
     assert "precision: With float16" in out and "[float32|float16; default: float32]" in out
+    assert [row["name"] for row in json.loads(call("devices fake_npu --json").stdout)] == ["fake_npu"]
+    refused = call("devices no_npu", exit_code=2)
+    assert "no device is called 'no_npu'; the devices are" in refused.stderr
 
 
 def test_devices_as_json(call):

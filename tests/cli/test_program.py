@@ -59,16 +59,96 @@ def test_a_closed_pipe_is_no_error(folder):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
-def test_ctrl_c(folder):
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [
+        (signal.SIGINT, 130, "interrupted\n"),
+        (signal.SIGTERM, 143, "terminated\n"),
+        (signal.SIGHUP, 129, "terminal closed\n"),
+    ],
+)
+def test_a_signal_stops_a_command(folder, number, code, said):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background of a shell ignores it
     os.mkfifo("x.npy")
-    command = [sys.executable, "-m", "nnadapter", "run", "chain.onnx", "--input", "x=x.npy"]
+    command = [sys.executable, "-m", "nnadapter", "run", "chain.onnx", "--input", "x=x.npy", "--save", "outputs"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     writer = os.open("x.npy", os.O_WRONLY)  # waits until the child reads it
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     out, err = child.communicate(timeout=60)
     os.close(writer)
-    assert (child.returncode, out, err) == (130, "", "interrupted\n")
+    assert (child.returncode, out, err) == (code, "", said)
+    assert not Path("outputs").exists()
+
+
+BUSY_PROCESS = """
+import time
+from nnadapter import __main__, cli
+from nnadapter.process import stopping
+
+def busy(prog_name):
+    print("busy", flush=True)
+    {body}
+
+stopping.GRACE_S = {grace}
+cli.main = busy
+__main__.main()
+"""
+IN_CLEANUP = "\n    try: time.sleep(60)\n    finally: time.sleep(60)"
+SWALLOWED = "\n    while True:\n        try: time.sleep(60)\n        except BaseException: pass"
+IN_FINALIZER = (
+    "\n    class Slow:\n        def __del__(self): time.sleep(0.5)\n    Slow()\n    time.sleep(60)"  # raises nothing
+)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    ("body", "grace", "signals", "code", "said"),
+    [
+        (SWALLOWED, 0.3, [signal.SIGTERM], 143, "terminated\n"),
+        (IN_CLEANUP, 0.3, [signal.SIGTERM], 143, "terminated\n"),
+        (IN_CLEANUP, 60, [signal.SIGTERM, signal.SIGINT], 130, ""),
+        (IN_FINALIZER, 60, [signal.SIGTERM], 143, "terminated\n"),
+    ],
+)
+def test_a_process_that_does_not_stop_is_ended(body, grace, signals, code, said):
+    script = BUSY_PROCESS.format(body=body, grace=grace)
+    command = [sys.executable, "-c", script]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    assert child.stdout.readline() == "busy\n"
+    for number in signals:
+        time.sleep(0.2)
+        child.send_signal(number)
+    out, err = child.communicate(timeout=30)
+    assert (child.returncode, out, err) == (code, "", said)
+
+
+SIGNAL_IN_EXTENSION = """
+import os, signal
+from importlib.machinery import ExtensionFileLoader
+from nnadapter import __main__, cli
+
+def importing(prog_name):
+    def exec_module(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(100000):
+            pass
+        print("imported", flush=True)
+
+    exec_module(ExtensionFileLoader("x", "x.so"))
+    while True:
+        signal.pause()
+
+cli.main = importing
+__main__.main()
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_signal_waits_until_an_extension_is_imported():
+    """Modules of C++ that are interrupted as they begin abort, jaxlib among them."""
+    command = [sys.executable, "-c", SIGNAL_IN_EXTENSION]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "imported\n", "terminated\n")
 
 
 INTERRUPTED_IMPORT = """

@@ -7,6 +7,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.onnxruntime.driver import CpuContext
+from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
 from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from tests.models import HEAD, numbers, parse, run_whole
 
@@ -44,7 +45,7 @@ def test_one_row_expanded_to_none_has_no_elements(text, rows):
 @pytest.mark.parametrize(("target", "without"), [("0,4", ("ExpandElimination",)), ("1,4", ()), ("3,4", ())])
 def test_only_where_a_size_is_none(target, without):
     text = f"{HEAD} g (float[1, 4] x) => (float[a, b] y) <int64[2] s = {{{target}}}> {{ y = Expand (x, s) }}"
-    assert wrong_optimizers(parse(text)) == without
+    assert wrong_fusions(parse(text).SerializeToString()) == without
 
 
 NESTED = f"""{HEAD} g (float[0, 3] x, bool c) => (float[0, 3] y) <bool no = {{0}}> {{

@@ -5,6 +5,9 @@ import gc
 import pickle
 import threading
 import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
@@ -16,6 +19,7 @@ from nnadapter.drivers.onnxruntime.pools import pool_permit
 from nnadapter.errors import (
     CancelledError,
     ClosedError,
+    DriverWarning,
     FallbackWarning,
     InputTypeError,
     InvalidInputError,
@@ -491,3 +495,50 @@ def test_a_session_that_is_pickled_says_what_to_do_instead():
     session = nna.InferenceSession(parse(CHAIN))
     with pytest.raises(TypeError, match="a session is not pickled.*open its model in the other one"):
         pickle.dumps(session)
+
+
+def test_session_options_without_effect_over_devices_are_warned_about(tmp_path: Path) -> None:
+    model = parse(CHAIN).SerializeToString()
+    written = tmp_path / "optimized.onnx"
+    entries = {"ep.context_enable": "1", "session.save_model_format": "ORT", "session.compile_only": "1"}
+
+    def asked(change: Callable[[onnxruntime.SessionOptions], object], devices: str) -> list[str]:
+        session_options = onnxruntime.SessionOptions()
+        change(session_options)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            nna.InferenceSession(model, session_options, devices=devices)
+        return [str(each.message) for each in caught if issubclass(each.category, DriverWarning)]
+
+    policy = onnxruntime.OrtExecutionProviderDevicePolicy.PREFER_CPU
+    changes: dict[str, Callable[[onnxruntime.SessionOptions], object]] = {
+        "optimized_model_filepath": lambda made: setattr(made, "optimized_model_filepath", str(written)),
+        "providers": lambda made: made.add_provider("CPUExecutionProvider", {}),
+        "selection policy": lambda made: made.set_provider_selection_policy(policy),
+        **{key: partial(_add_entry, key=key, value=value) for key, value in entries.items()},
+    }
+    for name, change in changes.items():
+        told = asked(change, "fake_npu")
+        assert len(told) == 1, (name, told)
+        assert name in told[0]
+    assert not written.exists()
+    assert asked(lambda made: made.add_session_config_entry("session.compile_only", "0"), "fake_npu") == []
+    assert asked(lambda made: made.add_session_config_entry("session.set_denormal_as_zero", "1"), "fake_npu") == []
+    assert asked(changes["optimized_model_filepath"], "cpu") == []
+    assert written.exists()
+
+
+def _add_entry(options: onnxruntime.SessionOptions, *, key: str, value: str) -> None:
+    options.add_session_config_entry(key, value)
+
+
+def test_a_model_with_its_own_session_options_does_not_replace_those_of_segments(monkeypatch: pytest.MonkeyPatch):
+    if "AzureExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no AzureExecutionProvider")
+    monkeypatch.setenv("ORT_LOAD_CONFIG_FROM_MODEL", "1")
+    x = numbers(2, 3)
+    with (
+        pytest.warns(FallbackWarning, match="took none"),
+        nna.InferenceSession(parse(CHAIN), devices="ort:Azure") as session,
+    ):
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], run_whole(parse(CHAIN), {"x": x})[0], rtol=1e-6)

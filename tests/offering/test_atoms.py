@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
 from tests.models import HEAD, numbers, parse, run_whole
+from tests.processor import needs_vnni
 
 GELU = f"""{HEAD}
 g (float[n, 6] x) => (float[n, 6] y) {{
@@ -151,6 +152,7 @@ def run_quantized(*takes, within=0.0):
         return session.report()
 
 
+@needs_vnni
 def test_quantized_groups_are_one_operation_each_and_exact():
     report = run_quantized()
     assert len(report.segments) == 1 and report.coverage.nodes == 1
@@ -161,6 +163,7 @@ def test_quantized_groups_are_one_operation_each_and_exact():
     assert counted == {"Conv", "Add", "QuantizeLinear", "DequantizeLinear"}  # the first and the last, which stand alone
 
 
+@needs_vnni
 def test_a_cut_between_groups_keeps_both_whole():
     """What quantizes the residual value is read by two groups, which stand on different devices."""
     report = run_quantized(["CONV_2D"])
@@ -169,6 +172,7 @@ def test_a_cut_between_groups_keeps_both_whole():
     assert all(tensor.dtype == "uint8" for tensor in report.segments[1].inputs)
 
 
+@needs_vnni
 def test_a_device_that_does_not_know_integers_gets_the_reals():
     report = run_quantized(["RELU", "ADD"], within=0.0601)  # one step, where sums in float lie between two
     placed = {node.name: node.device for node in report.nodes}

@@ -115,11 +115,24 @@ def test_a_model_edited_afterwards_changes_nothing():
     assert loaded.graph.node[0].op_type == "Relu" and loaded is not model
 
 
+@pytest.mark.parametrize("devices", ["cpu", "null", "fake_npu"])
+def test_a_model_without_nodes_runs(devices, tmp_path):
+    text = "g (float[N] x, string[1] s) => (string[1] s, float[2] w, float[N] x) <float[2] w = {1, 2}> { }"
+    model = parse(f'<ir_version: 10, opset_import: ["" : 17]> {text}')
+    feed = {"x": np.float32([3, 4, 5]), "s": np.array(["a"], object)}
+    with nna.InferenceSession(model, devices=devices) as session:
+        results = [session.run(None, feed), session.submit(None, feed).result()]
+        assert str(session.report())
+    nna.compile(model, tmp_path / "model.nna", devices=devices, input_shapes={"x": (3,)})
+    with nna.InferenceSession(tmp_path / "model.nna") as session:
+        results.append(session.run(None, feed))
+    assert [[value.tolist() for value in result] for result in results] == [[["a"], [1, 2], [3, 4, 5]]] * 3
+
+
 @pytest.mark.parametrize("devices", ["cpu", "null"])
-def test_a_model_without_nodes(devices):
-    value = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
-    model = helper.make_model(helper.make_graph([], "g", [value], [value]), ir_version=10)
-    with pytest.raises(InvalidModelError, match="no nodes"):
+def test_a_model_without_nodes_and_outputs(devices):
+    model = helper.make_model(helper.make_graph([], "g", [], []), ir_version=10)
+    with pytest.raises(InvalidModelError, match="no nodes and no outputs"):
         nna.InferenceSession(model, devices=devices)
 
 

@@ -71,3 +71,87 @@ def test_shapes_that_are_computed_are_inferred(text, shapes):
     known = values_of(infer(model).values())
     for name, shape in shapes.items():
         assert shape in (found[name].shape, known[name].shape)
+
+
+SCHEMAS = """
+import sys
+from itertools import combinations
+import onnx
+from onnx import AttributeProto, TensorProto, helper
+from nnadapter.onnx.propagation import FAILURES, infer
+
+CONTENTS = {
+    AttributeProto.FLOAT: 1.0, AttributeProto.INT: 1, AttributeProto.STRING: "a", AttributeProto.FLOATS: [1.0],
+    AttributeProto.INTS: [0], AttributeProto.STRINGS: ["a"],
+    AttributeProto.TENSOR: helper.make_tensor("t", TensorProto.FLOAT, [1], [1.0]),
+    AttributeProto.GRAPH: helper.make_graph([], "body", [], []),
+    AttributeProto.TYPE_PROTO: helper.make_tensor_type_proto(1, [1]),
+}
+
+def attribute(schema, name):
+    return helper.make_attribute(name, CONTENTS[schema.attributes[name].type])
+
+def model(schema, names, inputs, typed):
+    node = helper.make_node(schema.name, [f"x{at}" for at in range(inputs)], ["y"], domain=schema.domain)
+    node.attribute.extend(attribute(schema, name) for name in names if schema.attributes[name].type in CONTENTS)
+    values = [onnx.ValueInfoProto(name=f"x{at}") for at in range(inputs)]
+    for value in values[1 if typed == "others" else 0:] if typed != "none" else []:
+        value.type.tensor_type.elem_type = 0 if typed == "no element" else 1
+    imports = [helper.make_opsetid(*entry) for entry in {"": 17, schema.domain: schema.since_version}.items()]
+    graph = helper.make_graph([node], "g", values, [onnx.ValueInfoProto(name="y")])
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+for schema in onnx.defs.get_all_schemas_with_history():
+    needed = [name for name, stated in schema.attributes.items() if stated.required]
+    others = [name for name, stated in schema.attributes.items() if not stated.required]
+    inputs = max(schema.min_input, min(schema.max_input, len(schema.inputs)))
+    for chosen in ([], others, *combinations(others, 1)):
+        for typed in ("none", "others", "all", "no element"):
+            print(schema.domain, schema.name, schema.since_version, chosen, typed, flush=True)
+            try:
+                infer(model(schema, [*needed, *chosen], inputs, typed))
+            except FAILURES:
+                pass
+"""
+
+
+def test_no_operator_ends_the_process_when_types_are_missing():
+    done = subprocess.run([sys.executable, "-c", SCHEMAS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"at {done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"
+
+
+ENCODER = 'ai.onnx.ml.LabelEncoder<keys_floats = [1.0], values_strings = ["a"], default_string = "b">'
+UNTYPED = """<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 2, "mine" : 1]>
+g (float[2, 2] x, bool c) => (string[N, M] y) {
+  t = ai.onnx.ml.TreeEnsembleRegressor<n_targets = 1, nodes_falsenodeids = [0], nodes_featureids = [0],
+    nodes_modes = ["LEAF"], nodes_nodeids = [0], nodes_treeids = [0], nodes_truenodeids = [0], nodes_values = [0.0],
+    target_ids = [0], target_nodeids = [0], target_treeids = [0], target_weights = [1.0]> (x)
+"""
+READERS = [
+    f"y = {ENCODER}(t) }}",
+    f"y = If(c) <then_branch = a () => (string[N, M] p) {{ p = {ENCODER}(t) }}, "
+    f"else_branch = b () => (string[N, M] q) {{ q = {ENCODER}(x) }}> }}",
+    'y = mine.encode(t) } <domain: "mine", opset_import: ["ai.onnx.ml" : 2]> encode (u) => (v) '
+    f"{{ v = {ENCODER}(u) }}",
+]
+SESSIONS = """
+import sys
+import numpy as np
+import nnadapter as nna
+from nnadapter.onnx.building import parse
+for text in sys.argv[1:]:
+    session = nna.InferenceSession(parse(text), devices=["fake_npu", "cpu"])
+    print(session.run(None, {"x": np.ones((2, 2), np.float32), "c": np.array(True)})[0].tolist())
+"""
+
+
+def test_models_whose_types_inference_does_not_know_run():
+    texts = [UNTYPED + reader for reader in READERS]
+    done = subprocess.run([sys.executable, "-c", SESSIONS, *texts], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["[['a'], ['a']]"] * len(READERS), done.stderr[-500:]
+
+
+def test_a_label_encoder_of_known_type_is_inferred():
+    text = f"g (float[2, 3] x) => (y) {{ h = Relu(x) e = {ENCODER}(h) y = Identity(e) }}"
+    types = infer(parse(f'<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 2]> {text}'))
+    assert values_of([types["y"]])["y"].dtype == "string"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.capability import (
@@ -24,13 +24,13 @@ from nnadapter.drivers.onnxruntime.optimizers import wrong_optimizers
 from nnadapter.drivers.onnxruntime.pools import pool_permit
 from nnadapter.drivers.onnxruntime.profiling import profile_of
 from nnadapter.drivers.onnxruntime.program import CpuProgram
-from nnadapter.drivers.onnxruntime.sessions import open_session
+from nnadapter.drivers.onnxruntime.sessions import new_session_options, open_session, without_files
 from nnadapter.drivers.onnxruntime.weights import loadable_of
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.nodes import opsets_of, with_nested
-from nnadapter.onnx.onnxruntime_limits import onnxruntime_limits
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET, loadable, onnxruntime_limits
 from nnadapter.onnx.schemas import since_version
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
@@ -122,16 +122,20 @@ class CpuContext(Context):
         try:
             contents = loadable_of(model, by_address=self._session_options is None)
             profile = profile_of(self._trace, self._lane, len(model.graph.node))
-            session = open_session(
+            reopen = partial(
+                open_session,
                 contents,
                 self._session_options,
                 has_pool=permit is not None,
                 spins=spins,
                 shares_arena=True,
                 without=wrong_optimizers(model),
-                profile=profile,
             )
-            return CpuProgram(session, permit, contents, len(model.graph.node), profile, wants_pool=wants_pool)
+            notes: list[str] = []
+            session, count = reopen(profile=profile, notes=notes), len(model.graph.node)
+            return CpuProgram(
+                session, permit, contents, count, profile, wants_pool=wants_pool, reopen=reopen, notes=notes
+            )
         except Exception as error:
             raise self._failed(model, error) from error
         finally:
@@ -165,6 +169,59 @@ def refused_nodes(
         return None
 
     return find_culprits(model, attempt)
+
+
+def refuse_invalid_nodes(
+    model: onnx.ModelProto, is_external: Callable[[int], bool], last_resort: Callable[[], Sequence[Verdict]]
+) -> None:
+    """Raise the error of ONNX Runtime for a node that it refuses as invalid, whatever the shapes of the inputs.
+
+    Nodes of one operator with the same attributes and types are tried once. The weights of the model are not read.
+
+    Args:
+        model: the model.
+        is_external: whether a node, by its position, may be of an operator that a third party brings.
+        last_resort: gives the verdicts of the last resort, for nodes that are valid in a version of ONNX that ONNX
+            Runtime does not know.
+
+    Raises:
+        InvalidModelError: a node is invalid; the cause is ONNX Runtime's InvalidGraph.
+    """
+    from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
+
+    from nnadapter.drivers.culprits import find_refused
+    from nnadapter.onnx.parts import Parts
+
+    errors: dict[bytes, Exception] = {}
+    parts = Parts(model)
+    positions = sorted(cases[0] for cases in parts.cases().values())
+
+    def attempt(part: onnx.ModelProto) -> Unsupported | None:
+        try:
+            _load_unoptimized(loadable(part))
+        except Exception as error:  # noqa: BLE001  only InvalidGraph counts in the end
+            if len(part.graph.node) == 1:
+                errors[part.SerializeToString(deterministic=True)] = error
+            return Unsupported(Reason.DEVICE_REFUSED, brief(error))
+        return None
+
+    for position in find_refused(positions, parts, attempt):
+        error = errors.get(parts.part([position]).SerializeToString(deterministic=True))
+        if isinstance(error, InvalidGraph) and not is_external(position):
+            if parts.is_valid(position) and last_resort()[position]:
+                continue
+            raise InvalidModelError(
+                f"the model is invalid: {brief(error)}; correct the node, or export the model again"
+            ) from error
+
+
+def _load_unoptimized(model: onnx.ModelProto) -> None:
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    options = without_files(new_session_options())
+    options.log_severity_level, options.intra_op_num_threads = QUIET, 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
 
 
 def _reason(error: Exception) -> Reason:

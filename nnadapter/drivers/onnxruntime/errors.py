@@ -16,6 +16,8 @@ from nnadapter.errors import (
 )
 from nnadapter.process.cache import remembered
 
+TERMINATED = "Exiting due to terminate flag being set to true"
+"""ONNX Runtime's words for a run that its run options stop; clients look for them."""
 _Translations = tuple[tuple[tuple[type[Exception], ...], type[NNAdapterError]], ...]
 
 
@@ -57,7 +59,9 @@ def translation(error: Exception, what: str, advice: str, default: type[NNAdapte
     if isinstance(error, NNAdapterError):
         return error
     if "terminate flag" in str(error):
-        return CancelledError(f"{what}: it was stopped by its run options")
+        return CancelledError(f"{what}: it was stopped by its run options, {TERMINATED}")
+    if type(error).__name__ == "ModelLoadCanceled":  # older versions have no such class
+        return CancelledError(f"{what}: the load cancellation flag of its session options is set; clear it")
     kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)
     if kind in (InvalidModelError, ExecutionError) and advice == "check the inputs" and _OF_INPUTS.search(str(error)):
         kind = InvalidInputError
@@ -66,7 +70,7 @@ def translation(error: Exception, what: str, advice: str, default: type[NNAdapte
 
 _OF_INPUTS = re.compile(
     "out of (bounds|range)|within bounds|must be (within|in |between|greater|positive|>=|non-negative)"
-    "|must not be negative|should (not )?be greater|cannot be reshaped|[Ii]nvalid (value|index|axis)"
+    "|must not be negative|should (not )?be greater|[Ii]nvalid (value|index|axis)"
     "|ScalesValidation|does not match|axis_tensor|not in valid range|smaller than|is not in|HandleNegativeAxis"
     "|AllocateRawInternal|[Oo]verflow"
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.onnxruntime.errors import brief
@@ -41,14 +42,21 @@ def load_program(
     wants_pool = spins or not single_threaded
     permit = pool_permit() if wants_pool else None
     try:
-        has_pool = permit is not None
-        session = open_session(
-            model, session_options, has_pool=has_pool, spins=spins, shares_arena=True, without=without
+        reopen = partial(
+            open_session,
+            model,
+            session_options,
+            has_pool=permit is not None,
+            spins=spins,
+            shares_arena=True,
+            without=without,
         )
+        notes: list[str] = []
+        session = reopen(notes=notes)
         found = len(session.get_inputs()), len(session.get_outputs())
         if found != border:
             raise ValueError(f"it has {found[0]} inputs and {found[1]} outputs, expected {border[0]} and {border[1]}")
-        return CpuProgram(session, permit, model, wants_pool=wants_pool)
+        return CpuProgram(session, permit, model, wants_pool=wants_pool, reopen=reopen, notes=notes)
     except Exception as error:
         raise CompilationError(
             f"ONNX Runtime does not load a CPU segment of the compiled model: {brief(error)}; compile the model again "

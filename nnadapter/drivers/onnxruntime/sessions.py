@@ -9,14 +9,16 @@ and past a bound on threads (`pools.py`) it gets none and runs in the caller's t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.onnxruntime.arena import USES_SHARED_ARENA, register_arena
-from nnadapter.drivers.onnxruntime.errors import translated, translation
+from nnadapter.drivers.onnxruntime.errors import translated
+from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
+from nnadapter.drivers.onnxruntime.optimizers import disabled_optimizers, with_fewer_optimizations
 from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
@@ -45,6 +47,7 @@ _RUN_ENTRIES = (
 """Source: onnxruntime_run_options_config_keys.h; ONNX Runtime does not list those of an object."""
 _FOLDER = "session.model_external_initializers_file_folder_path"
 """Where ONNX Runtime looks for files that a model names; else in the current folder, if the model is in memory."""
+_CONFIG_FROM_MODEL = "ORT_LOAD_CONFIG_FROM_MODEL"
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
@@ -84,13 +87,23 @@ def copied_run_options(options: onnxruntime.RunOptions) -> onnxruntime.RunOption
     return copied
 
 
+Repeat = Callable[
+    [Sequence[str], Mapping[str, Any], Exception], "tuple[onnxruntime.InferenceSession, list[Array]] | None"
+]
+"""Repeats a failed run with fewer optimizations: another session and its results, or None if that fails as well."""
+
+
 class SessionExecution(Execution):
     """Runs a session; it holds nothing of its own."""
 
-    def __init__(self, session: onnxruntime.InferenceSession, where: str) -> None:
+    def __init__(self, session: onnxruntime.InferenceSession, where: str, repeat: Repeat | None = None) -> None:
+        self._repeat = repeat
         self._failure = f"ONNX Runtime failed on {where}"
         self.input_names = tuple(value.name for value in session.get_inputs())
         self.output_names = [value.name for value in session.get_outputs()]
+        self._use(session)
+
+    def _use(self, session: onnxruntime.InferenceSession) -> None:
         self._run = run_of(session)
         self._run_into: RunInto | None = run_into_of(session)
 
@@ -102,31 +115,45 @@ class SessionExecution(Execution):
         """See `Execution.compute_into`: ONNX Runtime writes there, where it takes the types of inputs and outputs."""
         if self._run_into is None:
             return self.compute(inputs)
-        with translated(self._failure, "check the inputs"):
+        try:
             self._run_into(
                 zip(self.input_names, inputs, strict=True),
                 zip(self.output_names, outputs, strict=True),
                 run_options.get(),
             )
+        except Exception as error:  # noqa: BLE001  it is raised if the run fails again
+            return self._repeated(self.output_names, dict(zip(self.input_names, inputs, strict=True)), error)
         return outputs
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Array]:
         """Return the outputs of these names from the inputs by name: `compute`, for those who have them so."""
         try:
             results: list[Array] = self._run(names, feeds, run_options.get())
-        except Exception as error:
-            ours = translation(error, self._failure, "check the inputs")
-            if ours is error:
-                raise
-            raise ours from error
+        except Exception as error:  # noqa: BLE001  it is raised if the run fails again
+            return self._repeated(names, feeds, error)
+        return results
+
+    def _repeated(self, names: Sequence[str], feeds: Mapping[str, Any], error: Exception) -> list[Array]:
+        """Return the results of a failed run with fewer optimizations, or raise its error."""
+        repeated = self._repeat(names, feeds, error) if self._repeat is not None else None
+        if repeated is None:
+            with translated(self._failure, "check the inputs"):
+                raise error
+        session, results = repeated
+        self._use(session)
         return results
 
 
 def session_execution(
-    session: onnxruntime.InferenceSession, where: str, profile: SessionProfile | None
+    session: onnxruntime.InferenceSession,
+    where: str,
+    profile: SessionProfile | None,
+    repeat: Repeat | None = None,
 ) -> SessionExecution:
     """Return what runs a session, and says so to what takes its own events, if somebody does."""
-    return SessionExecution(session, where) if profile is None else _ProfiledExecution(session, where, profile)
+    if profile is None:
+        return SessionExecution(session, where, repeat)
+    return _ProfiledExecution(session, where, profile)
 
 
 class _ProfiledExecution(SessionExecution):
@@ -155,8 +182,11 @@ def open_session(
     providers: Sequence[str] = (CPU_PROVIDER,),
     without: Sequence[str] = (),
     profile: SessionProfile | None = None,
+    notes: list[str] | None = None,
+    accept: Callable[[onnxruntime.InferenceSession], object] = lambda session: None,
+    failed: Exception | None = None,
 ) -> onnxruntime.InferenceSession:
-    """Return a session for a serialized model.
+    """Return a session for a serialized model. Optimizers that compute it wrongly are disabled.
 
     Args:
         model: the model; whoever has the session keeps its weights.
@@ -166,10 +196,15 @@ def open_session(
         shares_arena: what it needs for a run comes from the arena that all such sessions share, unless the options say
             something else of arenas.
         providers: who computes; empty for those that `session_options` names. Nobody else is tried then, if they fail.
-        without: optimizers to do without, see `optimizers.wrong_optimizers`.
+        without: further optimizers to disable, see `optimizers.wrong_optimizers`.
         profile: what takes the session's own events. Options that ask for a profile have their wish there alone.
+        notes: takes a note if fewer optimizations run; if None, one level is tried.
+        accept: raises if a session with fewer optimizations does not do.
+        failed: the error of a session with all optimizations, if there was one.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
+
+    wrong = disabled_optimizers(session_options, (*without, *wrong_fusions(model.contents)))
 
     if session_options is None:
         options = without_files(new_session_options())
@@ -188,19 +223,48 @@ def open_session(
             options.add_session_config_entry(USES_SHARED_ARENA, "1")
         threads = options.intra_op_num_threads
         options.intra_op_num_threads = threads or (0 if has_pool else 1)
+        written = options.optimized_model_filepath
+        options.optimized_model_filepath = ""  # it is for the whole model, and this may be a segment
+
+        def attempt() -> onnxruntime.InferenceSession:
+            session = onnxruntime.InferenceSession(
+                model.contents,
+                options,
+                providers=list(providers) or None,
+                enable_fallback=int(bool(providers)),
+                disabled_optimizers=wrong,
+            )
+            accept(session)
+            return session
+
         try:
-            with profiling(options, profile):
-                session = onnxruntime.InferenceSession(
-                    model.contents,
-                    options,
-                    providers=list(providers) or None,
-                    enable_fallback=int(bool(providers)),
-                    disabled_optimizers=without,
-                )
+            with profiling(options, profile), _options_as_given():
+                session = _optimized(attempt, options, failed, notes)
         finally:
-            options.intra_op_num_threads = threads
+            options.intra_op_num_threads, options.optimized_model_filepath = threads, written
     if profile is not None:
         profile.begin(session)
+    return session
+
+
+def _optimized(
+    attempt: Callable[[], onnxruntime.InferenceSession],
+    options: onnxruntime.SessionOptions,
+    failed: Exception | None,
+    notes: list[str] | None,
+) -> onnxruntime.InferenceSession:
+    """Return a session with all optimizations, or with fewer if that failed."""
+    what = "ONNX Runtime failed to run a CPU segment"
+    if failed is None:
+        try:
+            return attempt()
+        except Exception as error:
+            if notes is None:
+                raise
+            what, failed = "ONNX Runtime failed to load a CPU segment", error
+    session, note = with_fewer_optimizations(options, attempt, what, failed)
+    if notes is not None:
+        notes.append(note)
     return session
 
 
@@ -215,6 +279,22 @@ def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | Non
         yield
     finally:
         options.enable_profiling, options.profile_file_prefix = before
+
+
+@contextmanager
+def _options_as_given() -> Iterator[None]:
+    """Make sessions that are opened in the block use their options, not those in the model; `options_lock` is held.
+
+    ONNX Runtime reads this variable at each opening, and refuses a session whose argument says something else.
+    """
+    if os.environ.get(_CONFIG_FROM_MODEL) != "1":
+        yield
+        return
+    os.environ[_CONFIG_FROM_MODEL] = "0"
+    try:
+        yield
+    finally:
+        os.environ[_CONFIG_FROM_MODEL] = "1"
 
 
 def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:

@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import ceil, prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,9 @@ _PLAIN = frozenset(
     )
 )
 """Types of tensors that pass as they are, in ONNX Runtime's words."""
+_PACKED_BYTES = "tensor(float4e2m1)"
+_GIVEN_AS_BYTES = MappingProxyType({"tensor(float8e4m3fn)": "float8_e4m3fn", _PACKED_BYTES: "float4_e2m1fn"})
+"""Types of tensors that ONNX Runtime's Python interface gives as uint8, and the names of their data types."""
 
 
 def run_of(session: onnxruntime.InferenceSession) -> Run:
@@ -43,14 +47,26 @@ def run_of(session: onnxruntime.InferenceSession) -> Run:
 
     ONNX Runtime's own without its Python checks, which ours replace, where all types are ones that it passes.
     """
-    run: Run = run_by_memory(session) if goes_by_memory(session) else inner_run(session)
-    return run
+    if goes_by_memory(session):
+        return run_by_memory(session)
+    run: Run = inner_run(session)
+    types = {value.name: value.type for value in session.get_outputs()}
+    if _GIVEN_AS_BYTES.keys().isdisjoint(types.values()):
+        return run
+    return lambda names, feeds, options: [
+        declared(result, types[name]) for name, result in zip(names, run(names, feeds, options), strict=True)
+    ]
 
 
 def goes_by_memory(session: onnxruntime.InferenceSession) -> bool:
     """Whether all inputs and outputs are tensors, and not all of them of types that ONNX Runtime passes."""
     types = {value.type for value in (*session.get_inputs(), *session.get_outputs())}
     return not types <= _PLAIN and all(type_.startswith("tensor(") for type_ in types)
+
+
+def gives_foreign_memory(session: onnxruntime.InferenceSession) -> bool:
+    """Return whether ONNX Runtime's Python interface reads beyond an output: it counts no two elements in a byte."""
+    return any(value.type == _PACKED_BYTES for value in session.get_outputs()) and goes_by_memory(session)
 
 
 def run_into_of(session: onnxruntime.InferenceSession) -> RunInto | None:
@@ -100,9 +116,14 @@ def run_in_place_of(session: onnxruntime.InferenceSession, place: str) -> RunInP
 
 
 def declared(result: Any, type_: str) -> Any:
-    """A result of ONNX Runtime's Python interface, which gives float8_e4m3fn as the bits of it, in its own type."""
-    bits = isinstance(result, np.ndarray) and result.dtype == np.uint8 and type_ == "tensor(float8e4m3fn)"
-    return result.view(np.dtype("float8_e4m3fn")) if bits else result
+    """Return a result of ONNX Runtime's Python interface in its own data type.
+
+    The interface gives float8e4m3fn as uint8. Of float4e2m1 it gives the packed bytes, then foreign ones.
+    """
+    name = _GIVEN_AS_BYTES.get(type_)
+    if name is None or not isinstance(result, np.ndarray) or result.dtype != np.uint8:
+        return result
+    return _unpacked(result.reshape(-1)[: ceil(result.size * ITEMSIZE_OF_DTYPE[name])], name, result.shape)
 
 
 def run_by_memory(session: onnxruntime.InferenceSession) -> Run:
@@ -173,6 +194,50 @@ def native_value(array: Array) -> Any:
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)._ortvalue
+
+
+def ort_value_of(result: Any, type_: str = "") -> Any:
+    """Return a result of a run as ONNX Runtime's OrtValue, which shares the memory of an array of plain numbers.
+
+    What ONNX Runtime's Python interface makes no OrtValue of, such as a list of dictionaries, is returned as it is.
+
+    Args:
+        result: an array, a sparse tensor or a list.
+        type_: in ONNX Runtime's words, for an empty list.
+    """
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    if isinstance(result, np.ndarray):
+        return _handed_over(result if result.flags.c_contiguous else np.ascontiguousarray(result))
+    if hasattr(result, "dense_shape"):
+        sparse = result if isinstance(result, onnxruntime.SparseTensor) else onnxruntime.SparseTensor(result)
+        return onnxruntime.OrtValue.ort_value_from_sparse_tensor(sparse)
+    if isinstance(result, list) and all(isinstance(item, np.ndarray) for item in result):
+        return _sequence_value(result, type_)
+    return result
+
+
+def _sequence_value(arrays: Sequence[Array], type_: str) -> Any:
+    """Return a sequence of tensors as an OrtValue: only a run makes one."""
+    from onnx import helper
+
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    element_types = {f"seq(tensor({_words(dtype)}))": code for dtype, code in ELEMENT_TYPE_OF_DTYPE.items()}
+    if not arrays and type_ not in element_types:
+        return list(arrays)
+    values = {f"x{place}": _handed_over(np.ascontiguousarray(array)) for place, array in enumerate(arrays)}
+    element = next(iter(values.values())).element_type() if values else element_types[type_]
+    node = helper.make_node("SequenceConstruct", list(values), ["y"])
+    if not values:
+        node = helper.make_node("SequenceEmpty", [], ["y"], dtype=element)
+    inputs = [helper.make_tensor_value_info(name, element, value.shape()) for name, value in values.items()]
+    graph = helper.make_graph([node], "g", inputs, [helper.make_tensor_sequence_value_info("y", element, None)])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return session.run_with_ort_values(["y"], values)[0]
 
 
 def _handed_over(array: Array) -> onnxruntime.OrtValue:

@@ -9,6 +9,7 @@ from nnadapter.drivers.openvino.booleans import compare_booleans
 from nnadapter.drivers.openvino.comparisons import compare_the_other_way
 from nnadapter.drivers.openvino.divisions import divide_exactly
 from nnadapter.drivers.openvino.extremes import reach_infinities
+from nnadapter.drivers.openvino.guards import GUARDS
 from nnadapter.drivers.openvino.integer_sums import keep_sums
 from nnadapter.drivers.openvino.joined_steps import join_steps
 from nnadapter.drivers.openvino.kept_shapes import part_kept_shapes
@@ -56,3 +57,6 @@ def mend(model: Any, ops: Collection[str]) -> None:
         if not set(concerned).isdisjoint(ops):
             for step in steps:
                 step(model)
+    operators = [(operator.get_type_name(), operator) for operator in model.get_ordered_ops()]
+    for guard in GUARDS.values():
+        guard(operators)

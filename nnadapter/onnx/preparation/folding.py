@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections import ChainMap
 from collections.abc import Iterable, Mapping, Sequence
+from math import ceil, prod
+from typing import Any
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array, freeze
-from nnadapter.onnx.building import array_info, model_of, untyped
+from nnadapter.onnx.building import array_info, initializer_of, model_of, untyped
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.onnxruntime_limits import QUIET, onnxruntime_limits
 from nnadapter.onnx.preparation.plain_results import plain_result
 from nnadapter.onnx.values import constant_value
 from nnadapter.onnx.versions import stamp_down
+from partition.dtypes import DTYPE_OF_ELEMENT_TYPE, ITEMSIZE_OF_DTYPE
 from partition.verdict import Unsupported
 
 
@@ -53,7 +58,7 @@ def _evaluated(
     made = {name for node in nodes for name in node.outputs}
     feeds = {name: constants[name] for node in nodes for name in node.inputs if name and name not in made}
     try:
-        arrays = _run(_model(read, positions, feeds, wanted), feeds)
+        arrays = _run(read, positions, feeds, wanted)
     except Exception:  # noqa: BLE001  any failure here only means that the slower way is tried
         return _one_by_one(read, positions, feeds, wanted)
     return {name: freeze(array) for name, array in zip(wanted, arrays, strict=True) if isinstance(array, np.ndarray)}
@@ -68,8 +73,15 @@ def _model(
     return model_of(read.model, nodes, inputs, untyped(wanted), ir_version=onnx.IR_VERSION)
 
 
-def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Sequence[object]:
+def _run(
+    read: OnnxModel, positions: Sequence[int], feeds: Mapping[str, Array], wanted: Sequence[str]
+) -> Sequence[object]:
+    """Return what ONNX Runtime computes; arrays that its Python interface does not take are initializers."""
     from nnadapter.process.real_onnxruntime import onnxruntime  # many models have nothing to evaluate
+
+    passed = {name: array for name, array in feeds.items() if array.dtype.kind in "OUS" or array.dtype.isbuiltin == 1}
+    model = _model(read, positions, passed, wanted)
+    model.graph.initializer.extend(initializer_of(name, feeds[name]) for name in feeds.keys() - passed.keys())
 
     opsets, ir_version = onnxruntime_limits()
     options = onnxruntime.SessionOptions()
@@ -81,8 +93,30 @@ def _run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> Sequence[object]
     if isinstance(stamped, Unsupported):
         raise InvalidModelError(stamped.detail)
     session = onnxruntime.InferenceSession(stamped.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    results: Sequence[object] = session.run(None, dict(feeds))
-    return results
+    if all(_is_passed(output.type) for output in session.get_outputs()):
+        results: Sequence[object] = session.run(None, passed)
+        return results
+    values = {name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in passed.items()}
+    return [_array(value) if value.is_tensor() else None for value in session.run_with_ort_values(None, values)]
+
+
+def _is_passed(type_: str) -> bool:
+    """Return whether ONNX Runtime's Python interface gives values of a type as they are.
+
+    It gives the bytes of float8e4m3fn and float4e2m1 as uint8, and refuses others that numpy does not know by itself.
+    """
+    return not any(name in type_ for name in ("float8", "float4", "bfloat16", "int4", "int2"))
+
+
+def _array(value: Any) -> Array:
+    """Return the contents of an OrtValue, a tensor in the host's memory."""
+    element, shape = value.element_type(), value.shape()
+    if _is_passed(value.data_type()):
+        return np.asarray(value.numpy())
+    size = ceil(prod(shape) * ITEMSIZE_OF_DTYPE[DTYPE_OF_ELEMENT_TYPE[element]])
+    contents = ctypes.string_at(value.data_ptr(), size) if size else b""
+    tensor = onnx.TensorProto(data_type=element, dims=shape, raw_data=contents)
+    return np.asarray(numpy_helper.to_array(tensor))
 
 
 def _one_by_one(

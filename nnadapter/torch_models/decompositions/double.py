@@ -5,6 +5,7 @@ Written in others, which take tensors of float64 in their place. On other data t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any
@@ -49,13 +50,17 @@ def _power(base: float, exponents: Tensor) -> Tensor:
     return torch.pow(torch.full((), base, dtype=exponents.dtype), exponents)
 
 
+def _logarithm(base: float) -> Decomposition:
+    """Return a logarithm of this base: the exporter rounds the logarithm of the base to float32."""
+    return lambda values: torch.log(values) * (1 / math.log(base))
+
+
 _OF_PYTORCH = get_decompositions(
     [
         aten.leaky_relu.default, aten.elu.default, aten.celu.default, aten.selu.default, aten.gelu.default,
         aten.hardswish.default, aten.hardsigmoid.default, aten.hardtanh.default, aten.softplus.default,
         aten.addcmul.default, aten.addcdiv.default, aten.addmm.default, aten.baddbmm.default,
         aten.native_layer_norm.default, aten.native_group_norm.default, aten.sinc.default,
-        aten.linalg_vector_norm.default,
     ]
 )  # fmt: skip
 
@@ -67,5 +72,7 @@ OF_DOUBLES: Mapping[torch._ops.OpOverload, Decomposition] = {
         aten.sub.Tensor: _subtracted,
         aten.masked_fill.Scalar: _filled,
         aten.pow.Scalar: _power,
+        aten.log2.default: _logarithm(2),
+        aten.log10.default: _logarithm(10),
     }.items()
 }

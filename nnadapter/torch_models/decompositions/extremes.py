@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.ops import aten
 
+from nnadapter.torch_models.decompositions.reductions import as_one_element
+
 
 def _as_numbers(operator: torch._ops.OpOverload) -> Callable[..., Any]:
     def written(values: Tensor, *arguments: Any, **named: Any) -> Any:
@@ -30,8 +32,10 @@ def _over_axes(operator: torch._ops.OpOverload) -> Callable[..., Any]:
     of_truths = _as_numbers(operator)
 
     def written(values: Tensor, dim: Any = (), keepdim: bool = False) -> Any:
+        if not values.dim():
+            return as_one_element(operator)(values, [0])
         axes = [dim] if isinstance(dim, int) else list(dim)
-        if not axes and values.dim():
+        if not axes:
             return operator(values, list(range(values.dim())), keepdim)
         return of_truths(values, axes, keepdim)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,60 @@ def diagonal_scatter(values: Tensor, given: Tensor, offset: int = 0, dim1: int =
         spread = torch.cat([spread, spread.new_zeros((*spread.shape[:-1], short))], -1)
     scattered = torch.where(is_there, spread.unsqueeze(-2 if by_column else -1), moved)
     return scattered.movedim((-2, -1), axes).contiguous()
+
+
+def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
+    """Return a decomposition for sources that have more elements than there are indices, and for rank 0."""
+
+    def written(values: Tensor, dim: int, index: Tensor, source: Tensor, *arguments: Any, **named: Any) -> Any:
+        if not (values.dim() and index.dim() and source.dim()):
+            flat = [each.reshape(-1) if not each.dim() else each for each in (values, index, source)]
+            return operator(flat[0], dim, *flat[1:], *arguments, **named).reshape(values.shape)
+        if index.dtype in _SHORTER:
+            return operator(values, dim, index.long(), source, *arguments, **named)
+        if list(index.shape) == list(source.shape):
+            return NotImplemented
+        for axis, size in enumerate(index.shape):
+            source = source.narrow(axis, 0, size)
+        return operator(values, dim, index, source, *arguments, **named)
+
+    return written
+
+
+def _scatter_reduce(
+    values: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Any:
+    """Return means at indices, and extremes that leave out what was there. Source: aten::scatter_reduce."""
+    operator = aten.scatter_reduce.two
+    found = _scatter(operator)(values, dim, index, source, reduce, include_self=include_self)
+    if found is not NotImplemented:
+        return found
+    if reduce == "mean":
+        start, counts = values, torch.ones_like(values)
+        if not include_self:
+            start, counts = (torch.scatter(each, dim, index, torch.zeros_like(source)) for each in (start, counts))
+        total = torch.scatter_add(start, dim, index, source)
+        count = torch.scatter_add(counts, dim, index, torch.ones_like(source))
+        return total / count if values.is_floating_point() else torch.div(total, count, rounding_mode="floor")
+    if reduce not in ("amax", "amin") or include_self or values.dtype is torch.bool:
+        return NotImplemented
+    kind = values.dtype
+    lowest, highest = (float("-inf"), float("inf")) if kind.is_floating_point else _bounds(kind)
+    neutral = torch.full_like(source, lowest if reduce == "amax" else highest)
+    return operator(torch.scatter(values, dim, index, neutral), dim, index, source, reduce, include_self=True)
+
+
+def _bounds(kind: torch.dtype) -> tuple[int, int]:
+    bounds = torch.iinfo(kind)
+    return bounds.min, bounds.max
+
+
+OF_SCATTERING: Mapping[torch._ops.OpOverload, Callable[..., Any]] = {
+    aten.scatter.src: _scatter(aten.scatter.src),
+    aten.scatter_add.default: _scatter(aten.scatter_add.default),
+    aten.scatter_reduce.two: _scatter_reduce,
+}
+"""Elements written at indices, in forms that the exporter drops an argument of or writes as invalid ONNX."""
 
 
 def _long(indices: Tensor | None) -> Tensor | None:

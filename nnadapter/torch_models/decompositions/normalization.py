@@ -5,6 +5,8 @@ PyTorch's exporter writes that of batches as at inference, with the running stat
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -26,13 +28,35 @@ def batch_norm_functional(
     """
     if not training:
         known = torch.ops.aten._native_batch_norm_legit_no_training.default
-        return *known(values, weight, bias, running_mean, running_var, momentum, eps), running_mean, running_var
+        result = known(values, weight, bias, running_mean, running_var, momentum, eps)[0]
+        return result, running_mean.new_zeros(0), running_mean.new_zeros(0), running_mean, running_var
     count = values.numel() // values.shape[1]
     result, mean, variance, deviation = _normalized(values, weight, bias, eps)
-    mean, variance = mean.to(running_mean.dtype), variance.to(running_var.dtype)
+    mean, variance, deviation = (each.to(running_mean.dtype) for each in (mean, variance, deviation))
     new_mean = running_mean * (1 - momentum) + mean * momentum
     new_variance = running_var * (1 - momentum) + variance * (momentum * count / (count - 1))
     return result, mean, deviation, new_mean, new_variance
+
+
+def batch_norm(
+    values: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Return the result, saved mean and saved 1 / deviation; the last two are empty outside of training.
+
+    In training it changes the running statistics, and so is written by PyTorch. Source: aten::native_batch_norm.
+    """
+    if training or running_mean is None or running_var is None:
+        return NotImplemented
+    known = torch.ops.aten._native_batch_norm_legit_no_training.default
+    result = known(values, weight, bias, running_mean, running_var, momentum, eps)[0]
+    return result, running_mean.new_zeros(0), running_mean.new_zeros(0)
 
 
 def batch_norm_without_statistics(
@@ -40,7 +64,8 @@ def batch_norm_without_statistics(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Result, saved mean and saved 1 / deviation. Source: aten::_native_batch_norm_legit.no_stats."""
     result, mean, _, deviation = _normalized(values, weight, bias, eps)
-    return result, mean, deviation
+    saved = values.dtype if weight is None else weight.dtype
+    return result, mean.to(saved), deviation.to(saved)
 
 
 def _normalized(

@@ -100,7 +100,7 @@ def adaptive_average_volume_pool_backward(grad_output: Tensor, image: Tensor) ->
 
 def _lying_as(image: Tensor, values: Tensor) -> Tensor:
     """Products along axes lie as they were computed; PyTorch's own results lie as the image does."""
-    return values.contiguous(memory_format=suggest_memory_format(image))
+    return values.clone(memory_format=suggest_memory_format(image))  # also without elements
 
 
 def _stretches(results: Sequence[int], sizes: Sequence[int], like: Tensor) -> list[Tensor]:

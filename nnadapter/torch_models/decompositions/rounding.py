@@ -21,7 +21,11 @@ def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any
         each.is_floating_point() if isinstance(each, Tensor) else isinstance(each, float)
         for each in (dividend, divisor)
     ]
-    if rounding_mode != "floor" or not any(kinds):
+    if rounding_mode is None:
+        return NotImplemented
+    if not any(kinds):
+        return _whole_quotient(dividend, divisor, rounding_mode)
+    if rounding_mode != "floor":
         return NotImplemented
     kind = torch.result_type(dividend, divisor)
     top = dividend.to(kind)
@@ -35,9 +39,41 @@ def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any
     return torch.where(bottom == 0, top / bottom, whole)
 
 
+def _whole_quotient(dividend: Tensor, divisor: Any, rounding_mode: str) -> Tensor:
+    """Return quotients of integers; PyTorch's exporter computes them in float32."""
+    down = torch.ops.aten.floor_divide.default(dividend, divisor)
+    if rounding_mode == "floor":
+        return down
+    rest = dividend - down * divisor
+    return torch.where((rest != 0) & (down < 0), down + 1, down)
+
+
 def floor_divided(dividend: Tensor, divisor: Any) -> Any:
     """As `divided`, rounded down. Source: aten::floor_divide."""
+    is_real = isinstance(divisor, float) or (isinstance(divisor, Tensor) and divisor.is_floating_point())
+    if not (dividend.is_floating_point() or is_real):
+        return NotImplemented
     return divided(dividend, divisor, rounding_mode="floor")
+
+
+def remainder(dividend: Any, divisor: Any) -> Any:
+    """Return remainders with the sign of the divisor, of the exact quotient. Source: aten::remainder."""
+    kind = torch.result_type(dividend, divisor)
+    if not kind.is_floating_point:
+        return NotImplemented
+    top, bottom = (
+        each.to(kind) if isinstance(each, Tensor) else torch.full((), each, dtype=kind) for each in (dividend, divisor)
+    )
+    rest = torch.fmod(top, bottom)
+    return torch.where((rest != 0) & ((bottom < 0) != (rest < 0)), rest + bottom, rest)
+
+
+def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:
+    """Return numbers rounded to tens, hundreds and so on, by an exact power of ten. Source: aten::round.decimals."""
+    if decimals >= 0 or not values.is_floating_point():
+        return NotImplemented
+    power = 10.0**-decimals
+    return torch.round(values / power) * power
 
 
 def multiplied_and_added(first: Tensor, second: Tensor, third: Tensor) -> Tensor:

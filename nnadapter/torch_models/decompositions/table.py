@@ -14,10 +14,12 @@ from nnadapter.torch_models.decompositions.attention import attention, attention
 from nnadapter.torch_models.decompositions.convolution import convolution_backward
 from nnadapter.torch_models.decompositions.copying import copy
 from nnadapter.torch_models.decompositions.double import OF_DOUBLES
+from nnadapter.torch_models.decompositions.elementwise import OF_ELEMENTS
 from nnadapter.torch_models.decompositions.encoding import encoder_layer, multi_head_attention
 from nnadapter.torch_models.decompositions.extremes import OF_EXTREMES
-from nnadapter.torch_models.decompositions.indexing import OF_INDICES, diagonal_scatter
+from nnadapter.torch_models.decompositions.indexing import OF_INDICES, OF_SCATTERING, diagonal_scatter
 from nnadapter.torch_models.decompositions.normalization import (
+    batch_norm,
     batch_norm_functional,
     batch_norm_without_statistics,
     weight_norm_backward,
@@ -30,10 +32,19 @@ from nnadapter.torch_models.decompositions.pooling import (
     average_pool_backward,
     max_pool_with_indices_backward,
 )
+from nnadapter.torch_models.decompositions.products import OF_PRODUCTS
 from nnadapter.torch_models.decompositions.projections import lstm
 from nnadapter.torch_models.decompositions.randomness import native_dropout
+from nnadapter.torch_models.decompositions.reductions import OF_REDUCTIONS, of_first_match
 from nnadapter.torch_models.decompositions.resizing import NEAREST
-from nnadapter.torch_models.decompositions.rounding import divided, floor_divided, multiplied_and_added, sign
+from nnadapter.torch_models.decompositions.rounding import (
+    divided,
+    floor_divided,
+    multiplied_and_added,
+    remainder,
+    round_decimals,
+    sign,
+)
 
 Decomposition = Callable[..., Any]
 
@@ -45,12 +56,26 @@ _OF_PYTORCH = get_decompositions(
 The sum of weights, which the gradient of a loss divides by, would be 1; the gradient at a bound would be passed on.
 """
 
+
+def _merged(*tables: Mapping[torch._ops.OpOverload, Decomposition]) -> dict[torch._ops.OpOverload, Decomposition]:
+    """Return tables as one; of an operator that is in several, the first decomposition that applies is taken."""
+    operators = dict.fromkeys(operator for table in tables for operator in table)
+    found = {each: [table[each] for table in tables if each in table] for each in operators}
+    return {each: several[0] if len(several) == 1 else of_first_match(*several) for each, several in found.items()}
+
+
 OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
-    **_OF_PYTORCH,
-    **OF_DOUBLES,
-    **NEAREST,
-    **OF_INDICES,
-    **OF_EXTREMES,
+    **_merged(
+        OF_PRODUCTS,
+        OF_DOUBLES,
+        OF_ELEMENTS,
+        OF_REDUCTIONS,
+        OF_SCATTERING,
+        OF_INDICES,
+        OF_EXTREMES,
+        NEAREST,
+        _OF_PYTORCH,
+    ),
     aten.diagonal_scatter.default: diagonal_scatter,
     aten.convolution_backward.default: convolution_backward,
     aten.max_pool2d_with_indices_backward.default: max_pool_with_indices_backward,
@@ -62,6 +87,8 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten._adaptive_avg_pool3d.default: adaptive_average_pool,
     aten._adaptive_avg_pool2d_backward.default: adaptive_average_pool_backward,
     aten._adaptive_avg_pool3d_backward.default: adaptive_average_volume_pool_backward,
+    aten.native_batch_norm.default: batch_norm,
+    aten._native_batch_norm_legit.default: batch_norm,
     aten._native_batch_norm_legit_functional.default: batch_norm_functional,
     aten._native_batch_norm_legit.no_stats: batch_norm_without_statistics,
     aten._weight_norm_interface_backward.default: weight_norm_backward,
@@ -72,6 +99,8 @@ OWN: Mapping[torch._ops.OpOverload, Decomposition] = {
     aten.div.Tensor_mode: divided,
     aten.div.Scalar_mode: divided,
     aten.floor_divide.default: floor_divided,
+    **dict.fromkeys((aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor), remainder),
+    aten.round.decimals: round_decimals,
     inductor_prims.fma: multiplied_and_added,  # what steps of optimizers come to, whoever compiles them
     aten.scaled_dot_product_attention.default: attention_of_any_mask,
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,

@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from nnadapter import InferenceSession
 from tests.every import for_every
+from tests.processor import needs_vnni
 
 QUANTIZING = """<ir_version: 8, opset_import: ["": {opset}]>
     g (float[{shape}] x) => (uint8[{shape}] y, float s, uint8 z) {{ y, s, z = DynamicQuantizeLinear(x) }}"""
@@ -116,6 +117,7 @@ def test_convolutions(a, b, points, attributes, channels):
     check(model, feed, ReferenceEvaluator(model).run(None, feed)[0])
 
 
+@needs_vnni
 def test_what_float32_cannot_count_stays_on_the_cpu():
     filters = np.full((2, 70, 5, 5), 127, np.int8)
     feed = {"a": np.full((1, 140, 5, 5), 255, np.uint8)}
@@ -139,6 +141,7 @@ FUSED = {
 """Forms that ONNX Runtime's optimizer makes of the others."""
 
 
+@needs_vnni
 @for_every(form=FUSED, depth=(24, 2000))
 def test_forms_of_com_microsoft(form, depth):
     text = f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (float[N, {depth}] x) => (float[N, 6] y)
@@ -183,6 +186,7 @@ def check_quantized(model):
 ENDS = ("", "r = Neg(m)", "r = Softmax(m)", "k = Concat<axis = 1>(m, m)  r, o = Split<axis = 1>(k)")
 
 
+@needs_vnni
 @for_every(depth=(24, 515, 3000), largest=(60, 127), end=ENDS)
 def test_quantized_products_in_integers(depth, largest, end):
     weights = np.clip(integers(1, "int8", depth, 16), -largest, largest)

@@ -1,4 +1,4 @@
-"""`nnadapter serve` as a person types it: what it refuses before Ray starts, and one server to its Ctrl-C."""
+"""`nnadapter serve` as a person types it: what it refuses before Ray starts, and the signals that stop a server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 import onnx
@@ -27,7 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 MODEL = parse('<ir_version: 10, opset_import: ["" : 17]> g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }')
-_PATIENCE_S = 120.0
+_PATIENCE_S = 240.0
 
 
 @pytest.fixture
@@ -65,27 +68,142 @@ def test_what_cannot_be_served_is_one_sentence(model, tmp_path):
         assert f"127.0.0.1:{port} cannot be bound to" in refused(model, "--port", port)
 
 
-def test_a_server_starts_answers_and_ends_by_an_interrupt(model, tmp_path):
-    environment = {**os.environ, "RAY_worker_niceness": "0"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nnadapter", "serve", model, "-d", "fake_npu", "--port", "0"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-    )  # fmt: skip
-    watch = threading.Timer(_PATIENCE_S, process.kill)
-    watch.start()
+BODY = json.dumps({"inputs": [{"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [-1.0, 0.0, 2.0]}]}).encode()
+
+
+class Served:
+    """A server in a session of its own, as supervisors start one."""
+
+    def __init__(self, model):
+        environment = {**os.environ, "RAY_worker_niceness": "0"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "nnadapter", "serve", model, "-d", "fake_npu", "--port", "0"],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True,
+        )  # fmt: skip
+        self.watch = threading.Timer(_PATIENCE_S, self.process.kill)
+        self.watch.start()
+
+    def address(self):
+        address = self.process.stdout.readline().strip()
+        assert address.endswith("/v2/models/m"), address or self.process.communicate()[1]
+        return address
+
+    def end(self):
+        """Return the exit code, what else was printed, and the processes that are left of the session."""
+        out, err = self.process.communicate()
+        self.watch.cancel()
+        folders = (each for each in Path("/proc").iterdir() if each.name.isdigit())
+        left = [each.name for each in folders if session_of(each) == self.process.pid]
+        return self.process.returncode, out + err, left
+
+    def close(self):
+        self.watch.cancel()
+        self.process.kill()
+        self.process.wait()
+
+
+def session_of(folder):
     try:
-        address = process.stdout.readline().strip()
-        assert address.endswith("/v2/models/m"), process.stderr.read() if process.poll() is not None else address
-        with urlopen(f"{address}/ready") as answer:
-            assert answer.status == 200
-        tensor = {"name": "x", "shape": [1, 3], "datatype": "FP32", "data": [-1.0, 0.0, 2.0]}
-        body = json.dumps({"inputs": [tensor]}).encode()
-        with urlopen(Request(f"{address}/infer", body)) as answer:
-            assert json.load(answer)["outputs"][0]["data"] == [0.0, 0.0, 2.0]
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate()
-        assert (process.returncode, out) == (0, "") and "Traceback" not in err
-    finally:
-        watch.cancel()
-        process.kill()
-        process.wait()
+        return int((folder / "stat").read_text().rpartition(")")[2].split()[3])
+    except OSError:
+        return None
+
+
+@pytest.fixture
+def server(model):
+    served = Served(model)
+    yield served
+    served.close()
+
+
+def infer(address):
+    with urlopen(Request(f"{address}/infer", BODY)) as answer:
+        return json.load(answer)["outputs"][0]["data"]
+
+
+def ask_until(end, address, requests):
+    """Send requests one after the other; note when each began and ended, and what came of it."""
+    while not end.is_set():
+        began = time.monotonic()
+        try:
+            result = infer(address)
+        except OSError as error:
+            result = str(error)
+        requests.append((began, time.monotonic(), result))
+
+
+def test_a_server_answers_the_requests_under_way_when_a_signal_ends_it(server):
+    address, end, requests = server.address(), threading.Event(), []
+    with urlopen(f"{address}/ready") as answer:
+        assert answer.status == 200
+    assert infer(address) == [0.0, 0.0, 2.0]
+    clients = [threading.Thread(target=ask_until, args=(end, address, requests)) for _ in range(8)]
+    for client in clients:
+        client.start()
+    time.sleep(0.5)
+    signalled = time.monotonic()
+    os.killpg(server.process.pid, signal.SIGTERM)  # also Ray's processes, as supervisors do
+    assert server.end() == (0, "", [])
+    end.set()
+    for client in clients:
+        client.join()
+    under_way = [result for began, ended, result in requests if began < signalled < ended]
+    assert under_way and all(result == [0.0, 0.0, 2.0] for result in under_way)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_other_signals_end_a_server_likewise(server, number):
+    server.address()
+    server.process.send_signal(number)
+    assert server.end() == (0, "", [])
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seconds", [4.0, 8.0, 12.0])
+def test_a_signal_ends_a_server_that_is_starting(server, seconds):
+    time.sleep(seconds)
+    server.process.send_signal(signal.SIGTERM)
+    assert server.end() == (143, "terminated\n", [])
+
+
+@pytest.mark.sweep
+def test_a_second_signal_ends_a_server_at_once(server):
+    address = urlsplit(server.address())
+    with socket.create_connection((address.hostname, address.port)) as client:
+        client.sendall(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n1")  # and no more
+        time.sleep(1)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(2)
+        assert server.process.poll() is None
+        server.process.send_signal(signal.SIGTERM)
+        assert server.end() == (143, "terminated\n", [])
+
+
+JOB = """
+import sys
+from ray.data import range as rows_to
+import nnadapter as nna
+
+rows = rows_to(3000).map_batches(lambda batch: {"x": batch["id"].astype("float32").repeat(3).reshape(-1, 3)})
+made = nna.ray.map_batches(rows, sys.argv[1], devices="fake_npu", num_cpus=0.1)
+print("begin", flush=True)
+while True:
+    made.take_all()
+"""
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seconds", [0.0, 5.0, 15.0])
+def test_a_job_ends_by_a_signal_without_a_trace(model, tmp_path, seconds):
+    (tmp_path / "job.py").write_text(JOB)
+    root = str(Path(__file__).parents[3])
+    with subprocess.Popen(
+        [sys.executable, tmp_path / "job.py", model], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": root},
+    ) as process:  # fmt: skip
+        assert process.stdout.readline() == "begin\n"
+        time.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=_PATIENCE_S)
+    assert process.returncode == 143 and "Traceback" not in err and "SIGTERM" not in err

@@ -1,0 +1,102 @@
+"""LoRA adapters that run options activate, as feeds.
+
+Run options do not return their adapters. ONNX Runtime adds the parameters of the adapters to the feed of the model that
+it runs with these options, so a model that returns its inputs shows them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nnadapter.drivers.execution_providers.small_models import FLOAT, model_of_one
+from nnadapter.drivers.onnxruntime.errors import translated
+from nnadapter.drivers.onnxruntime.values import array_of, inner_run
+from nnadapter.errors import FallbackWarning
+from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
+from nnadapter.onnx.signature import type_name
+from nnadapter.process.cache import remembered
+from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+    from nnadapter.ir.operand import Array
+    from nnadapter.onnx.signature import NodeArg
+
+_FEED = {"a": np.zeros(0, np.float32)}
+_RETURNED = "/returned"
+_ADVICE = "activate adapters that were made for this model"
+
+
+def has_adapters(options: onnxruntime.RunOptions) -> bool:
+    """Return whether run options activate adapters with parameters; False if the options stop the run."""
+    if options.terminate:
+        return False
+    try:
+        _run_without_parameters()(["c"], _FEED, options)
+    except Exception:  # noqa: BLE001  nothing else can be wrong with this model and feed
+        return not options.terminate
+    return False
+
+
+def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg]) -> dict[str, Array]:
+    """Return the parameters of the active adapters, by the name of the input that they replace.
+
+    Args:
+        options: for which `has_adapters` is true.
+        inputs: everything that the model may be fed.
+
+    Raises:
+        InvalidInputError: a parameter belongs to no input, or has another data type than its input.
+    """
+    known = {type_name(dtype): element for dtype, element in ELEMENT_TYPE_OF_DTYPE.items() if dtype != "string"}
+    session = _session(_model_of({each.name: known[each.type] for each in inputs if each.type in known}))
+    outputs = [value.name for value in session.get_outputs()]
+    with translated("the adapters of the run options do not fit the model", _ADVICE):
+        results = session.run_with_ort_values(outputs, {}, options)
+    by_name = {name.removesuffix(_RETURNED): value for name, value in zip(outputs, results, strict=True)}
+    return {name: array_of(value) for name, value in by_name.items() if value.shape() != [0]}
+
+
+def warn_of_adapters(options: onnxruntime.RunOptions) -> None:
+    """Warn that a run on bound values takes no parameters of adapters, as in ONNX Runtime."""
+    if has_adapters(options):
+        warnings.warn(
+            "the run options activate adapters, which have no effect on run_with_iobinding; use run or "
+            "run_with_ort_values, or bind the parameters",
+            FallbackWarning,
+            stacklevel=2,
+        )
+
+
+@remembered(1)
+def _run_without_parameters() -> Any:
+    return inner_run(_session(model_of_one(b"Identity", 1, FLOAT, (0,))))
+
+
+def _session(model: bytes) -> onnxruntime.InferenceSession:
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = QUIET, 1
+    return onnxruntime.InferenceSession(model, options, providers=[CPU_PROVIDER])
+
+
+def _model_of(types: Mapping[str, int]) -> bytes:
+    """Return a model that returns its inputs, each of them empty if it is not fed."""
+    from onnx import helper
+
+    returned = {f"{name}{_RETURNED}": type_ for name, type_ in types.items()}
+    graph = helper.make_graph(
+        [helper.make_node("Identity", [name], [result]) for name, result in zip(types, returned, strict=True)],
+        "adapters",
+        [helper.make_tensor_value_info(name, type_, None) for name, type_ in types.items()],
+        [helper.make_tensor_value_info(name, type_, None) for name, type_ in returned.items()],
+        [helper.make_tensor(name, type_, [0], []) for name, type_ in types.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return bytes(model.SerializeToString())

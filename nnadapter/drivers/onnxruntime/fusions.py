@@ -1,0 +1,210 @@
+"""Optimizers of ONNX Runtime that compute something else than the model, found before a model is loaded.
+
+`FLAWS` lists them: the optimizers to disable, and a check of a graph. The words that a form needs are searched for
+first, so most models cost one search through their bytes.
+
+Source: ONNX Runtime's core/optimizer; each form was seen to go wrong with 1.32.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from nnadapter.onnx.mentions import mapped, mentioned
+from nnadapter.onnx.wire_format import Contents
+from nnadapter.onnx.wire_nodes import DOUBLE, INT32, INT64, WireConstant, WireGraph, WireNode, read_graphs
+
+_UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "Slice"))
+"""Operators that ONNX Runtime removes before a fusion when they change nothing."""
+_NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
+"""The operand with which an operator changes nothing."""
+_LONGEST_CHAIN = 100
+
+
+class Flaw(NamedTuple):
+    """A form of graph that some optimizers compute wrongly."""
+
+    optimizers: tuple[str, ...]
+    words: tuple[bytes, ...]
+    """What a model mentions that has the form."""
+    occurs_in: Callable[[WireGraph], bool]
+
+
+class _Norm(NamedTuple):
+    """A division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`."""
+
+    power: WireNode
+    mean: WireNode
+    epsilon: str
+    root: WireNode
+    division: WireNode
+
+
+def _layer_norm(graph: WireGraph) -> bool:
+    """Check for a norm of a difference with another exponent or operand order than a layer norm's."""
+    for norm in _norms(graph):
+        base, exponent = (_producer(graph, name) for name in norm.power.inputs)
+        if all(node is None or node.op_type != "Sub" for node in (base, exponent)):
+            continue
+        numerator = _producer(graph, norm.division.inputs[0])
+        power = _constant(graph, norm.power.inputs[1])
+        if power is None or power.number != 2 or _has_another_shape(graph, norm) or numerator is norm.root:
+            return True
+        if any(each and each.op_type == "Sub" and _is_reversed(graph, each) for each in (base, numerator)):
+            return True
+    return False
+
+
+def _rms_norm(graph: WireGraph) -> bool:
+    """Check for an RMS norm of another shape than its input: a mean without keepdims, or constants of a higher rank."""
+    for norm in _norms(graph):
+        exponent = _constant(graph, norm.power.inputs[1])
+        if (exponent is None or exponent.number == 2) and _has_another_shape(graph, norm):
+            return True
+    return False
+
+
+def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
+    constants = (_constant(graph, name) for name in (norm.power.inputs[1], norm.epsilon))
+    if any(constant is not None and len(constant.shape) > 1 for constant in constants):
+        return True
+    return graph.integer(norm.mean, "keepdims", 1) == 0
+
+
+def _is_reversed(graph: WireGraph, node: WireNode) -> bool:
+    """Check if a Sub is anything but `x - mean`, with the dimensions of x kept in the mean."""
+    first, second = (_producer(graph, name) for name in node.inputs)
+    if second is None or second.op_type != "ReduceMean":
+        return first is not None and first.op_type == "ReduceMean"
+    if (
+        first is not None
+        and first.op_type == "ReduceMean"
+        and _root(graph, first.inputs[0]) == _root(graph, node.inputs[1])
+    ):
+        return True
+    return graph.integer(second, "keepdims", 1) == 0
+
+
+def _norms(graph: WireGraph) -> Iterator[_Norm]:
+    divisions = [node for node in graph.nodes if node.op_type == "Div" and len(node.inputs) == 2]
+    for division in divisions:
+        for name in division.inputs:
+            root = _producer(graph, name)
+            total = _producer(graph, root.inputs[0]) if root is not None and root.op_type == "Sqrt" else None
+            if root is None or total is None or total.op_type != "Add":
+                continue
+            for operand, epsilon in (total.inputs, total.inputs[::-1]):
+                mean = _producer(graph, operand)
+                power = _producer(graph, mean.inputs[0]) if mean is not None and mean.op_type == "ReduceMean" else None
+                if mean is not None and power is not None and power.op_type == "Pow":
+                    yield _Norm(power, mean, epsilon, root, division)
+
+
+def _reciprocal(graph: WireGraph) -> bool:
+    """Check for `1 / x * w` of integers, or with a 1 that has more dimensions than x."""
+    for node in graph.nodes:
+        one = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
+        if one is None or one.number != 1:
+            continue
+        if one.data_type in (INT32, INT64) or len(one.shape) > graph.ranks.get(node.inputs[1], 0):
+            return True
+    return False
+
+
+def _nearly_neutral(graph: WireGraph) -> bool:
+    """Check for a float64 operand that changes something, and would not in float32."""
+    for node in graph.nodes:
+        neutral = _NEUTRAL.get(node.op_type)
+        for name in node.inputs if neutral is not None else ():
+            constant = graph.constants.get(name)
+            number = constant.number if constant is not None and constant.data_type == DOUBLE else None
+            if number is not None and number != neutral and _in_float32(number) == neutral:
+                return True
+    return False
+
+
+def _in_float32(number: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", number))[0])
+    except OverflowError:
+        return number
+
+
+def _expand_to_nothing(graph: WireGraph) -> bool:
+    """Check for an Expand to a constant shape with a 0 in it."""
+    targets = (_constant(graph, node.inputs[1]) for node in graph.nodes if node.op_type == "Expand")
+    return any(target is not None and 0 in (target.values or ()) for target in targets)
+
+
+FLAWS = {
+    "layer norm": Flaw(("LayerNormFusionL1", "LayerNormFusionL2"), (b"ReduceMean", b"Sqrt", b"Sub"), _layer_norm),
+    "RMS norm": Flaw(("SimplifiedLayerNormFusion",), (b"ReduceMean", b"Sqrt", b"Pow"), _rms_norm),
+    "reciprocal": Flaw(("DivMulFusion",), (b"Div", b"Mul"), _reciprocal),
+    "nearly neutral operand": Flaw(("NoopElimination",), (b"Sub",), _nearly_neutral),
+    "empty Expand": Flaw(("ExpandElimination",), (b"Expand",), _expand_to_nothing),
+}
+
+
+def wrong_fusions(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
+    """Return the optimizers that compute something else than a model; none for what is no serialized model.
+
+    Args:
+        source: its path, or its contents.
+    """
+    try:
+        with mapped(source) as contents:
+            return _wrong_fusions(contents)
+    except (OSError, ValueError, IndexError, TypeError, RecursionError, struct.error):
+        return ()
+
+
+def _wrong_fusions(contents: Contents) -> tuple[str, ...]:
+    words = mentioned(contents, frozenset(word for flaw in FLAWS.values() for word in flaw.words))
+    flaws = [flaw for flaw in FLAWS.values() if words.issuperset(flaw.words)]
+    if not flaws:
+        return ()
+    graphs = read_graphs(contents)
+    return tuple(name for flaw in flaws if any(map(flaw.occurs_in, graphs)) for name in flaw.optimizers)
+
+
+def _producer(graph: WireGraph, name: str) -> WireNode | None:
+    return graph.producers.get(_root(graph, name))
+
+
+def _constant(graph: WireGraph, name: str) -> WireConstant | None:
+    return graph.constants.get(_root(graph, name))
+
+
+def _root(graph: WireGraph, name: str) -> str:
+    """Return the value that a value equals after the removal of operators that change nothing."""
+    for _ in range(_LONGEST_CHAIN):
+        node = graph.producers.get(name)
+        if node is None or not node.inputs:
+            break
+        if node.op_type in _UNCHANGED:
+            name = node.inputs[0]
+            continue
+        other = _other_operand(graph, node)
+        if other is None:
+            break
+        name = other
+    return name
+
+
+def _other_operand(graph: WireGraph, node: WireNode) -> str | None:
+    """Return the operand that an operator passes on, if its other operand is the neutral one."""
+    neutral = _NEUTRAL.get(node.op_type)
+    if neutral is None or len(node.inputs) != 2:
+        return None
+    first, second = node.inputs
+    if _number(graph, second) == neutral:
+        return first
+    return second if node.op_type in ("Add", "Mul") and _number(graph, first) == neutral else None
+
+
+def _number(graph: WireGraph, name: str) -> float | None:
+    constant = graph.constants.get(name)
+    return constant.number if constant is not None else None

@@ -1,0 +1,322 @@
+"""Guards against fusions: steps that keep the engine from replacing a composition by an operator that computes another.
+
+The engine looks for norms, activations and attention that a model writes out. Several of its patterns assume that a
+constant never enlarges the other operand, that reduced dimensions are retained, or that a gate reads no other value.
+Seen with OpenVINO 2026.4. Compositions that meet these assumptions are left as they are, so that they stay fused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from nnadapter.drivers.openvino.engine import module
+
+Operators = Sequence[tuple[str, Any]]
+"""Operators of an engine's model in order, each after its type."""
+_ARITHMETIC = frozenset((
+    "Add", "Divide", "FloorMod", "Maximum", "Minimum", "Mod", "Multiply", "PRelu", "Power", "SquaredDifference",
+    "Subtract",
+))  # fmt: skip
+_UNARY = frozenset((
+    "Abs", "Ceiling", "Clamp", "Convert", "Elu", "Erf", "Exp", "Floor", "Gelu", "HSigmoid", "HSwish", "HardSigmoid",
+    "Identity", "Log", "Mish", "Negative", "Relu", "Round", "Selu", "Sigmoid", "Sign", "SoftPlus", "SoftSign", "Sqrt",
+    "Swish", "Tanh",
+))  # fmt: skip
+_ELEMENTWISE = _ARITHMETIC | _UNARY
+_CHANNELS = 1
+_SHAPING = frozenset(("Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
+_LONGEST_CHAIN = 100
+"""Elementwise operators in a row that the engine compiles in linear time."""
+_SIZES = frozenset(("i64", "u64"))
+"""Data types of sizes, with which the engine computes shapes."""
+
+
+def opaque(value: Any) -> Any:
+    """Return a value after a step that changes nothing and is in no pattern of the engine: a Split into one part.
+
+    A value without dimensions comes back as it is.
+    """
+    if value.get_partial_shape().rank == 0:
+        return value
+    operators = module().opset13
+    parts = operators.constant(np.array([-1], np.int64))
+    return operators.variadic_split(value, operators.constant(np.int64(0)), parts).output(0)
+
+
+def _insert_opaque(value: Any) -> None:
+    """Put an opaque step between a value and all that reads it."""
+    readers, names = value.get_target_inputs(), value.get_names()
+    step = opaque(value)
+    if step == value:
+        return
+    for reader in readers:
+        reader.replace_source_output(step)
+    value.set_names(set())
+    step.set_names(names)
+
+
+def replace_casts(operators: Operators) -> None:
+    """Remove each Convert to the type that its input has; one that is an output becomes an opaque step.
+
+    The engine leaves the output of such a Convert unwritten if its input has other readers.
+    """
+    for kind, operator in operators:
+        if kind != "Convert":
+            continue
+        source, result = operator.input_value(0), operator.output(0)
+        if source.get_element_type() == result.get_element_type():
+            readers, names = result.get_target_inputs(), result.get_names()
+            is_output = any(each.get_node().get_type_name() == "Result" for each in readers)
+            step = opaque(source) if is_output else source
+            if step == source and is_output:
+                continue
+            for reader in readers:
+                reader.replace_source_output(step)
+            if is_output:
+                result.set_names(set())
+                step.set_names(names)
+
+
+def broadcast_before_constants(operators: Operators) -> None:
+    """Broadcast each operand that a constant enlarges, in dimensions or in sizes, before the two are combined.
+
+    The engine takes such a constant for a single number, or drops it where it changes no number.
+    """
+    constants = set[str]()
+    for kind, operator in operators:
+        inputs = operator.inputs()
+        name = operator.get_name()
+        if kind == "Constant" or (
+            inputs and all(each.get_source_output().get_node().get_name() in constants for each in inputs)
+        ):
+            constants.add(name)
+        elif kind in _ARITHMETIC and len(inputs) == 2:
+            _broadcast_operand(operator, constants)
+
+
+def _broadcast_operand(operator: Any, constants: set[str]) -> None:
+    if operator.get_output_element_type(0).get_type_name() in _SIZES:
+        return
+    for port, other in (operator.inputs(), operator.inputs()[::-1]):
+        source = other.get_source_output()
+        if source.get_node().get_name() in constants and source.get_partial_shape().is_static:
+            shape = source.get_shape()
+            value = port.get_source_output()
+            if _enlarges(shape, value.get_partial_shape()):
+                operators = module().opset13
+                target = operators.constant(np.array(shape, np.int64))
+                larger = operators.broadcast(value, target, broadcast_spec="BIDIRECTIONAL")
+                port.replace_source_output(opaque(larger.output(0)))
+
+
+def _enlarges(constant: Any, shape: Any) -> bool:
+    """Check whether a constant may give the result more dimensions or larger ones than a shape has."""
+    if shape.rank.is_dynamic:
+        return len(constant) > 0
+    sizes = list(shape)
+    if len(constant) > len(sizes):
+        return True
+    pairs = zip(reversed(constant), reversed(sizes), strict=False)
+    return any(size > 1 and (other.is_dynamic or other.get_length() != size) for size, other in pairs)
+
+
+def separate_reductions(operators: Operators) -> None:
+    """Put an opaque step after each reduction that drops its dimensions and is read by elementwise operators.
+
+    The engine takes it for one that retains them, and a norm or Softmax of it for one along these dimensions.
+    """
+    for kind, operator in operators:
+        if kind.startswith("Reduce") and not operator.get_attributes().get("keep_dims", True):
+            readers = operator.output(0).get_target_inputs()
+            if any(each.get_node().get_type_name() in _ELEMENTWISE for each in readers):
+                _insert_opaque(operator.output(0))
+
+
+def separate_gates(operators: Operators) -> None:
+    """Put an opaque step after each computed operand that is combined with the result of attention.
+
+    The engine ends the process if it takes the operand into attention, of which a further reader needs the result.
+    """
+    for kind, operator in operators:
+        if kind == "MatMul" and _is_weighted(operator):
+            for port in list(_gates(operator)):
+                port.replace_source_output(opaque(port.get_source_output()))
+
+
+def _is_weighted(product: Any) -> bool:
+    """Check whether a product of matrices is of a Softmax, through elementwise operators."""
+    pending, seen = [product.input_value(0).get_node()], set[str]()
+    while pending:
+        node = pending.pop()
+        if node.get_type_name() == "Softmax":
+            return True
+        if node.get_type_name() in _ELEMENTWISE | {"Reshape"} and node.get_name() not in seen:
+            seen.add(node.get_name())
+            pending.extend(each.get_node() for each in node.input_values())
+    return False
+
+
+def _gates(product: Any) -> Iterator[Any]:
+    """Yield computed operands of elementwise operators after a product, if a value there has several readers."""
+    ports, value, is_shared = [], product.output(0), False
+    while True:
+        readers = value.get_target_inputs()
+        is_shared |= len(readers) > 1
+        following = [each for each in readers if each.get_node().get_type_name() in _ELEMENTWISE | _SHAPING]
+        if not following:
+            break
+        for reader in following:
+            node = reader.get_node()
+            if node.get_type_name() in _ELEMENTWISE:
+                others = [each for each in node.inputs() if each.get_index() != reader.get_index()]
+                ports += [each for each in others if _is_computed(each.get_source_output())]
+        value = following[0].get_node().output(0)
+    if is_shared:
+        yield from ports
+
+
+def _is_computed(value: Any) -> bool:
+    """Check whether operators make a value. The engine converts inputs that are not float32 by one."""
+    kind = value.get_node().get_type_name()
+    if kind == "Parameter":
+        return bool(value.get_element_type().get_type_name() != "f32")
+    return kind not in {"Constant", "VariadicSplit"}
+
+
+def separate_slopes(operators: Operators) -> None:
+    """Put an opaque step between Relu, or x - |x|, and a product with a vector that is not one number per channel.
+
+    The engine makes a PRelu of it, which takes a vector as long as there are channels for one number per channel.
+    """
+    for kind, operator in operators:
+        if kind != "Multiply":
+            continue
+        for port, other in (operator.inputs(), operator.inputs()[::-1]):
+            vector, shape = other.get_partial_shape(), port.get_partial_shape()
+            if vector.rank == 1 and (shape.rank.is_dynamic or len(shape) > _CHANNELS + 1):
+                may_be_channels = shape.rank.is_dynamic or shape[_CHANNELS].compatible(vector[0])
+                if may_be_channels and vector[0] != 1 and _is_rectified(port.get_source_output().get_node()):
+                    port.replace_source_output(opaque(port.get_source_output()))
+
+
+def _is_rectified(node: Any) -> bool:
+    kind = node.get_type_name()
+    inputs = {each.get_node().get_type_name() for each in node.input_values()}
+    return kind == "Relu" or (kind in {"Negative", "Multiply"} and "Relu" in inputs) or (
+        kind == "Subtract" and "Abs" in inputs
+    )  # fmt: skip
+
+
+def separate_rotations(operators: Operators) -> None:
+    """Put an opaque step after each Concat of a negated half and the other half that is no plain rotary embedding.
+
+    The engine makes a rotary embedding of all of them: it negates the second half, and reads tables of full width.
+    """
+    for kind, operator in operators:
+        if kind == "Concat" and operator.get_input_size() == 2 and _is_odd_rotation(operator):
+            _insert_opaque(operator.output(0))
+
+
+def _is_odd_rotation(concat: Any) -> bool:
+    halves = [each.get_node() for each in concat.input_values()]
+    are_negated = [_negated(each) is not None for each in halves]
+    if not any(are_negated):
+        return False
+    negated = _negated(halves[0])
+    if are_negated != [True, False] or (negated is not None and _is_first(negated)):
+        return True
+    shape = concat.get_output_partial_shape(0)
+    return any(not _has_width(each, shape) for each in _tables(concat.output(0)))
+
+
+def _negated(node: Any) -> Any:
+    """The half that a node negates, by Negative or by a product with a constant."""
+    kind = node.get_type_name()
+    if kind == "Negative":
+        return node.input_value(0)
+    if kind == "Multiply":
+        computed = [each for each in node.input_values() if each.get_node().get_type_name() != "Constant"]
+        if len(computed) == 1 and computed[0].get_node().get_type_name() in _HALVING:
+            return computed[0]
+    return None
+
+
+def _is_first(half: Any) -> bool:
+    node = half.get_node()
+    if node.get_type_name() in {"Split", "VariadicSplit"}:
+        return bool(half.get_index() == 0)
+    if node.get_type_name() in _HALVING:
+        begin = node.input_value(1).get_node()
+        return begin.get_type_name() == "Constant" and not begin.data.any()
+    return False
+
+
+def _tables(rotated: Any) -> Iterator[Any]:
+    """Yield what a rotated value, and the value that is added to it, are multiplied by, with that value."""
+    for product in (each.get_node() for each in rotated.get_target_inputs()):
+        if product.get_type_name() == "Multiply":
+            yield from product.input_values()
+            for total in (each.get_node() for each in product.output(0).get_target_inputs()):
+                for value in total.input_values() if total.get_type_name() in {"Add", "Subtract"} else ():
+                    if value.get_node().get_type_name() == "Multiply":
+                        yield from value.get_node().input_values()
+
+
+def _has_width(value: Any, shape: Any) -> bool:
+    table = value.get_partial_shape()
+    if table.rank.is_dynamic or shape.rank.is_dynamic:
+        return True
+    return len(table) > 0 and bool(table[len(table) - 1].compatible(shape[len(shape) - 1]))
+
+
+def separate_factors(operators: Operators) -> None:
+    """Put an opaque step before each Sigmoid of a product with a computed number.
+
+    The engine makes a Swish of it, which takes a number without dimensions alone.
+    """
+    for kind, operator in operators:
+        if kind != "Sigmoid":
+            continue
+        source = operator.input_value(0)
+        factors = source.get_node().input_values() if source.get_node().get_type_name() == "Multiply" else []
+        if any(_is_computed(each) and _is_number(each) for each in factors):
+            operator.input(0).replace_source_output(opaque(source))
+
+
+def _is_number(value: Any) -> bool:
+    shape = value.get_partial_shape()
+    return not shape.rank.is_dynamic and all(size == 1 for size in shape)
+
+
+def divide_chains(operators: Operators) -> None:
+    """Put an opaque step after every hundredth elementwise operator in a row.
+
+    The engine makes one kernel of such a row, and the time that it takes for that grows with the cube of its length.
+    """
+    if len(operators) <= _LONGEST_CHAIN:
+        return
+    lengths: dict[str, int] = {}
+    for kind, operator in operators:
+        if kind in _ELEMENTWISE:
+            length = 1 + max(lengths.get(each.get_node().get_name(), 0) for each in operator.input_values())
+            if length >= _LONGEST_CHAIN and operator.get_output_element_type(0).is_real():
+                _insert_opaque(operator.output(0))
+                length = 0
+            lengths[operator.get_name()] = length
+
+
+GUARDS: Mapping[str, Callable[[Operators], None]] = {
+    "casts to the same type": replace_casts,
+    "constants that enlarge": broadcast_before_constants,
+    "reductions that drop dimensions": separate_reductions,
+    "gates of attention": separate_gates,
+    "slopes of one dimension": separate_slopes,
+    "rotary embeddings of another form": separate_rotations,
+    "computed factors of Swish": separate_factors,
+    "long chains": divide_chains,
+}
+"""Guards of every model, by the composition that they are for, in this order."""

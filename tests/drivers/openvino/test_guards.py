@@ -1,0 +1,141 @@
+"""Compositions that the engine replaced by operators that compute something else, or that ended the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from nnadapter import InferenceSession
+from nnadapter.drivers.openvino import guards, loading, mends
+from nnadapter.drivers.openvino.guards import GUARDS
+from tests.models import parse
+
+ATTENTION = "t = Transpose<perm=[0,1,3,2]>(x) u = MatMul(x, t) p = Softmax<axis=-1>(u) w = MatMul(p, x)"
+CASES = {
+    "casts to the same type": """g (float[2,3,4,6] x, float[4,6] b) => (float[2,3,4,6] y, float[4,6] t) {
+        t = Cast<to = 1>(b) a = Add(x, t) y = Softmax(a) }""",
+    "constants that enlarge": """g (float[1,4] x) => (float[3,4] y) <float[3,1] k = {1.7, 1.7, 1.7}> {
+        a = Mul(x, k) s = Sigmoid(a) y = Mul(x, s) }""",
+    "constants that enlarge: more dimensions": """g (float[2,3] x) => (float[1,1,2,3] y) <float[1,1,1,1] zero = {0}> {
+        y = Max(x, zero) }""",
+    "constants that enlarge: LeakyRelu": """g (float[1,4] x) => (float[3,4] y) <float[3,1] k = {0.1, 0.1, 0.1}> {
+        a = Mul(x, k) y = Max(x, a) }""",
+    "constants that enlarge: HardSwish": """g (float[2,3] x) => (float[1,2,3] y)
+        <float[1,1,1] three = {3}, float zero = {0}, float six = {6}> {
+        a = Add(x, three) b = Max(a, zero) c = Min(b, six) d = Mul(x, c) y = Div(d, six) }""",
+    "constants that enlarge: Gelu": """g (float[2,3] x) => (float[1,2,3] y)
+        <float root = {1.4142135}, float[1,1,1] one = {1}, float half = {0.5}> {
+        a = Div(x, root) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half) }""",
+    "constants that enlarge: dynamic": """g (float[n,4] x) => (float[m,4] y) <float[3,1] k = {1.7, 1.7, 1.7}> {
+        a = Mul(x, k) s = Sigmoid(a) y = Mul(x, s) }""",
+    "reductions that drop dimensions": """g (float[3,3] x) => (float[3,3] y)
+        <float two = {2}, float small = {0.00001}> {
+        p = Pow(x, two) m = ReduceMean<axes=[-1], keepdims=0>(p) a = Add(m, small) s = Sqrt(a) y = Div(x, s) }""",
+    "reductions that drop dimensions: Softmax": """g (float[3,3] x) => (float[3,3] y) <int64[1] axes = {-1}> {
+        e = Exp(x) s = ReduceSum<keepdims=0>(e, axes) y = Div(e, s) }""",
+    "gates of attention": f"""g (float[2,1,8,16] x, float[2,1,8,1] m) => (float[2,1,8,16] w, float[2,1,8,16] y) {{
+        {ATTENTION} s = Sigmoid(m) a = Mul(m, s) y = Mul(w, a) }}""",
+    "gates of attention: the gated value is read twice": f"""
+        g (float[2,1,8,16] x, float[2,1,8,1] m) => (float[2,1,8,16] y, float[2,1,8,16] z) {{
+        {ATTENTION} a = Relu(m) y = Mul(w, a) z = Tanh(y) }}""",
+    "gates of attention: the input itself, in float16": f"""
+        g (float16[2,1,8,16] x) => (float16[2,1,8,16] y, float16[2,1,8,16] z) {{
+        {ATTENTION} y = Add(w, x) z = Tanh(y) }}""",
+    "slopes of one dimension": """g (float[2,4,3,4] x) => (float[2,4,3,4] y) <float[4] k = {0.1, 0.2, 0.3, 0.4}> {
+        n = Neg(x) a = Relu(n) b = Relu(x) c = Mul(k, a) y = Sub(b, c) }""",
+    "rotary embeddings of another form": """g (float[2,1,3,4] x) => (float[2,1,3,4] y)
+        <float[4] c = {0.1, 0.2, 0.3, 0.4}, float[4] s = {0.5, 0.6, 0.7, 0.8}, int64[2] h = {2, 2}> {
+        a, b = Split<axis = 3>(x, h) n = Neg(a) r = Concat<axis = -1>(n, b)
+        l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
+    "rotary embeddings of another form: one number for a table": """g (float[2,3,4] x) => (float[2,3,4] y)
+        <float c = {0.7}, float[4] s = {0.5, 0.6, 0.7, 0.8}, int64[2] h = {2, 2}> {
+        a, b = Split<axis = 2>(x, h) n = Neg(b) r = Concat<axis = -1>(n, a)
+        l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
+    "computed factors of Swish": """g (float[2,5] x, float[1] k) => (float[2,5] y) {
+        r = Abs(k) a = Mul(x, r) s = Sigmoid(a) y = Mul(x, s) }""",
+}
+"""Each begins with the name of the guard that it needs."""
+FUSED = {
+    "layer norm": """g (float[2,3,8] x) => (float[2,3,8] y) <float two = {2}, float small = {0.00001}> {
+        m = ReduceMean<axes=[-1]>(x) d = Sub(x, m) p = Pow(d, two) v = ReduceMean<axes=[-1]>(p)
+        a = Add(v, small) s = Sqrt(a) y = Div(d, s) }""",
+    "gelu": """g (float[2,3,8] x) => (float[2,3,8] y) <float root = {1.4142135}, float one = {1}, float half = {0.5}> {
+        a = Div(x, root) b = Erf(a) c = Add(b, one) d = Mul(x, c) y = Mul(d, half) }""",
+    "swish": "g (float[2,3,8] x) => (float[2,3,8] y) { s = Sigmoid(x) y = Mul(x, s) }",
+    "attention": f"g (float[2,1,8,16] x, float[2,1,8,16] m) => (float[2,1,8,16] y) {{ {ATTENTION} y = Add(w, m) }}",
+    "rotary embedding": """g (float[2,1,3,4] x, float[1,1,3,4] c, float[1,1,3,4] s) => (float[2,1,3,4] y)
+        <int64[2] h = {2, 2}> {
+        a, b = Split<axis = 3>(x, h) n = Neg(b) r = Concat<axis = -1>(n, a)
+        l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
+}
+
+
+def model_of(text):
+    opset = 17 if "axes=[" in text else 18
+    return parse(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
+
+
+def check(name):
+    model, numbers = model_of(CASES[name]), np.random.default_rng(0)
+    feed = {
+        each.name: numbers.standard_normal([d.dim_value or 1 for d in kind.shape.dim]).astype(
+            helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        )
+        for each in model.graph.input
+        for kind in [each.type.tensor_type]
+    }
+    with InferenceSession(model, devices="openvino") as session:
+        results = session.run(None, feed)
+    for result, expected in zip(results, ReferenceEvaluator(model).run(None, feed), strict=True):
+        tolerance = 1e-2 if expected.dtype == np.float16 else 1e-3
+        np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance / 10, err_msg=name)
+
+
+def test_guarded_compositions_equal_the_reference_evaluator():
+    for name in CASES:
+        check(name)
+
+
+def test_usual_compositions_need_no_guard(monkeypatch):
+    guarded = {name: _kinds(text) for name, text in FUSED.items()}
+    monkeypatch.setattr(mends, "GUARDS", {})
+    assert guarded == {name: _kinds(text) for name, text in FUSED.items()}
+
+
+def _kinds(text):
+    return [operator.get_type_name() for operator in loading.read(model_of(text)).get_ordered_ops()]
+
+
+def test_long_chain_is_divided():
+    count = 4 * guards._LONGEST_CHAIN + 1
+    values = ["x", *(f"v{at}" for at in range(count - 1)), "y"]
+    ops = ("Tanh", "Abs", "Sigmoid")
+    nodes = " ".join(f"{values[at + 1]} = {ops[at % 3]}({values[at]})" for at in range(count))
+    model = loading.read(model_of(f"g (float[4] x) => (float[4] y) {{ {nodes} }}"))
+    assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 4
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("guard", [each for each in GUARDS if each != "long chains"])
+def test_each_guard_is_needed(guard):
+    assert _returncode(guard, without="") == 0
+    assert _returncode(guard, without=guard) != 0
+
+
+def _returncode(guard, without):
+    """Check the cases of a guard in a child process, which may crash, without a guard."""
+    code = f"""
+import warnings
+from nnadapter.drivers.openvino import guards, mends
+from nnadapter.errors import FallbackWarning
+from tests.drivers.openvino.test_guards import CASES, check
+warnings.simplefilter("error", FallbackWarning)
+mends.GUARDS = {{name: each for name, each in guards.GUARDS.items() if name != {without!r}}}
+for case in (each for each in CASES if each.startswith({guard!r})):
+    check(case)"""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode

@@ -1,0 +1,204 @@
+"""Models that ONNX Runtime's optimizers break, on the CPU alone and in CPU segments."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+
+import nnadapter as nna
+from nnadapter.drivers.onnxruntime import fusions
+from nnadapter.drivers.onnxruntime.optimizers import disabled_optimizers
+from nnadapter.errors import DriverWarning
+from nnadapter.inference.comparing import compare
+
+RANDOM = np.random.default_rng(0)
+LAYER_NORM = """g (float[4,4] x) => (float[4,4] y)
+  <float two = {{{exponent}}}, float eps = {{0.1}}, float[4] g0 = {{1, 2, 3, 4}},
+  float[4] b0 = {{0, 1, 0, 1}}> {{
+  m = ReduceMean <axes=[-1], keepdims={mean}> (x)  d = Sub({difference})  p = Pow({power})
+  v = ReduceMean <axes=[-1], keepdims={variance}> (p)  a = Add({total})  s = Sqrt(a)  q = Div({quotient})
+  z = Mul(q, g0)  y = Add(z, b0) }}"""
+PLAIN = {
+    "exponent": "2",
+    "mean": 1,
+    "variance": 1,
+    "difference": "x, m",
+    "power": "d, two",
+    "total": "v, eps",
+    "quotient": "d, s",
+}
+RMS_NORM = """g (float[4,4] x) => (float[4,4] y)
+  <float two = {{{exponent}}}, float eps = {{0.1}}, float[4] g0 = {{1, 2, 3, 4}}> {{
+  p = Pow(x, two)  v = ReduceMean <axes=[-1], keepdims={keepdims}> (p)  a = Add(v, eps)  s = Sqrt(a)
+  q = Div(x, s)  y = Mul(q, g0) }}"""
+RECIPROCAL = """g ({type}[4] x, {type}[4] w) => ({type}[{size}] y) <{type}{rank} one = {{1}}> {{
+  k = Div(one, x)  y = Mul(k, w) }}"""
+WRONG = {
+    "mean - x": LAYER_NORM.format(**PLAIN | {"difference": "m, x"}),
+    "deviation / x": LAYER_NORM.format(**PLAIN | {"quotient": "s, d"}),
+    "third power": LAYER_NORM.format(**PLAIN | {"exponent": "4"}),
+    "power of two": LAYER_NORM.format(**PLAIN | {"power": "two, d"}),
+    "mean without keepdims": LAYER_NORM.format(**PLAIN | {"mean": 0}),
+    "variance without keepdims": LAYER_NORM.format(**PLAIN | {"variance": 0}),
+    "RMS without keepdims": RMS_NORM.format(exponent="2", keepdims=0),
+    "reciprocal of integers": RECIPROCAL.format(type="int32", size="4", rank=""),
+    "reciprocal of more dimensions": RECIPROCAL.format(type="float", size="1,1,4", rank="[1,1,1]"),
+    "float64 near 1": """g (double[4] x) => (double[4] y)
+      <double k = {1.000000001}, double t = {0.000000001}> {
+      n = Abs(x)  a = Mul(n, k)  b = Sub(a, n)  y = Div(b, t) }""",
+    "Expand to nothing": """g (float[1,4] x) => (float[0,4] y) <int64[2] s = {0, 1}> {
+      a = Abs(x)  b = Expand(a, s)  y = Neg(b) }""",
+}
+RIGHT = {
+    "layer norm": LAYER_NORM.format(**PLAIN),
+    "epsilon first": LAYER_NORM.format(**PLAIN | {"total": "eps, v"}),
+    "RMS norm with another power": RMS_NORM.format(exponent="4", keepdims=1),
+    "RMS norm": RMS_NORM.format(exponent="2", keepdims=1),
+    "reciprocal": RECIPROCAL.format(type="float", size="4", rank=""),
+}
+BREAKS = {
+    "lost behind Identity": """g (float[2,3] x, float[1] d) => (float[2,3] y) <float one = {1}> {
+      a = Abs(x)  mid = Identity(a)  k = Div(one, d)  w = Mul(mid, k)  y = Relu(w) }""",
+    "scale of another length": """g (float[1,1] x) => (float[1,2] y) <float two = {2}, float eps = {0.1},
+      float[2] g0 = {0.5, -3}> {
+      p = Pow(x, two)  v = ReduceMean <axes=[-1], keepdims=1> (p)  a = Add(v, eps)  s = Sqrt(a)  q = Div(x, s)
+      y = Mul(q, g0) }""",
+}
+BESIDE = [("fake_npu", {"switched_off": "Abs,Add,Cast,Div,Expand,Identity,Mul,Pow,ReduceMean,Sqrt,Sub"}), "cpu"]
+
+
+def parsed(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> {text}')
+
+
+def feed_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    feed = {}
+    for value in model.graph.input:
+        kind = value.type.tensor_type
+        shape = [each.dim_value for each in kind.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        numbers = RANDOM.integers(2, 9, shape) if dtype.kind == "i" else RANDOM.standard_normal(shape) + 2
+        feed[value.name] = numbers.astype(dtype)
+    return feed
+
+
+def by_onnxruntime(model: onnx.ModelProto, feed: dict[str, np.ndarray], level: str) -> list[np.ndarray]:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+    return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feed)
+
+
+def run(
+    model: object, feed: dict[str, np.ndarray], devices: object = "cpu", options: object = None
+) -> list[np.ndarray]:
+    with nna.InferenceSession(model, options, devices=devices, options=nna.Options(fallback="allow")) as session:
+        return session.run(None, feed)
+
+
+@pytest.mark.parametrize("devices", ["cpu", BESIDE], ids=["cpu", "beside fake_npu"])
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_optimizer_is_disabled(name: str, devices: object) -> None:
+    model = parsed(WRONG[name])
+    feed = feed_for(model)
+    (got,), (expected,) = run(model, feed, devices), by_onnxruntime(model, feed, "ORT_DISABLE_ALL")
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_each_flaw_of_the_list_goes_wrong_in_onnxruntime() -> None:
+    found = set()
+    for text in WRONG.values():
+        model = parsed(text)
+        feed = feed_for(model)
+        (wrong,), (right,) = (by_onnxruntime(model, feed, level) for level in ("ORT_ENABLE_ALL", "ORT_DISABLE_ALL"))
+        assert wrong.shape != right.shape or not np.allclose(wrong, right, 1e-4, 1e-5)
+        found.update(fusions.wrong_fusions(model.SerializeToString()))
+    assert found == {name for flaw in fusions.FLAWS.values() for name in flaw.optimizers}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_cpu_is_bitwise_equal_to_onnxruntime_otherwise(name: str) -> None:
+    model = parsed(RIGHT[name])
+    feed = feed_for(model)
+    assert fusions.wrong_fusions(model.SerializeToString()) == ()
+    np.testing.assert_array_equal(run(model, feed), by_onnxruntime(model, feed, "ORT_ENABLE_ALL"))
+
+
+def test_wrong_forms_are_found_in_files_branches_and_functions(tmp_path) -> None:
+    inner = parsed(WRONG["mean - x"]).graph
+    path = tmp_path / "model.onnx"
+    onnx.save(parsed(WRONG["mean - x"]), path)
+    branch = parsed("g (bool c, float[4,4] x) => (float[4,4] y) { y = Identity(x) }")
+    del branch.graph.node[:]
+    body = onnx.helper.make_graph(inner.node, "b", [], inner.output, inner.initializer)
+    branch.graph.node.append(onnx.helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body))
+    function = parsed("g (float[4,4] x) => (float[4,4] y) { y = Identity(x) }")
+    constants = [onnx.helper.make_node("Constant", [], [each.name], value=each) for each in inner.initializer]
+    imports = [onnx.helper.make_opsetid("", 17)]
+    function.functions.append(onnx.helper.make_function("own", "f", ["x"], ["y"], [*constants, *inner.node], imports))
+    function.opset_import.append(onnx.helper.make_opsetid("own", 1))
+    function.graph.node[0].CopyFrom(onnx.helper.make_node("f", ["x"], ["y"], domain="own"))
+    x = RANDOM.standard_normal((4, 4)).astype(np.float32)
+    for model, feed in ((str(path), {"x": x}), (branch, {"x": x, "c": np.array(True)}), (function, {"x": x})):
+        loaded = onnx.load(model) if isinstance(model, str) else model
+        expected = by_onnxruntime(loaded, feed, "ORT_DISABLE_ALL")
+        np.testing.assert_allclose(run(model, feed), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_optimizers_that_a_caller_disables_stay_disabled() -> None:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("optimization.disable_specified_optimizers", "NotWhereFusion;GeluFusionL1")
+    assert disabled_optimizers(options, ["DivMulFusion"], ["PadFusion"]) == [
+        "DivMulFusion",
+        "PadFusion",
+        "NotWhereFusion",
+        "GeluFusionL1",
+    ]
+
+
+@pytest.mark.parametrize("devices", ["cpu", BESIDE], ids=["cpu", "beside fake_npu"])
+@pytest.mark.parametrize("name", BREAKS)
+def test_a_model_that_optimizers_break_runs_at_a_lower_level(name: str, devices: object) -> None:
+    model = parsed(BREAKS[name])
+    feed = feed_for(model)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="allow")) as session:
+            (got,) = session.run(None, feed)
+            session.run(None, feed)
+            report = str(session.report())
+    (expected,) = by_onnxruntime(model, feed, "ORT_DISABLE_ALL")
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    texts = [str(each.message) for each in caught if each.category is DriverWarning]
+    assert len(texts) == 1
+    assert "ORT_ENABLE_" in texts[0]
+    assert "fewer optimizations" in report
+
+
+def test_a_caller_that_disables_all_optimizations_sees_the_error() -> None:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    model = parsed("g (float[2] x, int64[1] i) => (float[1] y) { y = Gather(x, i) }")
+    feed = {"x": np.zeros(2, np.float32), "i": np.array([7])}
+    with warnings.catch_warnings(), pytest.raises(nna.errors.NNAdapterError, match="indices"):
+        warnings.simplefilter("error")
+        run(model, feed, options=options)
+    with warnings.catch_warnings(), pytest.raises(nna.errors.NNAdapterError, match="indices"):
+        warnings.simplefilter("error")
+        run(model, feed)
+
+
+def test_compare_names_the_cpu_when_only_the_cpu_differs(monkeypatch) -> None:
+    flaw = fusions.FLAWS["layer norm"]
+    monkeypatch.setitem(fusions.FLAWS, "layer norm", flaw._replace(occurs_in=lambda graph: False))
+    report = compare(parsed(WRONG["mean - x"]), "fake_npu")
+    (difference,) = report.differences
+    assert difference.agrees
+    assert difference.cpu_differs
+    assert report.agrees
+    assert "cpu DIFFERS" in str(report)

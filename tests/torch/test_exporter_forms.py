@@ -1,0 +1,222 @@
+"""torch.compile and sessions of modules: functions that PyTorch's exporter approximates, or drops an argument of."""
+
+from __future__ import annotations
+
+import warnings
+from math import inf, nan
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+
+from torch.nn import functional as F  # noqa: E402, N812
+
+import nnadapter as nna  # noqa: E402
+from nnadapter.errors import FallbackWarning, InvalidModelError  # noqa: E402
+from partition.verdict import Reason  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+NUMBERS = torch.tensor(
+    [-inf, -200, -100, -5, -1, -1e-3, -1e-8, -0.0, 0, 1e-8, 1e-3, 1, 5, 100, 200, inf, nan], dtype=torch.float32
+)
+CORNERS = torch.tensor([-inf, -1, -0.0, 0, 1, inf, nan])
+HALVES = torch.tensor([[200, 300], [-100, 8]], dtype=torch.float16)
+INTS = torch.tensor([2**40 + 1, -(2**40) - 1, 3 * 16777217, -7])
+INFINITE = torch.tensor([[1, inf, 2], [-inf, 3, nan], [inf, inf, 4]])
+DOUBLES = torch.tensor([1e300, -1e300, inf, -inf, nan, 3], dtype=torch.float64)
+INDEX, SOURCE = torch.tensor([0, 0, 1]), torch.tensor([-inf, -4, 5])
+ONE, NANS = torch.tensor(3.0), torch.full((2, 2), nan)
+ORDERS = (0, 0.5, 1, 2, 3, 6, -2, inf, -inf)
+
+
+def reduced(values, reduce, source=SOURCE):
+    return [torch.scatter_reduce(values, 0, INDEX, source, reduce, include_self=own) for own in (True, False)]
+
+
+CASES = {
+    "exponentials": lambda: [torch.expm1(NUMBERS), torch.log1p(NUMBERS), F.logsigmoid(NUMBERS[1:-1])],
+    "sums of exponentials": lambda: [
+        function(NUMBERS, NUMBERS.flip(0) * 0.5) for function in (torch.logaddexp, torch.logaddexp2)
+    ],
+    "angles": lambda: [torch.angle(NUMBERS), torch.atan2(CORNERS[:, None], CORNERS)],
+    "steps": lambda: [
+        torch.heaviside(NUMBERS, ONE),
+        torch.xlogy(torch.zeros(7), CORNERS),
+        torch.logit(CORNERS.sigmoid(), 0.1),
+    ],
+    "remainders": lambda: [torch.tensor([1e8, 1e10, 5, -5, -1e-8]) % torch.tensor([3, 3, inf, inf, 3]), NUMBERS % 3.0],
+    "quotients": lambda: [torch.div(INTS, 3, rounding_mode=mode) for mode in ("trunc", "floor")],
+    "tens": lambda: [torch.round(torch.tensor([25.0, 35, 45, 1234]), decimals=-1)],
+    "float64": lambda: [
+        torch.isinf(DOUBLES),
+        torch.isposinf(DOUBLES),
+        torch.log2(DOUBLES),
+        DOUBLES.new_full((6,), 1.1),
+    ],
+    "diagonals": lambda: [INFINITE.diagonal(1) + 0, INFINITE.trace(), INFINITE.expand(2, 3, 3).diagonal(-1, 2, 0) + 0],
+    "means at indices": lambda: [
+        *reduced(torch.tensor([10.0, 20, 30]), "mean", torch.tensor([1.0, 3, 5])),
+        *reduced(torch.tensor([-10, 20, 30]), "mean", torch.tensor([1, -4, 5])),
+        torch.scatter_reduce(ONE, 0, torch.tensor(0), ONE * 2, "mean"),
+    ],
+    "extremes at indices": lambda: [*reduced(NUMBERS[:3], "amax"), *reduced(NUMBERS[:3], "amin", -SOURCE)],
+    "longer sources": lambda: [
+        function(torch.zeros(4, 3), 0, torch.tensor([[0, 1], [2, 3]]), torch.arange(12.0).view(4, 3) + 1)
+        for function in (torch.scatter, torch.scatter_add)
+    ],
+    "norms": lambda: [torch.linalg.vector_norm(HALVES, order) for order in ORDERS],
+    "norms of all axes": lambda: [torch.linalg.vector_norm(HALVES.float(), order, keepdim=True) for order in ORDERS],
+    "normalized": lambda: [
+        F.normalize(HALVES),
+        F.cosine_similarity(HALVES, HALVES.flip(0)),
+        torch.dist(HALVES, -HALVES),
+    ],
+    "means of integers": lambda: [INTS.mean(0, dtype=torch.float32), torch.mean(INTS, dtype=torch.float64)],
+    "running products": lambda: [
+        INTS[2:].cumprod(0),
+        torch.arange(1, 6, dtype=torch.int32).cumprod(0, dtype=torch.int32),
+        HALVES.cumprod(-1),
+        ONE.cumprod(0),
+    ],
+    "variances": lambda: [
+        *(torch.var(CORNERS[1:5], correction=each) for each in (0, 1, 2.5, 9)),
+        *torch.std_mean(HALVES, 1, keepdim=True),
+    ],
+    "statistics of nothing": lambda: [*torch.var_mean(CORNERS[:0]), *torch.std_mean(CORNERS[:0, None], 0)],
+    "truth of nothing": lambda: [CORNERS[:0].any(), CORNERS[:0].all(), CORNERS[:0, None].any(0)],
+    "rank 0": lambda: [
+        *(ONE.amax(0), ONE.amin(-1), ONE.any(0), ONE.all(-1), ONE.prod(0), ONE.topk(1)[1], torch.linalg.norm(ONE)),
+        torch.scatter(ONE, 0, torch.tensor(0), ONE + 1),
+    ],
+    "products": lambda: [
+        torch.addmm(NANS, *2 * [torch.ones(2, 2)], beta=0),
+        torch.baddbmm(NANS[None], *2 * [torch.ones(1, 2, 2)], beta=0, alpha=2),
+    ],
+    "ranges": lambda: [torch.arange(2**24, 2**24 + 3, 1, dtype=torch.int32)],
+}
+TOLERANCES = {torch.float32: 2e-5, torch.float16: 3e-3, torch.float64: 1e-10}
+
+
+def differences(names, found, expected):
+    """The names of results that differ from PyTorch's in a number or data type."""
+    assert len(found) == len(expected)
+    for name, one, other in zip(names, found, expected, strict=True):
+        tolerance = TOLERANCES.get(other.dtype, 0)
+        try:
+            torch.testing.assert_close(one, other, rtol=tolerance, atol=min(tolerance, 1e-40), equal_nan=True)
+        except AssertionError as error:
+            yield f"{name}: {one.tolist()}, expected {other.tolist()} ({str(error).splitlines()[0]})"
+
+
+def every_case():
+    return [result for make in CASES.values() for result in make()]
+
+
+def names_of_results():
+    return [name for name, make in CASES.items() for _ in make()]
+
+
+def compiled(function, device="fake_npu"):
+    torch._dynamo.reset()
+    return torch.compile(function, backend=nna.torch.nnadapter, options={"devices": [device], "fallback": "allow"})
+
+
+@pytest.mark.parametrize("device", ["fake_npu", pytest.param("cpu", marks=pytest.mark.sweep)])
+def test_numbers_and_data_types_are_those_of_pytorch(device):
+    assert not list(differences(names_of_results(), compiled(every_case, device)(), every_case()))
+
+
+@pytest.mark.sweep
+def test_a_session_of_a_module_gives_the_same_numbers():
+    class Module(torch.nn.Module):
+        def forward(self, values):
+            return tuple(every_case()), values + 1
+
+    with nna.InferenceSession(Module(), (ONE,), devices=["fake_npu"]) as session:
+        found = session.run(None, {session.get_inputs()[0].name: ONE.numpy()})
+    assert not list(differences(names_of_results(), list(map(torch.from_numpy, found[:-1])), every_case()))
+
+
+INEXACT = {
+    "erfc": torch.erfc,
+    "erfcx": torch.special.erfcx,
+    "log_ndtr": torch.special.log_ndtr,
+    "logcumsumexp": lambda x: torch.logcumsumexp(x, 0),
+}
+
+
+def test_functions_without_an_exact_form_stay_in_pytorch():
+    def function(x):
+        return [each(x) for each in INEXACT.values()]
+
+    values = torch.tensor([-200.0, 3.5, 5.0, 8.3, 12.0])
+    run = compiled(function)
+    assert not list(differences(INEXACT, run(values), function(values)))
+    stayed = [row.operator for row in nna.torch.report(run).graphs[0].stayed]
+    assert {"aten.erfc.default", "aten.special_erfcx.default", "aten.logcumsumexp.default"} <= set(stayed)
+
+
+def test_a_module_without_an_exact_form_is_refused():
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return torch.logdet(x)
+
+    with pytest.raises(InvalidModelError, match="overflows with the determinant"):
+        nna.InferenceSession(Module(), (torch.eye(3),), devices=["fake_npu"])
+
+
+def test_reductions_of_rank_0_and_determinants_run_in_sessions_without_a_warning():
+    def function(x, matrix):
+        return [*CASES["rank 0"](), x.squeeze(0).amax(0), torch.linalg.det(matrix)]
+
+    torch._dynamo.reset()
+    run = torch.compile(function, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        found = run(ONE, torch.tensor([[1.0, 2], [3, 5]]))
+    torch.testing.assert_close(found, function(ONE, torch.tensor([[1.0, 2], [3, 5]])))
+    assert nna.torch.report(run).graphs[0].stayed == ()
+
+
+def test_strides_are_those_of_pytorch():
+    def function(x, row):
+        padded = F.pad(row, (1, 2))
+        (gradient,) = torch.autograd.grad(padded, row, torch.ones_like(padded))
+        return [*torch.unsafe_chunk(x, 5, 1), gradient]
+
+    arguments = torch.randn(5, 5, 5), torch.randn(1, 3, requires_grad=True)
+    found, expected = compiled(function)(*arguments), function(*arguments)
+    assert [each.stride() for each in found] == [each.stride() for each in expected]
+
+
+@pytest.mark.parametrize("is_training", [True, False])
+def test_statistics_that_batch_normalization_saves_have_the_data_type_of_its_weights(is_training):
+    def function(x, mean, variance):
+        return torch.native_batch_norm(x, None, None, mean, variance, is_training, 0.1, 1e-5)
+
+    x = torch.randn(4, 3, 2, dtype=torch.float16)
+    for dtype in (torch.float16, torch.float32):
+        statistics = torch.zeros(3, dtype=dtype), torch.ones(3, dtype=dtype)
+        run = compiled(function)
+        found = run(x, *(each.clone() for each in statistics))
+        assert "driver_error" not in {row.reason for row in nna.torch.report(run).graphs[0].stayed}
+        expected = function(x, *(each.clone() for each in statistics))
+        torch.testing.assert_close(found, expected, rtol=1e-2, atol=1e-2)
+
+
+def test_a_custom_operator_that_changes_its_input_is_reported_by_its_name():
+    @torch.library.custom_op("nnadapter_tests::double", mutates_args={"x"})
+    def double(x: torch.Tensor) -> None:
+        x.mul_(2)
+
+    def function(x):
+        y = x + 1
+        double(y)
+        return y * 3
+
+    run = compiled(function)
+    torch.testing.assert_close(run(torch.ones(2)), torch.full((2,), 12.0))
+    (row,) = nna.torch.report(run).graphs[0].stayed
+    assert (row.operator, row.reason) == ("nnadapter_tests.double.default", Reason.UNSUPPORTED_OPERATION)
+    assert "changes its inputs" in row.detail

@@ -1,0 +1,54 @@
+"""torch.compile over PyTorch's own database of operators: numbers and data types are PyTorch's."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
+pytest.importorskip("expecttest", reason="PyTorch's database of operators needs it")
+
+from tests.torch import operator_database as database  # noqa: E402
+
+PARTS = 8
+"""Of the database; each is a test of some minutes."""
+OTHERS = {
+    "sort": "the order of ties is open",
+    "argsort": "the order of ties is open",
+    "nn.functional.grid_sample": "PyTorch's kernel rounds to 16 bits in between",
+    "grid_sampler_2d": "PyTorch's kernel rounds to 16 bits in between",
+    "nn.functional.soft_margin_loss": "PyTorch's kernel overflows in 16 bits",
+    "new_empty_strided": "memory without values",
+    "ormqr": "gradients of aot_eager lie the same way",
+}
+"""Operators whose differences are not of this back end -> the reason."""
+FEW = ["scatter_reduce/mean", "linalg.vector_norm", "cumprod", "remainder", "std", "log1p"]
+NARROW = (torch.float16, torch.int32, torch.int64, torch.bool)
+
+
+def failures(operators, dtype, samples, **options):
+    for task, outcome in database.outcomes(operators, dtype, samples, **options):
+        if outcome.kind not in ("right", "eager raises") and task.operator not in OTHERS:
+            yield f"{task}: {outcome.kind}: {outcome.detail}"
+
+
+def test_a_few_operators():
+    assert not list(failures(FEW, torch.float32, 2))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("form", ["float32", "narrow", "gradients", "openvino"])
+def test_all_operators(form, part):
+    operators = list(database.OPERATORS)[part::PARTS]
+    samples = int(os.environ.get("NNADAPTER_OPERATOR_SAMPLES", "10" if form == "float32" else "2"))
+    if form == "narrow":
+        found = [each for dtype in NARROW for each in failures(operators, dtype, samples)]
+    elif form == "gradients":
+        found = list(failures(operators[::2], torch.float32, samples, gradients=True))
+    else:
+        device = "openvino" if form == "openvino" else "fake_npu"
+        found = list(failures(operators, torch.float32, samples, device=device))
+    assert not found, "\n".join(found)
