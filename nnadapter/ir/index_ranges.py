@@ -358,26 +358,21 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
             reader = view.node(name)
             before = None if reader is None else _before(view, reader, allowed)
             if before is None:
-                interval = interval_of(view, name) if _is_of_sizes(view, name) else None
+                interval = _of_sizes(view, reader, name)
                 yield Found(name, allowed, interval, reader)
             else:
                 pending += before
 
 
-def _is_of_sizes(view: View, name: str) -> bool:
-    """Return whether a value follows from constants and from shapes alone, so that its interval is what it has."""
-    pending, seen = [name], set[str]()
-    while pending and len(seen) < _DEEPEST:
-        name = pending.pop()
-        if name in seen or not name or view.constant(name) is not None:
-            continue
-        seen.add(name)
-        reader = view.node(name)
-        if reader is None:
-            return False
-        if reader.kind not in ("Shape", "Size"):
-            pending += reader.inputs
-    return not pending
+def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
+    """Return the interval of a value that holds a size, or every number up to one; None if it is another value.
+
+    Only of these is the interval exact, so that it can be compared with a range in place of the value.
+    """
+    if reader is None or (reader.kind == "Range" and _number(view, reader.input(2)) != 1):
+        return None
+    interval = interval_of(view, name) if reader.kind == "Range" or reader.kind in _SCALARS else None
+    return interval if interval is not None and isinstance(interval.high, Size) else None
 
 
 def _of_constant(view: View, name: str, constant: Array, allowed: Columns) -> Iterator[Found]:
@@ -629,6 +624,10 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
         return number
     if reader.kind in ("Cast", "Squeeze", "Unsqueeze", "Reshape", "Identity"):
         return _scalar(view, reader.input(0), depth + 1)
+    if reader.kind == "Shape":
+        shape = view.shape(reader.input(0))
+        is_one = shape is not None and len(shape) == 1 and not reader.attributes
+        return view.size(reader.input(0), 0) if is_one else None
     if reader.kind in ("Add", "Sub"):
         parts = [_scalar(view, each, depth + 1) for each in reader.inputs]
         sign = 1 if reader.kind == "Add" else -1
