@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
-from tests.models import HEAD, numbers, parse, run_whole
-from tests.processor import needs_vnni
+from tests.models import HEAD, exact_options, numbers, parse, run_whole
 
 GELU = f"""{HEAD}
 g (float[n, 6] x) => (float[n, 6] y) {{
@@ -144,15 +144,16 @@ def quantized_network():
 def run_quantized(*takes, within=0.0):
     model = quantized_network()
     onnx.checker.check_model(model)
-    with nna.InferenceSession(model, devices=devices(*takes) if takes else "fake_npu") as session:
+    known = onnxruntime.InferenceSession(model.SerializeToString(), exact_options())
+    chosen = devices(*takes) if takes else "fake_npu"
+    with nna.InferenceSession(model, exact_options(), devices=chosen) as session:
         for count in (1, 3):
             x = np.random.default_rng(count).standard_normal((count, 8, 9, 9), np.float32)
-            (expected,) = run_whole(model, {"x": x})
+            (expected,) = known.run(None, {"x": x})
             np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=0, atol=within)
         return session.report()
 
 
-@needs_vnni
 def test_quantized_groups_are_one_operation_each_and_exact():
     report = run_quantized()
     assert len(report.segments) == 1 and report.coverage.nodes == 1
@@ -163,7 +164,6 @@ def test_quantized_groups_are_one_operation_each_and_exact():
     assert counted == {"Conv", "Add", "QuantizeLinear", "DequantizeLinear"}  # the first and the last, which stand alone
 
 
-@needs_vnni
 def test_a_cut_between_groups_keeps_both_whole():
     """What quantizes the residual value is read by two groups, which stand on different devices."""
     report = run_quantized(["CONV_2D"])
@@ -172,7 +172,6 @@ def test_a_cut_between_groups_keeps_both_whole():
     assert all(tensor.dtype == "uint8" for tensor in report.segments[1].inputs)
 
 
-@needs_vnni
 def test_a_device_that_does_not_know_integers_gets_the_reals():
     report = run_quantized(["RELU", "ADD"], within=0.0601)  # one step, where sums in float lie between two
     placed = {node.name: node.device for node in report.nodes}

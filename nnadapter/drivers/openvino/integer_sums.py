@@ -1,9 +1,9 @@
-"""Products of integers in the engine's model, on processors where the engine does not add them up rightly.
+"""Products and convolutions of integers, on processors where the engine saturates their sums.
 
-Integers, dequantized with scale 1, are multiplied by weights of 8 bits in integers. A processor without instructions
-for that (VNNI) adds two products in 16 bits, where two of 255 * 127 have no room, and the engine says nothing. Weights
-up to 64 have it. Of others the product is computed in real numbers there; whether it has to be, a small product tells.
-Seen with OpenVINO 2026.4 whose instructions were limited to AVX2 and to AVX512 without VNNI.
+The engine multiplies quantized values by weights of 8 bits in integers. A processor without instructions for that
+(VNNI) adds two products in 16 bits, and two of 255 * 127 overflow. Two of weights up to 64 do not. With larger weights
+the product is computed in floating point there; a small product shows whether the processor needs that. Seen with
+OpenVINO 2026.4 on a processor with AVX2, and with instructions limited to AVX2 and to AVX512 without VNNI.
 """
 
 from __future__ import annotations
@@ -20,33 +20,39 @@ _ROOMY = 64
 """The largest weight of which two products have room."""
 _STEPS = 255
 _DEPTH, _WIDTH = 256, 64
-_PASSED = frozenset(("Multiply", "Subtract", "Convert", "VariadicSplit"))
-"""What dequantizes integers, or takes a part of them."""
+_BITS = 8
+_PRODUCTS = frozenset(("MatMul", "Convolution", "GroupConvolution"))
+_PASSED = frozenset(("Multiply", "Subtract", "Convert", "VariadicSplit", "Reshape", "Transpose"))
+"""Operators that dequantize integers, or take a part of them."""
+_IN_INTEGERS = _PASSED | {"AvgPool", "Clamp", "Concat", "MaxPool", "Pad", "Relu", "Split", "Squeeze", "Unsqueeze"}
+"""Operators between integers and a product that leave the product in integers."""
 
 
 def keep_sums(model: Any) -> None:
-    """Put a step in front of products that the engine would not add up rightly."""
+    """Put a step before products that the engine would not add up correctly."""
     for operator in model.get_ordered_ops():
-        if operator.get_type_name() != "MatMul" or not _is_plain(operator.input_value(0).get_node()):
+        if operator.get_type_name() not in _PRODUCTS or not _is_quantized(operator.input_value(0).get_node()):
             continue
         if _largest(operator.input_value(1).get_node()) > _ROOMY and not _has_room():
             part(operator.input(0))
 
 
-def _is_plain(node: Any) -> bool:
-    """Whether a value is integers times 1, or what quantizes to these and dequantizes at once."""
-    numbers = [float(each.data.item()) for each in map(_source, node.input_values()[1:]) if _is_number(each)]
-    return (node.get_type_name() == "Multiply" and numbers == [1]) or (
-        node.get_type_name() == "FakeQuantize" and numbers[-2:] == [0, _STEPS]
-    )
+def _is_quantized(node: Any) -> bool:
+    """Check whether a value is made of integers of 8 bits, through operators that the engine computes in integers."""
+    pending, seen = [node], set[str]()
+    while pending:
+        each = pending.pop()
+        kind = each.get_type_name()
+        if kind == "FakeQuantize" or (kind == "Convert" and each.get_input_element_type(0).bitwidth == _BITS):
+            return True
+        if kind in _IN_INTEGERS and each.get_name() not in seen:
+            seen.add(each.get_name())
+            pending.extend(map(_source, each.input_values()))
+    return False
 
 
 def _source(value: Any) -> Any:
     return value.get_node()
-
-
-def _is_number(node: Any) -> bool:
-    return bool(node.get_type_name() == "Constant" and node.data.size == 1)
 
 
 def _largest(node: Any) -> int:

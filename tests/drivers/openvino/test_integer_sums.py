@@ -8,8 +8,6 @@ import sys
 
 import pytest
 
-from tests.processor import needs_vnni
-
 SCRIPT = """
 import numpy as np
 from tests.drivers.openvino.test_integer_bodies import ENDS, check_quantized, quantized_model
@@ -22,7 +20,6 @@ for depth in (24, 515):
 """
 
 
-@needs_vnni
 @pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE"])
 def test_without_instructions(instructions):
     """The engine reads the variable once, when it begins."""

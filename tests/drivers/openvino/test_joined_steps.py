@@ -9,7 +9,6 @@ import onnxruntime
 from nnadapter import InferenceSession, Options
 from nnadapter.drivers.openvino.loading import read
 from tests.every import for_every
-from tests.processor import needs_vnni
 
 RANGES = {0: (-2, 2), -128: (0, 4), -28: (-1.57, 2.43)}
 """What the zero points are of."""
@@ -41,7 +40,6 @@ def model(joined, behind, point, batch="2"):
     return onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
 
 
-@needs_vnni
 @for_every(joined=JOINED, behind=BEHIND, point=RANGES, batch=("2", "N"))
 def test_joined_values_of_int8_are_multiplied_as_they_are(joined, behind, point, batch):
     checked, options = model(joined, behind, point, batch), onnxruntime.SessionOptions()

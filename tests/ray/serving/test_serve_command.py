@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 MODEL = parse('<ir_version: 10, opset_import: ["" : 17]> g (float[N, 3] x) => (float[N, 3] y) { y = Relu(x) }')
-_PATIENCE_S = 240.0
+_PATIENCE_S = 120.0
 
 
 @pytest.fixture
