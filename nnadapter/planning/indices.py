@@ -1,4 +1,4 @@
-"""Indices and lengths of a plan: nodes that compute them unchecked are refused, what enters a segment is checked."""
+"""Checks of the indices and lengths that enter the segments of a plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.node import OnnxNode
 from partition.graph import Graph
 from partition.plan import Plan, Step
-from partition.verdict import Reason, Unsupported
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,88 +86,11 @@ def _reader(node: OnnxNode, name: str, inputs: Sequence[str], outputs: Sequence[
     return Reader(name, kind, tuple(inputs), tuple(outputs), node.attributes, node.since_version)
 
 
-def refusals_of_indices(model: ShapedModel) -> Mapping[int, Unsupported]:
-    """Return why nodes stay off devices, by their positions: they compute indices in ways that no check covers.
-
-    What such a node makes enters a segment then, and is checked there.
-    """
-    specialized = model.specialized
-    view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
-    graph, refused = view.graph, dict[int, Unsupported]()
-    for position, node in enumerate(specialized.nodes):
-        inside = USES.keys() & {kind for _, kinds in node.bodies for kind in kinds}
-        if inside:
-            why = f"{node.op_type} holds {min(inside)}, whose indices are not checked inside of a body"
-            refused[position] = Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, why)
-        for found in _found(view, position, graph.inputs.__contains__):
-            if found.interval is not None and not any(isinstance(each.size, Size) for each in found.allowed):
-                refused[position] = _unsupported(
-                    f"its indices from {found.interval.low} to {found.interval.high}", view, position
-                )
-            elif any(isinstance(each.size, Size) and each.size.value not in graph.inputs for each in found.allowed):
-                refused[position] = _unsupported("the range of its indices", view, position)
-            elif found.maker is not None and found.interval is None:
-                at = graph.producer[found.value]
-                reader = graph.nodes[position]
-                why = (
-                    f"{found.maker.kind} computes indices of {reader.op_type} {reader.name!r}, whose range is not "
-                    "proven: they are checked where they enter a segment"
-                )
-                refused.setdefault(at, Unsupported(Reason.NOT_CONSTANT, why))
-    return refused
-
-
-def _unsupported(what: str, view: GraphView, position: int) -> Unsupported:
-    node = view.graph.nodes[position]
-    return Unsupported(Reason.NOT_CONSTANT, f"{node.op_type}: {what} cannot be checked before a run")
-
-
-def _found(view: GraphView, position: int, enters: Callable[[str], bool]) -> Iterator[Found]:
-    reader = view.reader(position)
-    yield from _found_of(view, reader, enters)
-
-
 def _found_of(view: GraphView, reader: Reader, enters: Callable[[str], bool]) -> Iterator[Found]:
     for use, name in uses_of(view, reader):
         for found in trace_back(view, name, use.allowed, enters):
             if use.is_memory or (found.maker is None and found.interval is None):
                 yield found
-
-
-def unchecked_indices(model: ShapedModel, plan: Plan, step: Step) -> str:
-    """Return which index of a step with open sizes can neither be proven nor checked, in words; empty if none."""
-    there = {*plan.graph.inputs, *(name for each in plan.steps for name in each.outputs)}
-    view, _ = _view_of(model, plan, step)
-    for check in _checks(model, plan, step, step.inputs, USES.keys()):
-        if check.interval is not None or not _depends_on_data(view, check.value, there):
-            continue
-        if check.value not in there:
-            return f"{check.reader} reads indices that are computed in its segment"
-        for name in check.sizes:
-            if name not in there:
-                return f"{check.reader} reads indices whose range depends on the size of {name!r}"
-    return ""
-
-
-def _depends_on_data(view: GraphView, name: str, data: Set[str]) -> bool:
-    """Return whether a value depends on the contents of some values, not only on their shapes.
-
-    Indices that the model computes from shapes alone are no data of the caller.
-    """
-    pending, seen = [name], set[str]()
-    while pending:
-        each = pending.pop()
-        if each in seen or not each or view.constant(each) is not None:
-            continue
-        seen.add(each)
-        if each in data:
-            return True
-        node = view.node(each)
-        if node is None:
-            return True
-        if node.kind not in {"Shape", "Size"}:
-            pending.extend(node.inputs)
-    return False
 
 
 def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], kinds: Set[str]) -> Iterator[IndexCheck]:
