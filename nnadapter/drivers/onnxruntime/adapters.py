@@ -34,8 +34,11 @@ _ADVICE = "activate adapters that were made for this model"
 
 def has_adapters(options: onnxruntime.RunOptions) -> bool:
     """Return whether run options activate adapters with parameters; False if the options stop the run."""
-    if options.terminate:
-        return False
+    try:
+        if options.terminate:
+            return False
+    except AttributeError:
+        raise TypeError(f"run options are an onnxruntime.RunOptions, got {type(options).__name__}") from None
     try:
         _run_without_parameters()(["c"], _FEED, options)
     except Exception:  # noqa: BLE001  nothing else can be wrong with this model and feed
