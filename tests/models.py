@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +45,19 @@ def exact_options():
     options.log_severity_level = 4
     options.add_session_config_entry("session.x64quantprecision", "1")
     return options
+
+
+@cache
+def largest_int8():
+    """Return the largest magnitude of int8 weights whose products with uint8 ONNX Runtime adds up correctly here.
+
+    A processor without VNNI adds two products in 16 bits, in which two of 255 * 64 fit and two of 255 * 127 do not.
+    """
+    product = "g (uint8[1,64] a, int8[64,8] b) => (int32[1,8] y) { y = MatMulInteger(a, b) }"
+    model = parse(f'<ir_version: 8, opset_import: ["": 13]> {product}')
+    feed = {"a": np.full((1, 64), 255, np.uint8), "b": np.full((64, 8), 127, np.int8)}
+    (sums,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)
+    return 127 if (sums == 64 * 255 * 127).all() else 64
 
 
 def run_whole(model: onnx.ModelProto | str, feed, names=None):

@@ -4,6 +4,7 @@ import numpy as np
 
 import nnadapter as nna
 from tests.converters.single_node import check, expected, make
+from tests.models import largest_int8
 
 SCALES = (1, 2, 4, 5, 6, 7)
 """Positions of scales and zero points among the inputs of QLinearConv and QLinearMatMul."""
@@ -12,6 +13,8 @@ SCALES = (1, 2, 4, 5, 6, 7)
 def integers(generator, dtype, *shape, spread=1.0):
     limits = np.iinfo(dtype)
     middle, half = (limits.max + limits.min) // 2, spread * (limits.max - limits.min) / 2
+    if limits.min == -128 and largest_int8() < limits.max:
+        half = min(half, largest_int8() - 1)
     return generator.integers(int(middle - half), int(middle + half), shape, endpoint=True).astype(dtype)
 
 

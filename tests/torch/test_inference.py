@@ -286,7 +286,7 @@ def test_what_a_device_refuses_is_named_by_operator_and_line():
 
 
 @torch.no_grad()
-def test_of_a_region_that_nobody_loads_the_operator_at_fault_runs_in_pytorch():
+def test_of_a_region_that_nobody_loads_the_operator_at_fault_runs_in_pytorch(unloadable_determinant):
     def function(x):
         y = torch.relu(x).exp()
         return torch.linalg.det(y * 2) + y.sum()  # the exporter of PyTorch 2.13 writes a model that nobody loads

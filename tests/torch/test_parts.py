@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def fresh():
+def fresh(unloadable_determinant):
     torch._dynamo.reset()
     torch.manual_seed(0)
 

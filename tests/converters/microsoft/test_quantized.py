@@ -8,6 +8,7 @@ import pytest
 from partition.verdict import Reason
 from tests.converters.microsoft.function_node import check, refusal
 from tests.converters.single_node import floats
+from tests.models import largest_int8
 
 OPSETS = (13, 23)
 DTYPES = pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -15,7 +16,9 @@ DTYPES = pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 
 def integers(*shape, dtype=np.uint8, seed=0):
     limits = np.iinfo(dtype)
-    return np.random.default_rng(seed).integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    least = limits.min if dtype != np.int8 or largest_int8() == limits.max else -largest_int8()
+    most = limits.max if dtype != np.int8 else largest_int8()
+    return np.random.default_rng(seed).integers(least, most, shape, dtype, endpoint=True)
 
 
 def scale(value):

@@ -9,13 +9,14 @@ from nnadapter.ir.definition import by_definition
 from partition.verdict import Reason
 from tests.converters.microsoft.function_node import check, converted, model_of, onnxruntime_results, refusal
 from tests.converters.single_node import floats
+from tests.models import largest_int8
 
 ROUNDED = 0.05
 """What rounding inputs and states to 8 bits changes at most here."""
 
 
 def quantized(weight, per_column):
-    scale = np.abs(weight).max((1,) if per_column else (1, 2)) / 127
+    scale = np.abs(weight).max((1,) if per_column else (1, 2)) / largest_int8()
     spread = scale[:, None, :] if per_column else scale[:, None, None]
     return np.rint(weight / spread).astype(np.int8), scale.astype(np.float32), np.zeros(scale.shape, np.int8)
 

@@ -8,6 +8,7 @@ import onnxruntime
 
 from nnadapter import InferenceSession
 from tests.every import for_every
+from tests.models import largest_int8
 
 SCALES = {
     "one": ("float", "int8", "0.02", "0"),
@@ -35,7 +36,7 @@ def check(text, sizes):
 def test_convolutions(scale, bias, dtype, opset, size):
     kind, points, scales, zeros = SCALES[scale]
     stated = ", int32[4] b = {100, -300, 50, 0}" if bias else ""
-    weights = ", ".join(map(str, np.random.default_rng(1).integers(-127, 127, 72)))
+    weights = ", ".join(map(str, np.random.default_rng(1).integers(-largest_int8(), largest_int8(), 72)))
     check(
         f"""<ir_version: 8, opset_import: ["": {opset}]> g ({dtype}[N, 2, {size}, 5] x) => ({dtype} y)
     <float[1] s = {{0.04}}, {dtype} z = {{3}}, int8[4, 2, 3, 3] w = {{{weights}}}, {kind} ws = {{{scales}}},
@@ -48,7 +49,7 @@ def test_convolutions(scale, bias, dtype, opset, size):
 @for_every(scale=SCALES, dtype=("uint8", "int8"), opset=(13, 21), size=("S", "5"))
 def test_products(scale, dtype, opset, size):
     kind, points, scales, zeros = SCALES[scale]
-    weights = ", ".join(map(str, np.random.default_rng(1).integers(-127, 127, 12)))
+    weights = ", ".join(map(str, np.random.default_rng(1).integers(-largest_int8(), largest_int8(), 12)))
     check(
         f"""<ir_version: 8, opset_import: ["": {opset}]> g ({dtype}[N, {size}, 3] x) => ({dtype} y)
     <float s = {{0.04}}, {dtype} z = {{3}}, int8[3, 4] w = {{{weights}}}, {kind} ws = {{{scales}}},
@@ -71,7 +72,7 @@ def test_models_of_older_opsets_run_on_the_cpu_as_they_are():
 
 def test_channels_last():
     """As com.microsoft has it, QLinearConv is transposed, and written out inside of that."""
-    weights = ", ".join(map(str, np.random.default_rng(1).integers(-127, 127, 72)))
+    weights = ", ".join(map(str, np.random.default_rng(1).integers(-largest_int8(), largest_int8(), 72)))
     check(
         f"""<ir_version: 8, opset_import: ["": 17, "com.microsoft": 1]> g (uint8[N, 5, 5, 2] x) => (uint8 y)
     <float s = {{0.04}}, uint8 z = {{3}}, int8[4, 2, 3, 3] w = {{{weights}}}, float ws = {{0.02}}, int8 wz = {{0}},

@@ -1,0 +1,19 @@
+"""Fixtures of PyTorch's tests."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def unloadable_determinant(monkeypatch):
+    """Have determinants exported by PyTorch's own exporter, which writes a model that ONNX Runtime does not load."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    from nnadapter.torch_models import onnx_forms, operators
+
+    determinant = torch.ops.aten._linalg_det.default
+    forms = {target: form for target, form in onnx_forms.FORMS.items() if target is not determinant}
+    monkeypatch.setattr(onnx_forms, "FORMS", forms)
+    operators.registry.cache_clear()
+    yield
+    operators.registry.cache_clear()
