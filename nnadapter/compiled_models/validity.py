@@ -124,7 +124,7 @@ def _plan(plan: Message, container: Container) -> Iterator[str]:
 
 
 def _checks(step: Message, values: Mapping[str, Message]) -> Iterator[str]:
-    """What is wrong with the checks of indices before a step."""
+    """Yield the faults in the checks of indices before a step."""
     for check in step.checks:
         firsts = [*(limit for row in check.ranges for limit in (row.low, row.high)), check.most]
         limits = [limit for first in firsts if first.size_of for limit in (first, *first.others)]

@@ -1,4 +1,4 @@
-"""Range analysis of indices and lengths: which are proven, which are to be checked, and which are computed unchecked.
+"""Range analysis of indices and lengths: which are proven, which must be checked, and which cannot be checked.
 
 An engine reads and writes memory by indices, so a value from the caller has to be held to its range before. The
 analysis starts at each index that an operation reads and goes back to where the value comes from. It ends at a proof
@@ -18,7 +18,7 @@ from nnadapter.ir.operand import Array
 _MOST = 2**31 - 1
 """Bounds beyond it are not followed: arithmetic might wrap around."""
 _REACH, _LEAST_REACH = 32, 1024
-"""How far a region may lie from the origin where it is sampled once per pixel: sides of the image, and pixels."""
+"""The largest distance of a region from the origin if it is sampled once per pixel: sides of the image, and pixels."""
 _DEEPEST = 64
 """Operations that a proof may go back."""
 
@@ -78,7 +78,7 @@ class IndexCheck(NamedTuple):
     source: str = ""
     """The input of the model that it is checked for; empty where that is another value."""
     interval: tuple[int, Bound] | None = None
-    """What a constant holds; the value itself is not looked at then."""
+    """Least and largest element of a constant, which are compared in place of the value."""
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ class Reader(NamedTuple):
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any]
     version: int = 0
-    """Of ONNX's schema; 0 where it does not matter."""
+    """The version of the ONNX schema; 0 if it does not matter."""
 
     def input(self, position: int) -> str:
         """Return the name of an input, empty if it is absent."""
@@ -145,12 +145,12 @@ class Use(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Where the analysis of an index ended without a proof."""
+    """An end of the analysis of an index without a proof."""
 
     value: str
     allowed: Columns
     interval: Interval | None = None
-    """What is known of a constant, whose range depends on sizes that are known at run time only."""
+    """The interval of a constant whose allowed range depends on sizes that are known only at run time."""
     maker: Reader | None = None
     """The operation that computes the value in a way that no check before it covers; None where a check covers it."""
 
@@ -425,7 +425,7 @@ def _is_within(interval: Interval, allowed: Allowed) -> bool:
 
 
 _MOVES = frozenset(["Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"])
-"""What makes all elements of the first input, and no others."""
+"""Operators whose result has exactly the elements of the first input."""
 _CHOOSES = frozenset(
     [
         "Gather",
@@ -443,7 +443,7 @@ _CHOOSES = frozenset(
         "MaxPool",
     ]
 )
-"""What makes some elements of the first input, and no others."""
+"""Operators whose result has only elements of the first input, perhaps not all."""
 
 
 def _before(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:

@@ -35,7 +35,7 @@ class GraphView:
     """The same nodes with their attributes."""
     constants: Mapping[str, Array]
     more: Mapping[str, OnnxNode]
-    """What makes values that `graph` takes as known, by the names of these."""
+    """The nodes that compute values which `graph` treats as known, by value name."""
 
     def node(self, name: str) -> Reader | None:
         """Return the operation that makes a value."""

@@ -41,7 +41,7 @@ class _Received:
         self.first: int | None = None
         self.time = 0.0
         self.is_pending = False
-        """It is to be raised again: it came in a finalizer, which raises nothing, or in the import of an extension."""
+        """Whether to raise the signal again: it came in a finalizer, or in the import of an extension."""
         self.is_reported = False
 
 

@@ -24,7 +24,7 @@ class BoundCheck(NamedTuple):
     bounds: tuple[tuple[_Limit, _Limit, int | None], ...]
     check_of: IndexCheck
     interval: tuple[_Limit, ...] = ()
-    """What is compared in place of the value, see `IndexCheck.interval`."""
+    """The interval that is compared in place of the value, see `IndexCheck.interval`."""
 
     def check(self, values: Sequence[Any]) -> None:
         """Raise InputValueError if an index or a length is out of its range.

@@ -29,7 +29,7 @@ class Flaw(NamedTuple):
 
     optimizers: tuple[str, ...]
     words: tuple[bytes, ...]
-    """What a model mentions that has the form."""
+    """Words that a model of the form mentions."""
     occurs_in: Callable[[WireGraph], bool]
 
 

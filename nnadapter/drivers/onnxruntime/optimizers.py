@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 FEWER_OPTIMIZATIONS = "fewer optimizations"
-"""How notes begin that say which optimization level runs, and why: no device failed."""
+"""The beginning of notes that give the optimization level that runs, and the reason."""
 DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
 _MOST_ATTEMPTS = 3
 """Failed runs of one program that are repeated without optimizations; feeds may be at fault as well."""
