@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nnadapter.drivers.execution_providers.libraries import providers_here
-from nnadapter.drivers.execution_providers.names import DRIVER, SUFFIX, device_name, full_name, has_hardware
+from nnadapter.drivers.execution_providers.names import (
+    DRIVER,
+    GRAPHICS,
+    SUFFIX,
+    device_name,
+    full_name,
+    has_hardware,
+)
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest
-from nnadapter.errors import FallbackWarning, InvalidOptionError
+from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
+
+_QNN = "QNNExecutionProvider"
+_READERS: Mapping[str, Collection[str]] = {
+    "gpu_graph_id": GRAPHICS,
+    "qnn.htp_perf_mode": (_QNN,),
+    "qnn.htp_perf_mode_post_run": (_QNN,),
+    "qnn.lora_config": (_QNN,),
+    "qnn.rpc_control_latency": (_QNN,),
+}
+"""Entries of run options that single providers read. Source: onnxruntime_run_options_config_keys.h."""
 
 
 def provider_of_device(name: str) -> str:
@@ -58,6 +75,19 @@ def options_of_cpu(
     """The options that a client gave for ONNX Runtime's CPU provider."""
     pairs = _pairs(providers or (), provider_options if providers else None)
     return next((options for name, options in pairs if name == CPU_PROVIDER), {})
+
+
+def warn_of_unread_entries(entries: Mapping[str, str], devices: Sequence[str]) -> None:
+    """Warn about each entry of run options that is for a provider of ONNX Runtime that is not among the devices."""
+    providers = {_QNN if name.partition(":")[0] == "qnn" else provider_of_device(name) for name in devices}
+    for key, value in entries.items():
+        if key in _READERS and providers.isdisjoint(_READERS[key]):
+            warnings.warn(
+                f"the run options ask for {key!r} = {value!r}, which none of the session's devices "
+                f"({', '.join(devices)}) reads; leave the entry out, or name a device that reads it",
+                DriverWarning,
+                stacklevel=2,
+            )
 
 
 def _pairs(
