@@ -16,6 +16,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 import nnadapter as nna
 from nnadapter import ort
+from nnadapter.drivers.onnxruntime import driver
 from nnadapter.drivers.onnxruntime.sessions import copied_run_options
 from tests.models import CHAIN, HEAD, numbers, parse
 
@@ -432,14 +433,30 @@ def test_sparse_tensors_go_in_and_come_out(devices):
         "(string[N,2] x) => (string[N,2] y) { y = Relu(x) }",
         "(float[N,2] x) => (float[N,2] y) { y = NoSuchOperator(x) }",
         "(bool[N,2] x) => (float[N,2] y) { y = ai.onnx.ml.Normalizer(x) }",
+        "(float[N,2] x, double[N,2] z) => (float[N,2] y) { y = Add(x, z) }",
+        "(float[N,2] x, int64[N,2] z) => (float[M,2] y) { y = Concat<axis=0>(x, z) }",
+        "(float[N,2] x, int64[N,2] z) => (float[M,2] y) { y = com.microsoft.FastGelu(x, z) }",
+        """(bool c, string[N] x) => (string[N] y) { y = If(c) <
+            then_branch = t () => (string[N] p) { p = Relu(x) }, else_branch = e () => (string[N] q) { q = Identity(x) }
+        > }""",
     ],
 )
 def test_an_invalid_graph_is_refused_at_opening(devices, text):
     model = onnx.parser.parse_model(f"{RELU} g {text}").SerializeToString()
-    with pytest.raises(native.InvalidGraph):
+    with pytest.raises((native.InvalidGraph, native.Fail)) as theirs:
         onnxruntime.InferenceSession(model)
-    with pytest.raises(native.InvalidGraph):
+    with pytest.raises(theirs.type) as ours:
         ort.InferenceSession(model, devices=devices)
+    assert isinstance(ours.value, nna.errors.InvalidModelError)
+
+
+def test_opening_a_model_that_follows_its_schemas_loads_no_part_of_it(monkeypatch):
+    def load(contents):
+        raise AssertionError("a part was loaded")
+
+    monkeypatch.setattr(driver, "_load_unoptimized", load)
+    text = "(float[N,2] x, bool[N,2] c) => (float[N,2] y) { a = Relu(x) b = Cast<to=1>(c) y = Add(a, b) }"
+    ort.InferenceSession(onnx.parser.parse_model(f"{RELU} g {text}").SerializeToString(), devices="fake_npu")
 
 
 @pytest.mark.parametrize("chosen", [[], "fake_npu"])
