@@ -13,7 +13,6 @@ from nnadapter.drivers.execution_providers.names import (
     SUFFIX,
     device_name,
     full_name,
-    has_hardware,
 )
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest
@@ -56,7 +55,7 @@ def devices_of_providers(
             requests.append(CPU)
         elif not name.endswith(SUFFIX) or name.partition(":")[0] in sources():
             requests.append((name, options))
-        elif name in providers_here() and has_hardware(name):
+        elif name in providers_here() and not _why_unusable(name):
             own = tuple(f"{key}={value}" for key, value in options.items())
             requests.append((device_name(name), {"provider_options": own}))
         else:
@@ -67,6 +66,12 @@ def devices_of_providers(
                 stacklevel=3,
             )
     return requests or [CPU]
+
+
+def _why_unusable(provider: str) -> str:
+    from nnadapter.drivers.execution_providers.driver import why_unusable  # few clients name another provider
+
+    return why_unusable(provider)
 
 
 def options_of_cpu(
