@@ -20,7 +20,7 @@ from nnadapter.onnx.nodes import captured_names
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
 from nnadapter.onnx.signature import Shapes, read_signature
-from nnadapter.onnx.values import type_of
+from nnadapter.onnx.values import infos_of
 from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.planner import prepare_for
@@ -387,14 +387,11 @@ def _refuse_invalid(model: onnx.ModelProto, prepared: Prepared, setting: Setting
     suspects = [position for position, node in enumerate(nodes) if _is_suspect(node, prepared.values)]
     if not suspects:
         return
-    import onnx
-
     from nnadapter.drivers.onnxruntime.driver import refuse_invalid_nodes
 
     protos = [model.graph.node[position] for position in suspects]
     names = {name for node in protos for name in (*node.input, *node.output, *captured_names(node))}
-    types = {name: type_of(prepared.values[name]) for name in names & prepared.values.keys()}
-    infos = {name: onnx.ValueInfoProto(name=name, type=type_) for name, type_ in types.items() if type_ is not None}
+    infos = infos_of(prepared.values[name] for name in names & prepared.values.keys())
     has_kernels = any(device.kernels.kernels for device in setting.devices)
 
     def is_external(position: int) -> bool:
