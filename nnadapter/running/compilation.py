@@ -403,4 +403,4 @@ def _new_places(before: Partitioning, step: Step, after: Partitioning) -> str:
     if counts:
         return f"{stay} of these {len(names)} nodes stay, the others go to {others}"
     segments = sum(1 for device, count in steps if count and device == step.device)
-    return f"these nodes stay on {step.device!r}, cut into {segments} segment" + ("s" if segments > 1 else "")
+    return f"these nodes stay on {step.device!r}" + (f", cut into {segments} segments" if segments > 1 else "")

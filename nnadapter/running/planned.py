@@ -12,13 +12,14 @@ from nnadapter.offering.part import Part
 from nnadapter.offering.segments import as_it_was
 from nnadapter.onnx.branches import with_weights_outside
 from nnadapter.onnx.brought_converters import brought_versions
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.extracting import OnnxIndex
-from nnadapter.onnx.model import read_model
-from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.node import OnnxNode, read_node
 from nnadapter.onnx.node_schema import may_take_types
-from nnadapter.onnx.nodes import captured_names
+from nnadapter.onnx.nodes import captured_names, opsets_of
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
+from nnadapter.onnx.schemas import since_version
 from nnadapter.onnx.signature import Shapes, read_signature
 from nnadapter.onnx.values import infos_of
 from nnadapter.options import Options
@@ -382,8 +383,10 @@ def _refuse_invalid(model: onnx.ModelProto, prepared: Prepared, setting: Setting
     Raises:
         InvalidModelError: a node contradicts the definition of its operator, and no device accepts it.
     """
-    is_original = len(prepared.nodes) == len(model.graph.node) and prepared.original is None
-    nodes = prepared.nodes if is_original else read_model(model, prepared.operators).nodes
+    if prepared.original is None and all(node.origins == (node.name,) for node in prepared.graph.nodes):
+        model, nodes = prepared.model, prepared.nodes  # in order
+    else:  # others took the place of some
+        nodes = tuple(read_node(node, node.name, _version_of(node, model)) for node in model.graph.node)
     suspects = [position for position, node in enumerate(nodes) if _is_suspect(node, prepared.values)]
     if not suspects:
         return
@@ -399,6 +402,11 @@ def _refuse_invalid(model: onnx.ModelProto, prepared: Prepared, setting: Setting
         return has_kernels or bool(brought_versions(node.domain, node.op_type))
 
     refuse_invalid_nodes(model, suspects, infos, is_external, lambda: setting.last_resort.context.supported(model))
+
+
+def _version_of(node: onnx.NodeProto, model: onnx.ModelProto) -> int:
+    domain = plain_domain(node.domain)
+    return since_version(domain, node.op_type, opsets_of(model.opset_import).get(domain, 1)) or 0
 
 
 def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
