@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
-from weakref import ReferenceType, ref
 
 from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.ir.operand import Array
@@ -65,8 +64,8 @@ class PlansEngine(ABC, Generic[Held]):
         self._deadlines = _deadlines(deadline_s)
         self.checks: Checks | None = None
         """What holds runs to the CPU; None where nobody does."""
-        self._checked_options: ReferenceType[Any] | None = None
-        """The run options whose entries were read last."""
+        self._has_read_entries = False
+        """The entries of ONNX Runtime's own run options were read, which is done once."""
         self._latest: Repeat | None = None
         self._last: InputShapes | None = None
         """The shapes of the last run of a plan that leaves sizes open."""
@@ -158,11 +157,11 @@ class PlansEngine(ABC, Generic[Held]):
         """Warn about entries of run options that no device of the session reads."""
         entries = getattr(options, "entries", None)
         if entries is None:
-            if self._checked_options is not None and self._checked_options() is options:
+            if self._has_read_entries:
                 return  # ONNX Runtime raises an exception for each entry that it lacks, which takes long
             from nnadapter.drivers.onnxruntime.sessions import entries_of
 
-            self._checked_options, entries = ref(options), entries_of(options)
+            self._has_read_entries, entries = True, entries_of(options)
         if entries:
             from nnadapter.drivers.providers import warn_of_unread_entries
 

@@ -71,6 +71,7 @@ _OF_WHOLE_MODELS = {
 CPU segment. Source: onnxruntime_session_options_config_keys.h."""
 _ignored: WeakKeyDictionary[onnxruntime.SessionOptions, Mapping[str, str]] = WeakKeyDictionary()
 _CONFIG_FROM_MODEL = "ORT_LOAD_CONFIG_FROM_MODEL"
+_AFFINITIES = "session.intra_op_thread_affinities"
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
@@ -375,13 +376,15 @@ def check_session_options(options: onnxruntime.SessionOptions) -> None:
 
     what, advice = "ONNX Runtime opens no session with the session options", "correct them, or leave out what it names"
     with options_lock, profiling(options, None), _options_as_given(), _without_ignored(options):
-        written = options.optimized_model_filepath
+        before = options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads
+        if not _has_entry(options, _AFFINITIES):  # which have to be as many as threads
+            options.intra_op_num_threads = options.inter_op_num_threads = 1  # making threads takes milliseconds
         options.optimized_model_filepath = ""
         try:
             with translated(what, advice, InvalidOptionError):
                 onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER], enable_fallback=0)
         finally:
-            options.optimized_model_filepath = written
+            options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads = before
 
 
 def session_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
