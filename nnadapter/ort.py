@@ -46,6 +46,8 @@ _THEIRS: tuple[tuple[type[errors.NNAdapterError], type[Exception]], ...] = (
 )
 """Our errors and what ONNX Runtime raises in such a case, most specific first."""
 
+_LOAD_CANCELLED = getattr(_native, "ModelLoadCanceled", _native.Fail)
+"""ONNX Runtime's exception for a session whose load cancellation flag is set; older versions have none of its own."""
 _lock = new_lock()
 _chosen: tuple[Sequence[DeviceRequest], _Options | None] = (), None
 """Devices and options, for sessions that name none."""
@@ -94,6 +96,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
     def __init__(self) -> None:
         super().__init__()
         self.overrides = Overrides()
+        self._external: dict[str, Any] = {}
         self.is_load_cancelled = False
 
     def set_load_cancellation_flag(self, value: bool) -> None:
@@ -108,8 +111,22 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
 
     def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
         """See ONNX Runtime: the values take the place of initializers that lie beside the model."""
-        super().add_external_initializers(names, ort_values)
-        self.overrides.initializers.update(zip(names, ort_values, strict=True))
+        values = dict(zip(names, ort_values, strict=True))
+        self._external.update(values)
+        self.overrides.initializers.update(values)
+
+    def add_external_initializers_from_files_in_memory(
+        self, names: Sequence[str], buffers: Sequence[Any], lengths: Sequence[int]
+    ) -> None:
+        """See ONNX Runtime: the buffers are the files that lie beside the model."""
+        super().add_external_initializers_from_files_in_memory(names, buffers, lengths)
+        files = zip(names, buffers, lengths, strict=True)
+        self.overrides.files.update({name: memoryview(buffer).cast("B")[:length] for name, buffer, length in files})
+
+    def use_for_whole_model(self) -> None:
+        """Add the external initializers, with which ONNX Runtime opens no session of a part of the model."""
+        super().add_external_initializers(list(self._external), list(self._external.values()))
+        self._external.clear()
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """See ONNX Runtime: dimensions of inputs that are called so have this size."""
@@ -120,6 +137,19 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
         """See ONNX Runtime: dimensions of inputs that stand for this have this size."""
         super().add_free_dimension_override_by_denotation(denotation, size)
         self.overrides.sizes_by_denotation[denotation] = size
+
+
+class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
+    """ONNX Runtime's own, which list their entries: runs with a deadline or in a stream copy them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entries: dict[str, str] = {}
+
+    def add_run_config_entry(self, key: str, value: str) -> None:
+        """See ONNX Runtime: set an entry."""
+        super().add_run_config_entry(key, value)
+        self.entries[key] = value
 
 
 class InferenceSession(_InferenceSession):
@@ -133,7 +163,7 @@ class InferenceSession(_InferenceSession):
         provider_options: Sequence[Mapping[str, Any]] | None = None,
         **kwargs: Any,
     ) -> None:
-        with _as_theirs():
+        with _as_theirs(of_loading=True):
             chosen, options = _chosen
             if chosen and kwargs.get("devices") is None:
                 kwargs["devices"] = _before(list(chosen), providers, provider_options)
@@ -251,11 +281,12 @@ def _before(
 
 
 @contextmanager
-def _as_theirs() -> Iterator[None]:
+def _as_theirs(*, of_loading: bool = False) -> Iterator[None]:
     try:
         yield
     except errors.NNAdapterError as error:
-        raise _theirs(error) from error
+        is_cancelled = of_loading and isinstance(error, errors.CancelledError)
+        raise _theirs(error, _LOAD_CANCELLED if is_cancelled else None) from error
 
 
 def _theirs(error: errors.NNAdapterError, theirs: type[Exception] | None = None) -> errors.NNAdapterError:

@@ -16,6 +16,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as native
 
 import nnadapter as nna
 from nnadapter import ort
+from nnadapter.drivers.onnxruntime import driver
+from nnadapter.drivers.onnxruntime.sessions import copied_run_options
 from tests.models import CHAIN, HEAD, numbers, parse
 
 WHOLE = parse(CHAIN).SerializeToString()
@@ -431,14 +433,30 @@ def test_sparse_tensors_go_in_and_come_out(devices):
         "(string[N,2] x) => (string[N,2] y) { y = Relu(x) }",
         "(float[N,2] x) => (float[N,2] y) { y = NoSuchOperator(x) }",
         "(bool[N,2] x) => (float[N,2] y) { y = ai.onnx.ml.Normalizer(x) }",
+        "(float[N,2] x, double[N,2] z) => (float[N,2] y) { y = Add(x, z) }",
+        "(float[N,2] x, int64[N,2] z) => (float[M,2] y) { y = Concat<axis=0>(x, z) }",
+        "(float[N,2] x, int64[N,2] z) => (float[M,2] y) { y = com.microsoft.FastGelu(x, z) }",
+        """(bool c, string[N] x) => (string[N] y) { y = If(c) <
+            then_branch = t () => (string[N] p) { p = Relu(x) }, else_branch = e () => (string[N] q) { q = Identity(x) }
+        > }""",
     ],
 )
 def test_an_invalid_graph_is_refused_at_opening(devices, text):
     model = onnx.parser.parse_model(f"{RELU} g {text}").SerializeToString()
-    with pytest.raises(native.InvalidGraph):
+    with pytest.raises((native.InvalidGraph, native.Fail)) as theirs:
         onnxruntime.InferenceSession(model)
-    with pytest.raises(native.InvalidGraph):
+    with pytest.raises(theirs.type) as ours:
         ort.InferenceSession(model, devices=devices)
+    assert isinstance(ours.value, nna.errors.InvalidModelError)
+
+
+def test_opening_a_model_that_follows_its_schemas_loads_no_part_of_it(monkeypatch):
+    def load(contents):
+        raise AssertionError("a part was loaded")
+
+    monkeypatch.setattr(driver, "_load_unoptimized", load)
+    text = "(float[N,2] x, bool[N,2] c) => (float[N,2] y) { a = Relu(x) b = Cast<to=1>(c) y = Add(a, b) }"
+    ort.InferenceSession(onnx.parser.parse_model(f"{RELU} g {text}").SerializeToString(), devices="fake_npu")
 
 
 @pytest.mark.parametrize("chosen", [[], "fake_npu"])
@@ -472,13 +490,108 @@ def test_sessions_have_every_method_of_onnxruntime(chosen):
 
 @pytest.mark.parametrize("devices", ["cpu", "trial"])
 def test_no_session_opens_while_its_load_cancellation_flag_is_set(devices):
-    options = ort.SessionOptions()
-    options.set_load_cancellation_flag(True)
-    with pytest.raises(nna.errors.CancelledError, match="load cancellation flag"):
-        ort.InferenceSession(WHOLE, options, devices=devices)
+    options, original = ort.SessionOptions(), onnxruntime.SessionOptions()
+    for each in (options, original):
+        each.set_load_cancellation_flag(True)
+        for kind in (nna.errors.CancelledError, native.ModelLoadCanceled):
+            with pytest.raises(kind, match="load cancellation flag"):
+                ort.InferenceSession(WHOLE, each, devices=devices)
     options.set_load_cancellation_flag(False)
     ort.InferenceSession(WHOLE, options, devices=devices)
-    original = onnxruntime.SessionOptions()
-    original.set_load_cancellation_flag(True)
-    with pytest.raises(nna.errors.CancelledError, match="load cancellation flag"):
-        nna.InferenceSession(WHOLE, original, devices="cpu")
+
+
+TEXTS = parse(f"{HEAD} g (float[2] x, string[1] t) => (float[2] y, string[1] u) {{ y = Relu(x) u = Identity(t) }}")
+
+
+WHOLE_MODEL = {
+    "session.compile_only": "1",
+    "session.load_model_format": "ORT",
+    "session.max_shape_override": "no shape",
+    "ep.context_enable": "1",
+    "session.layer_assignment_settings": "none",
+    "session.resource_cuda_partitioning_settings": "none",
+}
+INVALID = {
+    "session.moe.offload.mode": "no mode",
+    "session.dynamic_block_base": "no number",
+    "session.kernel_dispatch_policy": "no policy",
+    "optimization.minimal_build_optimizations": "save",
+}
+
+
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+@pytest.mark.parametrize("key", [*WHOLE_MODEL, *INVALID, "session.disable_cpu_ep_fallback"])
+def test_no_other_device_computes_nodes_because_session_options_break_the_cpu(devices, key):
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(key, {**WHOLE_MODEL, **INVALID}.get(key, "1"))
+    contents = TEXTS.SerializeToString()
+    with pytest.raises(Exception) as theirs:
+        onnxruntime.InferenceSession(contents, options)
+    if key in WHOLE_MODEL and devices != "cpu":
+        with (
+            pytest.warns(nna.errors.DriverWarning, match=key),
+            ort.InferenceSession(contents, options, devices=devices) as session,
+        ):
+            session.run(None, {"x": numbers(2), "t": np.array(["a"], object)})
+            assert [step.device for step in session.provenance.steps] == ["fake_npu", "cpu"]
+        return
+    with pytest.raises(nna.errors.NNAdapterError) as ours:
+        ort.InferenceSession(contents, options, devices=devices)
+    if key != "session.disable_cpu_ep_fallback":  # ONNX Runtime says something else if no providers are named
+        assert isinstance(ours.value, theirs.type) and isinstance(ours.value, nna.errors.InvalidOptionError)
+
+
+def test_forbidding_the_cpu_by_session_options_lets_devices_compute_all():
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    with ort.InferenceSession(WHOLE, options, devices="fake_npu") as session:
+        session.run(None, {"x": numbers(2, 3)})
+        assert [step.device for step in session.provenance.steps] == ["fake_npu"]
+    with pytest.raises(native.Fail, match="fallback is forbidden"):
+        ort.InferenceSession(TEXTS.SerializeToString(), options, devices="fake_npu")
+
+
+@pytest.mark.parametrize("entry", ["session.gqa_value_layout", "deterministic"])
+def test_session_options_without_effect_over_devices_are_warned_of(entry):
+    options = onnxruntime.SessionOptions()
+    if entry == "deterministic":
+        options.use_deterministic_compute = True
+    else:
+        options.add_session_config_entry(entry, "BNHS")
+    with pytest.warns(nna.errors.DriverWarning, match=entry):
+        ort.InferenceSession(WHOLE, options, devices="fake_npu")
+
+
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu", [("fake_npu", {"switched_off": "Relu"}), "cpu"]])
+@pytest.mark.parametrize("how", ["values", "files"])
+def test_external_initializers_from_memory_reach_every_segment(devices, how, tmp_path):
+    model, w, x = parse(SCALED), numbers(4), numbers(3, 4, seed=1)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(numbers(4, seed=2), "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    options, contents = ort.SessionOptions(), w.tobytes()
+    if how == "values":
+        options.add_external_initializers(["w"], [onnxruntime.OrtValue.ortvalue_from_numpy(w)])
+    else:
+        options.add_external_initializers_from_files_in_memory(["w.bin"], [contents], [len(contents)])
+    with ort.InferenceSession(str(tmp_path / "m.onnx"), options, devices=devices) as session:
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], np.maximum(x, 0) * w, rtol=1e-6)
+        assert "reference" not in [step.device for step in session.provenance.steps]
+
+
+@pytest.mark.parametrize("make", [onnxruntime.RunOptions, ort.RunOptions])
+def test_run_options_for_devices_that_the_session_lacks_are_warned_of(make):
+    options, feed = make(), {"x": numbers(2, 3)}
+    options.add_run_config_entry("qnn.htp_perf_mode", "burst")
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    with (
+        ort.InferenceSession(WHOLE, devices="fake_npu") as session,
+        pytest.warns(nna.errors.DriverWarning, match=r"'qnn.htp_perf_mode' = 'burst', which none of .*fake_npu, cpu"),
+    ):
+        session.run(None, feed, options)
+
+
+def test_every_entry_of_run_options_reaches_a_copy():
+    options = ort.RunOptions()
+    options.add_run_config_entry("of.another.provider", "1")
+    copy = copied_run_options(options)
+    assert copy.get_run_config_entry("of.another.provider") == "1"

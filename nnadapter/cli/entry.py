@@ -10,7 +10,7 @@ from nnadapter.cli.command import told
 from nnadapter.errors import close_names
 
 _COMMANDS = {
-    "devices": "List the devices, available or not, with their options.",
+    "devices": "List the devices, available or not; of one, its options.",
     "ops": "List what a device takes, or say what an operation means.",
     "report": "Say what of a model would run where, and why.",
     "run": "Run a model, and say where it ran and how long.",

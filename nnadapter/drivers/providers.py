@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from nnadapter.drivers.execution_providers.libraries import providers_here
-from nnadapter.drivers.execution_providers.names import DRIVER, SUFFIX, device_name, full_name, has_hardware
+from nnadapter.drivers.execution_providers.names import (
+    DRIVER,
+    GRAPHICS,
+    SUFFIX,
+    device_name,
+    full_name,
+)
 from nnadapter.drivers.registry import sources
 from nnadapter.drivers.selection import CPU, DeviceRequest
-from nnadapter.errors import FallbackWarning, InvalidOptionError
+from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
+
+_QNN = "QNNExecutionProvider"
+_READERS: Mapping[str, Collection[str]] = {
+    "gpu_graph_id": GRAPHICS,
+    "qnn.htp_perf_mode": (_QNN,),
+    "qnn.htp_perf_mode_post_run": (_QNN,),
+    "qnn.lora_config": (_QNN,),
+    "qnn.rpc_control_latency": (_QNN,),
+}
+"""Entries of run options that single providers read. Source: onnxruntime_run_options_config_keys.h."""
 
 
 def provider_of_device(name: str) -> str:
@@ -39,7 +55,7 @@ def devices_of_providers(
             requests.append(CPU)
         elif not name.endswith(SUFFIX) or name.partition(":")[0] in sources():
             requests.append((name, options))
-        elif name in providers_here() and has_hardware(name):
+        elif name in providers_here() and not _why_unusable(name):
             own = tuple(f"{key}={value}" for key, value in options.items())
             requests.append((device_name(name), {"provider_options": own}))
         else:
@@ -52,12 +68,31 @@ def devices_of_providers(
     return requests or [CPU]
 
 
+def _why_unusable(provider: str) -> str:
+    from nnadapter.drivers.execution_providers.driver import why_unusable  # few clients name another provider
+
+    return why_unusable(provider)
+
+
 def options_of_cpu(
     providers: Sequence[Any] | None, provider_options: Sequence[Mapping[str, Any]] | None
 ) -> Mapping[str, Any]:
     """The options that a client gave for ONNX Runtime's CPU provider."""
     pairs = _pairs(providers or (), provider_options if providers else None)
     return next((options for name, options in pairs if name == CPU_PROVIDER), {})
+
+
+def warn_of_unread_entries(entries: Mapping[str, str], devices: Sequence[str]) -> None:
+    """Warn about each entry of run options that is for a provider of ONNX Runtime that is not among the devices."""
+    providers = {_QNN if name.partition(":")[0] == "qnn" else provider_of_device(name) for name in devices}
+    for key, value in entries.items():
+        if key in _READERS and providers.isdisjoint(_READERS[key]):
+            warnings.warn(
+                f"the run options ask for {key!r} = {value!r}, which none of the session's devices "
+                f"({', '.join(devices)}) reads; leave the entry out, or name a device that reads it",
+                DriverWarning,
+                stacklevel=2,
+            )
 
 
 def _pairs(

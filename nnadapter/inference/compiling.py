@@ -26,7 +26,7 @@ from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.offering.feeds import random_feed
 from nnadapter.onnx.preparation.further_sizes import further_shapes
 from nnadapter.onnx.preparation.prepare import Prepared
-from nnadapter.onnx.preparation.sizes import default_shapes
+from nnadapter.onnx.preparation.sizes import check_known_rank, default_shapes
 from nnadapter.onnx.signature import Shapes, read_shapes
 from nnadapter.options import Options, default_devices, options_from
 from nnadapter.paddle_models.keeping import as_onnx
@@ -97,6 +97,10 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
     engine = _engine(model, setting, kept, sess_options)
     try:
+        for shapes in wanted or [{}]:
+            for name in engine.input_names:
+                if name not in engine.defaults:
+                    check_known_rank(engine.prepared.graph.value(name), shapes.get(name))
         if chosen.verify is not None:
             _verify(model, engine, wanted)
         leaves_open = input_shapes is None if open_sizes is None else open_sizes

@@ -77,9 +77,9 @@ def _of_compiled(
 
     file = CompiledFile(source)
     if session_options is not None:
-        from nnadapter.inference.provider_info import warn_of_ignored
+        from nnadapter.inference.provider_info import with_session_options
 
-        warn_of_ignored(session_options)
+        options = with_session_options(options, session_options)
     trace = trace_for(options.trace, session_options)
     engine = CompiledEngine(file, requests, options, trace, session_options)
     if not trace.is_kept:
@@ -104,6 +104,13 @@ def _of_onnx(
     is_alone = requests in (CPU, [CPU])
     is_plain = options is None and session_options is None and not providers[0]
     chosen, make = of_session(options_from(options)), None
+    if session_options is not None and not is_alone:
+        from nnadapter.drivers.selection import accelerates_first
+
+        if accelerates_first(requests):
+            from nnadapter.inference.provider_info import with_session_options
+
+            chosen = with_session_options(chosen, session_options)
     if chosen.cache_dir not in (None, False) and not is_alone:
         from nnadapter.kept_plans.asking import can_be_kept
 
@@ -141,10 +148,6 @@ def _of_onnx(
 
         setting = open_setting(requests, chosen, session_options)
         names = tuple(device.name for device in setting.devices if not device.is_spare)
-        if session_options is not None and set(names) != {CPU}:
-            from nnadapter.inference.provider_info import warn_of_ignored
-
-            warn_of_ignored(session_options)
         return make_engine(source, setting, chosen, session_options, providers, arguments, make, begun), names
     finally:
         if begun is not None:

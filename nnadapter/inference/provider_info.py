@@ -4,40 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from nnadapter.drivers.onnxruntime.sessions import check_session_options, session_entry, whole_model_entries
 from nnadapter.drivers.providers import provider_of_device
 from nnadapter.errors import DriverWarning, FallbackWarning, InvalidOptionError
 
 if TYPE_CHECKING:
     import onnxruntime
 
+    from nnadapter.options import Options
     from nnadapter.running.engine import Engine
 
+_FORBIDS_CPU = "session.disable_cpu_ep_fallback"
 _RECORDS = "session.record_ep_graph_assignment_info"
-_OF_WHOLE_MODELS = (
-    "ep.context_enable",
-    "ep.context_file_path",
-    "session.collect_node_memory_stats_to_file",
-    "session.compile_only",
-    "session.disable_cpu_ep_fallback",
-    "session.disable_model_compile",
-    "session.fail_on_suboptimal_compiled_model",
-    "session.layer_assignment_settings",
-    "session.load_model_format",
-    "session.max_shape_override",
-    "session.name_based_layer_assignment",
-    "session.node_partition_config_file",
-    "session.resource_cuda_partitioning_settings",
-    "session.save_external_prepacked_constant_initializers",
-    "session.save_model_format",
-    "session.strict_shape_type_inference",
-)
-"""Configuration entries that need a session of the whole model; others concern the nodes of a CPU segment.
-
-Source: onnxruntime_session_options_config_keys.h.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +42,21 @@ class AssignedSubgraph:
         return list(self.nodes)
 
 
-def warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
+def with_session_options(options: Options, session_options: onnxruntime.SessionOptions) -> Options:
+    """Return the options of a session over devices with what its session options forbid; warn of what is ignored.
+
+    Raises:
+        InvalidOptionError: ONNX Runtime opens no session with the session options, so no CPU segment.
+        CancelledError: their load cancellation flag is set.
+    """
+    _warn_of_ignored(session_options)
+    if session_entry(session_options, _FORBIDS_CPU) == "1":
+        return replace(options, fallback="forbid")
+    check_session_options(session_options)
+    return options
+
+
+def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
     """Warn about each of the session options that has no effect in a session over devices."""
     ignored: list[tuple[str, str]] = []
     if options.optimized_model_filepath:
@@ -69,16 +64,13 @@ def warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
         ignored.append((path, "nothing is written there; write a compiled model with nnadapter.compile"))
     if options.has_providers():
         ignored.append(("providers or a selection policy for them", "name the devices in devices= or providers="))
-    for key in _OF_WHOLE_MODELS:
-        try:
-            value = options.get_session_config_entry(key)
-        except RuntimeError:  # there is no such entry
-            continue
-        if value not in ("", "0"):
-            ignored.append((f"{key!r} = {value!r}", "leave the entry out, or open the session on 'cpu' alone"))
+    if options.use_deterministic_compute:
+        ignored.append(("deterministic computation (use_deterministic_compute)", "open the session on 'cpu' alone"))
+    for key, value in whole_model_entries(options).items():
+        ignored.append((f"{key!r} = {value!r}", "leave the entry out, or open the session on 'cpu' alone"))
     for what, advice in ignored:
         text = f"the session options ask for {what}, which a session over devices ignores; {advice}"
-        warnings.warn(text, DriverWarning, stacklevel=2)
+        warnings.warn(text, DriverWarning, stacklevel=3)
 
 
 def assignment_of(engine: Engine) -> Sequence[Any]:
@@ -87,11 +79,7 @@ def assignment_of(engine: Engine) -> Sequence[Any]:
     Raises:
         InvalidOptionError: the session options do not ask for it.
     """
-    try:
-        is_recorded = engine.session_options().get_session_config_entry(_RECORDS) == "1"
-    except RuntimeError:  # there is no such entry
-        is_recorded = False
-    if not is_recorded:
+    if session_entry(engine.session_options(), _RECORDS) != "1":
         raise InvalidOptionError(
             f'session configuration entry {_RECORDS!r} must be set to "1" to retrieve EP graph assignment '
             "information; add it to the session options"

@@ -13,7 +13,7 @@ from nnadapter.ir.operand import Array
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.files import load_model
 from nnadapter.onnx.preparation.prepare import Prepared
-from nnadapter.onnx.preparation.sizes import default_shapes
+from nnadapter.onnx.preparation.sizes import check_known_rank, default_shapes
 from partition.graph import Value
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ def feed_for(
 
 def random_array(value: Value, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
     """Return an array for one input."""
+    if value.dtype != "string":
+        check_known_rank(value, shape)
     if shape is None or value.dtype is None or value.dtype == "string" or "(" in value.dtype:
         raise InvalidInputError(
             f"input {value.name!r} is {value.dtype or 'of no type'}, for which no numbers can be made up; feed it, on "

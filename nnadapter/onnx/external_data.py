@@ -23,18 +23,21 @@ from nnadapter.onnx.nodes import graphs_of
 from nnadapter.onnx.references import bytes_of, fits, is_reference, refer, refers_to, stamp_of
 
 
-def refer_to_files(model: onnx.ModelProto, path: str | None, what: str) -> None:
+def refer_to_files(
+    model: onnx.ModelProto, path: str | None, what: str, in_memory: Mapping[str, memoryview] | None = None
+) -> None:
     """Let large initializers with external data refer to their files, and read what is small.
 
     Args:
         model: changed in place; what refers to the file at `path` stays as it is.
         path: of the model; without one, files are looked for in the working directory, as ONNX Runtime does.
         what: how messages call the model.
+        in_memory: contents of files, by the names that the model gives them.
 
     Raises:
         ModelFileError: a file is missing, too short, or not where it may be.
     """
-    files = _Files(path, what)
+    files = _Files(path, what, in_memory or {})
     for tensor in filter(is_reference, model.graph.initializer):
         if path is None or not refers_to(tensor, Path(path).absolute()):
             files.take(tensor, may_refer=True)
@@ -46,8 +49,8 @@ def refer_to_files(model: onnx.ModelProto, path: str | None, what: str) -> None:
 class _Files:
     """The files beside one model."""
 
-    def __init__(self, path: str | None, what: str) -> None:
-        self._path, self._what = path, what
+    def __init__(self, path: str | None, what: str, in_memory: Mapping[str, memoryview]) -> None:
+        self._path, self._what, self._in_memory = path, what, in_memory
         self._known: dict[str, tuple[Path, os.stat_result]] = {}
 
     def take(self, tensor: TensorProto, *, may_refer: bool) -> None:
@@ -55,6 +58,11 @@ class _Files:
         place = {entry.key: entry.value for entry in tensor.external_data}
         location = place.get("location", "")
         try:
+            if location in self._in_memory:
+                contents = self._in_memory[location]
+                offset, length = _bounds(place, len(contents), bytes_of(tensor))
+                _put(tensor, bytes(contents[offset : offset + length]))
+                return
             path, status = self._known.get(location) or self._found(location)
             self._known[location] = path, status
             offset, length = _bounds(place, status.st_size, bytes_of(tensor))
@@ -104,6 +112,10 @@ def _fill(tensor: TensorProto, path: Path, offset: int, length: int) -> None:
         contents = file.read(length)
     if len(contents) != length:
         raise ValueError("it became shorter")
+    _put(tensor, contents)
+
+
+def _put(tensor: TensorProto, contents: bytes) -> None:
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
     tensor.raw_data = contents

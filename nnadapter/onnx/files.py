@@ -36,7 +36,7 @@ def load_model(
         source: path, contents, or model.
         external_data: what lies beside the model is looked for, too.
         folder: where it lies, of a model that is no file; without one, it is the working directory.
-        overrides: what takes the place of initializers and open dimensions.
+        overrides: what takes the place of initializers, open dimensions and files.
 
     Raises:
         ModelFileError: the file, or a file of external data, is missing or cannot be read.
@@ -62,7 +62,7 @@ def load_model(
     if external_data:
         in_folder = str(Path(folder, "model")) if folder else None
         path = os.fspath(source) if isinstance(source, (str, os.PathLike)) else in_folder
-        refer_to_files(model, path, describe(source))
+        refer_to_files(model, path, describe(source), overrides.files if overrides is not None else {})
     return model
 
 

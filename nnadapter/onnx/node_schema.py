@@ -11,7 +11,9 @@ import onnx.defs
 
 from nnadapter.onnx.further_schemas import FurtherSchema, bounds_of, further_schema
 from nnadapter.onnx.graphs import node_of
+from nnadapter.onnx.signature import type_name
 from nnadapter.process.cache import remembered
+from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Node
 
 _INTERNAL = "__"
@@ -73,6 +75,28 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
     stated = tuple((each.name, each.type) for each in proto.attribute) if proto.attribute else ()
     form = stated, len(inputs), len(node.outputs), absent
     return _contradiction(node.op_type, since_version, node.domain, form)
+
+
+@remembered(_FORMS)
+def may_take_types(op_type: str, since_version: int, domain: str, dtypes: tuple[str | None, ...]) -> bool:
+    """Return whether a schema of onnx allows inputs of these data types; None stands for absent and unknown ones.
+
+    Data types other than tensors' are not compared. False if onnx has no such schema.
+    """
+    try:
+        schema = onnx.defs.get_schema(op_type, since_version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    bound: dict[str, str] = {}
+    for position, dtype in enumerate(dtypes):
+        if dtype is None or dtype not in ELEMENT_TYPE_OF_DTYPE:
+            continue
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if type_name(dtype) not in formal.types:
+            return False
+        if formal.is_homogeneous and bound.setdefault(formal.type_str, dtype) != dtype:
+            return False
+    return True
 
 
 class _NodeForm(NamedTuple):

@@ -26,10 +26,12 @@ class Overrides:
     """Of dimensions of inputs, by the name of the dimension."""
     sizes_by_denotation: dict[str, int] = field(default_factory=dict)
     """The same, by what the dimension stands for."""
+    files: dict[str, memoryview] = field(default_factory=dict)
+    """Contents of files of external data, by the name that the model gives them."""
 
     def __bool__(self) -> bool:
         """Whether there are any."""
-        return bool(self.initializers or self.sizes or self.sizes_by_denotation)
+        return bool(self.initializers or self.sizes or self.sizes_by_denotation or self.files)
 
 
 def override(model: onnx.ModelProto, overrides: Overrides) -> None:

@@ -59,19 +59,26 @@ class SizedCase(NamedTuple):
 class Parts:
     """Takes nodes out of a model, what they read becoming inputs of known types."""
 
-    def __init__(self, model: onnx.ModelProto, constant_bytes: int = _SMALL_BYTES, held: Collection[str] = ()) -> None:
-        """Infer the types of the model's values.
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        constant_bytes: int = _SMALL_BYTES,
+        held: Collection[str] = (),
+        types: Mapping[str, onnx.ValueInfoProto] | None = None,
+    ) -> None:
+        """Infer the types of the model's values, unless they are given.
 
         Args:
             model: the model.
             constant_bytes: constants up to this size are given with their contents, larger ones as inputs.
             held: names of constants that are given with their contents, however large they are.
+            types: the types of values by name; others count as unknown.
 
         Raises:
             InvalidModelError: an equation of Einsum is none.
         """
         self._model = model
-        self._types = _inferred(model)
+        self._types = _inferred(model) if types is None else dict(types)
         self._types.update((tensor.name, tensor_info(tensor)) for tensor in model.graph.initializer)
         self._constant_bytes, self._held = constant_bytes, held
 
@@ -121,10 +128,15 @@ class Parts:
         """The type of a value, if it is known."""
         return self._values.get(name)
 
-    def cases(self) -> dict[object, list[int]]:
-        """The positions of the nodes whose inputs all have a type, by what decides whether one is refused."""
+    def cases(self, positions: Collection[int] | None = None) -> dict[object, list[int]]:
+        """Return the nodes whose inputs all have a type, by what decides whether one is refused.
+
+        Args:
+            positions: of the nodes that are looked at, ascending; all of them if None.
+        """
         positions_by_case: dict[object, list[int]] = {}
-        for position, node in enumerate(self._model.graph.node):
+        for position in range(len(self._model.graph.node)) if positions is None else positions:
+            node = self._model.graph.node[position]
             if all(name in self._types for name in _reads(node)):
                 positions_by_case.setdefault(self._case(node), []).append(position)
         return positions_by_case

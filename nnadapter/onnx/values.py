@@ -115,6 +115,12 @@ def type_of(value: Value) -> TypeProto | None:
     return onnx.helper.make_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[value.dtype], value.shape)
 
 
+def infos_of(values: Iterable[Value]) -> dict[str, ValueInfoProto]:
+    """Return what is known of values in ONNX's form, by name; values of unknown type are left out."""
+    types = ((value.name, type_of(value)) for value in values)
+    return {name: ValueInfoProto(name=name, type=type_) for name, type_ in types if type_ is not None}
+
+
 def dense_type(tensor: TensorProto) -> TypeProto:
     """Return the type of an initializer."""
     made: TypeProto = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.onnxruntime.driver import refused_nodes
+from nnadapter.drivers.onnxruntime.sessions import check_session_options
 from nnadapter.drivers.registry import devices_brought_by
 from nnadapter.errors import InvalidModelError
 from nnadapter.onnx.brought_converters import bringing
@@ -31,7 +32,12 @@ def left_to_last_resort(
         model: the model.
         setting: opened devices, of which the CPU comes first.
         session_options: ONNX Runtime's own.
+
+    Raises:
+        InvalidOptionError: ONNX Runtime loads no model with the session options.
     """
+    if session_options is not None:
+        check_session_options(session_options)
     refused = refused_nodes(model, session_options)
     verdicts = setting.last_resort.context.supported(model) if refused else ()
     if refused and all(verdicts[position] for position in refused):

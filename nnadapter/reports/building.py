@@ -271,7 +271,7 @@ def _search(plan: Plan) -> str:
     if plan.exact:
         return "exact for two devices" if few else "an exact search"
     if any(map(eq, devices, devices[1:])):  # two turns of one device are never found one behind the other
-        return "a segment was cut in two for its device's memory"
+        return "a segment was cut in two, as its device does not take it whole"
     return "a beam search, bounded in its work"
 
 

@@ -64,6 +64,8 @@ class PlansEngine(ABC, Generic[Held]):
         self._deadlines = _deadlines(deadline_s)
         self.checks: Checks | None = None
         """What holds runs to the CPU; None where nobody does."""
+        self._has_read_entries = False
+        """The entries of ONNX Runtime's own run options were read, which is done once."""
         self._latest: Repeat | None = None
         self._last: InputShapes | None = None
         """The shapes of the last run of a plan that leaves sizes open."""
@@ -90,6 +92,7 @@ class PlansEngine(ABC, Generic[Held]):
             control = RunControl()
         if options is not None:
             feed = self._with_adapters(feed, options, control, is_bound=kept is not None)
+            self._warn_of_unread_entries(options)
         if (
             latest is not None
             and control is None
@@ -149,6 +152,20 @@ class PlansEngine(ABC, Generic[Held]):
             warn_of_adapters(options)
             return feed
         return {**feed, **adapter_parameters(options, (*self.inputs(), *self.overridable()))}
+
+    def _warn_of_unread_entries(self, options: Any) -> None:
+        """Warn about entries of run options that no device of the session reads."""
+        entries = getattr(options, "entries", None)
+        if entries is None:
+            if self._has_read_entries:
+                return  # ONNX Runtime raises an exception for each entry that it lacks, which takes long
+            from nnadapter.drivers.onnxruntime.sessions import entries_of
+
+            self._has_read_entries, entries = True, entries_of(options)
+        if entries:
+            from nnadapter.drivers.providers import warn_of_unread_entries
+
+            warn_of_unread_entries(entries, self._devices)
 
     def _run_meanwhile(
         self,

@@ -57,8 +57,6 @@ from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.whole import Whole
 from partition.plan import Step
 
-_NEXT = "these nodes go to the next device"
-
 
 @dataclass(eq=False)
 class Compiler:
@@ -155,10 +153,13 @@ class Compiler:
                 }
                 plan = self._bind(partitioning, programs)
                 return Compiled(partitioning, plan, tuple(notes), taken, programs.twins(partitioning.plan))
+            reported: list[tuple[Step, BaseException]] = []
             for step, error in failed:
                 accused = blamed(partitioning, step, error)
                 if not (accused and step.device == host):
-                    notes.append(self._compile_failed(partitioning, step, error))
+                    if self.incidents.policy("compile") == "forbid":
+                        self._compile_failed(partitioning, step, error, "")
+                    reported.append((step, error))
                 if accused:
                     judgment = planner.blame(judgment, step, accused)
                 elif step.device == host:
@@ -166,7 +167,12 @@ class Compiler:
                     break
                 else:
                     judgment = self._repair.without(judgment, partitioning, step, error, known)
-            partitioning = planner.settle(judgment, known)
+            before, partitioning = partitioning, planner.settle(judgment, known)
+            for step, error in reported:
+                instead = _new_places(before, step, partitioning)
+                if self.setting.by_name[step.device].is_host:
+                    instead = "so nothing is cut out of the model, and it runs there as a whole"
+                notes.append(self._compile_failed(before, step, error, instead))
 
     def _compile_all(
         self, partitioning: Partitioning, programs: Programs, without: Collection[int] = ()
@@ -222,16 +228,12 @@ class Compiler:
             # The model as it was may hold a node that ONNX Runtime does not take and that is known before the run.
             return self._builder.built(parts.part(step), calls)
 
-    def _compile_failed(
-        self, partitioning: Partitioning, step: Step, error: BaseException, instead: str = _NEXT
-    ) -> str:
+    def _compile_failed(self, partitioning: Partitioning, step: Step, error: BaseException, instead: str) -> str:
         nodes = nodes_of(partitioning, step)
         message = (
             f"device {step.device!r} took segment {step.segment} ({named(nodes)}) and failed to compile it: "
             f"{describe(error)}"
         )
-        if instead == _NEXT and self.setting.by_name[step.device].is_host:
-            instead = "so nothing is cut out of the model, and it runs there as a whole"
         fall_back("compile", step, nodes, message, instead, error, self.incidents)
         return message
 
@@ -383,3 +385,22 @@ class Compiler:
         raise ExecutionError(
             f"{message}; nothing else runs it: {last}", device=step.device, segment=step.segment
         ) from error
+
+
+def _new_places(before: Partitioning, step: Step, after: Partitioning) -> str:
+    """Return where the nodes of a step are after the graph is cut again, in words."""
+    names = nodes_of(before, step)
+    wanted = set(names)
+    steps = [(each.device, len(wanted.intersection(nodes_of(after, each)))) for each in after.plan.steps]
+    counts: dict[str, int] = {}
+    for device, count in steps:
+        if count:
+            counts[device] = counts.get(device, 0) + count
+    stay = counts.pop(step.device, 0)
+    others = " and ".join(repr(device) for device in counts) or "other devices"
+    if not stay:
+        return f"these nodes go to {others}"
+    if counts:
+        return f"{stay} of these {len(names)} nodes stay, the others go to {others}"
+    segments = sum(1 for device, count in steps if count and device == step.device)
+    return f"these nodes stay on {step.device!r}" + (f", cut into {segments} segments" if segments > 1 else "")

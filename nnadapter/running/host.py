@@ -336,6 +336,9 @@ class _Loader:
             from nnadapter.onnx.equations import check_equations_in
 
             check_equations_in(path_or_bytes)
+        use_for_whole_model = getattr(self._session_options, "use_for_whole_model", None)
+        if use_for_whole_model is not None:  # `nnadapter.ort.SessionOptions` have it
+            use_for_whole_model()
         self._disabled = disabled_optimizers(self._session_options, wrong_fusions(path_or_bytes), self._others)
         try:
             return self._open(path_or_bytes, self._session_options)

@@ -121,7 +121,7 @@ class OpenPlans:
         if self._gives_up:
             return None
         if None in shapes:
-            self._refusal, self._gives_up = "an input is no tensor", True
+            self._refusal, self._gives_up = "an input is no tensor, or its shape is not known", True
             return None
         known = {name: shape for name, shape in zip(self._inputs, shapes, strict=True) if shape is not None}
         if not self._may_hold(known):

@@ -12,10 +12,16 @@ from nnadapter.offering.part import Part
 from nnadapter.offering.segments import as_it_was
 from nnadapter.onnx.branches import with_weights_outside
 from nnadapter.onnx.brought_converters import brought_versions
+from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.extracting import OnnxIndex
+from nnadapter.onnx.node import OnnxNode, read_node
+from nnadapter.onnx.node_schema import may_take_types
+from nnadapter.onnx.nodes import captured_names, opsets_of
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.sizes import check_shape, default_shapes
+from nnadapter.onnx.schemas import since_version
 from nnadapter.onnx.signature import Shapes, read_signature
+from nnadapter.onnx.values import infos_of
 from nnadapter.options import Options
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.planner import prepare_for
@@ -27,6 +33,7 @@ from nnadapter.running.incidents import Incidents
 from nnadapter.running.model_plans import ModelPlans, SessionPlans
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.plans import Lease, NotMadeError, OnlyMade, PlanCache, PlanCounts
+from partition.graph import Value
 from partition.verdict import Unsupported
 
 if TYPE_CHECKING:
@@ -91,7 +98,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         shapes = self._declared_shapes()
         self._meanwhile = _meanwhile(self) if options.background and setting.accelerators else None
         if shapes is None:
-            _refuse_invalid(model, setting)
+            _refuse_invalid(model, prepared, setting)
             return
         if self._meanwhile is not None:
             self._own.settled(shapes)
@@ -370,21 +377,48 @@ class PlannedEngine(PlansEngine[Compiled]):
         return fixed if len(fixed) == len(shapes) else None
 
 
-def _refuse_invalid(model: onnx.ModelProto, setting: Setting) -> None:
+def _refuse_invalid(model: onnx.ModelProto, prepared: Prepared, setting: Setting) -> None:
     """Refuse at opening what ONNX Runtime would: no node of a model with dynamic shapes is compiled before a run.
 
     Raises:
         InvalidModelError: a node contradicts the definition of its operator, and no device accepts it.
     """
+    if prepared.original is None and all(node.origins == (node.name,) for node in prepared.graph.nodes):
+        model, nodes = prepared.model, prepared.nodes  # in order
+    else:  # others took the place of some
+        nodes = tuple(read_node(node, node.name, _version_of(node, model)) for node in model.graph.node)
+    suspects = [position for position, node in enumerate(nodes) if _is_suspect(node, prepared.values)]
+    if not suspects:
+        return
     from nnadapter.drivers.onnxruntime.driver import refuse_invalid_nodes
 
+    protos = [model.graph.node[position] for position in suspects]
+    names = {name for node in protos for name in (*node.input, *node.output, *captured_names(node))}
+    infos = infos_of(prepared.values[name] for name in names & prepared.values.keys())
     has_kernels = any(device.kernels.kernels for device in setting.devices)
 
     def is_external(position: int) -> bool:
         node = model.graph.node[position]
         return has_kernels or bool(brought_versions(node.domain, node.op_type))
 
-    refuse_invalid_nodes(model, is_external, lambda: setting.last_resort.context.supported(model))
+    refuse_invalid_nodes(model, suspects, infos, is_external, lambda: setting.last_resort.context.supported(model))
+
+
+def _version_of(node: onnx.NodeProto, model: onnx.ModelProto) -> int:
+    domain = plain_domain(node.domain)
+    return since_version(domain, node.op_type, opsets_of(model.opset_import).get(domain, 1)) or 0
+
+
+def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
+    """Return whether ONNX Runtime may find a node invalid: by its schema, or where no schema tells."""
+    dtypes = tuple([values[name].dtype if name in values else None for name in node.inputs])
+    return bool(
+        node.contradiction
+        or node.bodies
+        or not node.since_version
+        or not may_take_types(node.op_type, node.since_version, node.domain, dtypes)
+        or any(name and (name not in values or values[name].dtype is None) for name in node.outputs)
+    )
 
 
 def _meanwhile(engine: PlannedEngine) -> Meanwhile:

@@ -111,6 +111,19 @@ def test_an_input_without_a_data_type(call, number):
     assert "has no data type that ONNX knows; export the model again" in said
 
 
+@pytest.mark.parametrize("command", ["run", "compare", "bench", "compile -o m.nna"])
+def test_an_input_without_a_shape_is_asked_for_in_one_way(call, command):
+    model = parse(f"{HEAD} g (float[N] x) => (float[N] y) {{ a = Relu(x) y = Exp(a) }}")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.ClearField("shape")
+    onnx.save(model, "shapeless.onnx")
+    said = call(f"{command} shapeless.onnx -d fake_npu", 2).stderr
+    assert (
+        "the model does not give the shape of input 'x', not even its rank; give it with --shape x=1,3,224,224" in said
+    )
+    call(f"{command} shapeless.onnx -d fake_npu --shape x=2,3", 0)
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs a standard input with a name")
 def test_a_model_from_a_pipe_that_is_read_again(folder):
     command = [sys.executable, "-m", "nnadapter", "run", "/dev/stdin", "-d", "fake_npu"]

@@ -131,6 +131,21 @@ def test_without_room_the_plans_that_nobody_uses_make_some():
         assert COMPILES == []
 
 
+@pytest.mark.parametrize(
+    ("options", "failures", "words"),
+    [
+        ({"fails_on": "EXP"}, [], "7 of these 8 nodes stay, the others go to 'cpu'"),
+        ({"room": 4}, [], "these nodes stay on 'trial', cut into 2 segments"),
+        ({}, [DeviceLostError("the threads are not there")], "these nodes go to 'cpu'"),
+    ],
+)
+def test_a_warning_says_where_the_nodes_of_a_failed_segment_are(options, failures, words):
+    COMPILES.extend(failures)
+    with pytest.warns(FallbackWarning, match=words):
+        report = made(options, fallback="warn")
+    assert all(words in each.instead for each in report.incidents[:1])
+
+
 class _Memory(Memory):
     nbytes = 4
     freed = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -32,12 +34,24 @@ from nnadapter.drivers.execution_providers.names import (
     has_hardware,
     how_to_get,
     is_cpu,
+    short_name,
 )
 from nnadapter.drivers.execution_providers.probing import takes_addition
 from nnadapter.drivers.interface import Context, Device, Driver
-from nnadapter.errors import DeviceNotFoundError
+from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, InvalidOptionError
+from nnadapter.process.cache import remembered
 from nnadapter.process.real_onnxruntime import onnxruntime
+from nnadapter.process.standard_output import prints_to_stderr
 
+_TRY_SECONDS = 60.0
+_UNUSABLE = 3
+"""The exit code of a process that found why a provider cannot be used."""
+_TRY = """
+import sys
+sys.path[:] = sys.argv[2:]
+from nnadapter.drivers.execution_providers.driver import try_provider
+sys.exit(try_provider(sys.argv[1]))
+"""
 _FIXED_SIZES = Capability(
     form=ModelForm.ONNX,
     # ONNX Runtime itself keeps runs apart where a provider wants that.
@@ -71,7 +85,7 @@ class EpDriver(Driver):
         return EpDevice(device_id, provider)
 
     def devices(self) -> Sequence[DeviceInfo]:
-        """See `Driver.devices`: no library is loaded for it."""
+        """See `Driver.devices`: a plug-in library is tried in a process of its own, and none is loaded here."""
         here, packages = providers_here(), installed()
         names = sorted({*here, *onnxruntime.get_all_providers()})
         return tuple(_row(name, here, packages.get(name)) for name in names if not is_cpu(name))
@@ -119,17 +133,55 @@ class EpDevice(Device):
         return EpContext(backing)
 
 
+def why_unusable(provider: str) -> str:
+    """Return why no session can be opened on a provider that is here; empty if one can be.
+
+    A plug-in library knows best what hardware it drives.
+    """
+    if provider in installed():
+        return _tried(provider, tuple(each for each in sys.path if isinstance(each, str)))
+    return "" if has_hardware(provider) else NO_HARDWARE
+
+
+@remembered(32)
+def _tried(provider: str, path: tuple[str, ...]) -> str:
+    """Return why a provider cannot be used, after trying it in a process of its own."""
+    command = [sys.executable or "python", "-c", _TRY, provider, *path]
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRY_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"a process that tries its library did not end: {error}"
+    if done.returncode and done.returncode != _UNUSABLE:
+        return f"its library ended the process that tried it, with {done.returncode}; install another version of it"
+    return done.stdout.decode(errors="replace").strip() if done.returncode else ""
+
+
+def try_provider(provider: str) -> int:
+    """Print why a provider cannot be used, and return an exit code; options that it lacks are no reason."""
+    device = EpDevice(short_name(provider), provider)
+    defaults = {option.name: option.default for option in device.capability.options}
+    try:
+        with prints_to_stderr():
+            device.create_context(defaults)
+    except DeviceUnavailableError as error:
+        print(error)
+        return _UNUSABLE
+    except InvalidOptionError:
+        pass
+    return 0
+
+
 def _row(provider: str, here: Sequence[str], package: LibrarySource | None) -> DeviceInfo:
-    version, has = onnxruntime.__version__, has_hardware(provider)
-    why = f"not in ONNX Runtime {version}; {how_to_get(provider)}" if provider not in here else NO_HARDWARE
+    version, is_here = onnxruntime.__version__, provider in here
+    why = why_unusable(provider) if is_here else f"not in ONNX Runtime {version}; {how_to_get(provider)}"
     return DeviceInfo(
         name=device_name(provider),
         vendor="ONNX Runtime",
         type=DeviceType.GPU if provider in GRAPHICS else DeviceType.ACCELERATOR,
         sub_type=provider,
         version=version,
-        available=provider in here and has,
-        possible=has and (provider in here or provider in NEEDS),
-        reason="" if provider in here and has else why,
+        available=not why,
+        possible=not why or (has_hardware(provider) and (is_here or provider in NEEDS)),
+        reason=why,
         distribution="" if package is None else package.distribution,
     )

@@ -21,7 +21,7 @@ USES_SHARED_ARENA = "session.use_env_allocators"
 _SHRINKS = ("memory.enable_memory_arena_shrinkage", "cpu:0")
 _DOUBLING = 0
 _FIRST_BYTES = 1 << 20
-_SMALLEST_MODEL = bytes.fromhex(
+SMALLEST_MODEL = bytes.fromhex(
     "080a3a3e0a100a017812017922084964656e746974791208736d616c6c6573745a0f0a0178120a0a08080112040a020801"
     "620f0a0179120a0a08080112040a02080142040a001011"
 )
@@ -69,4 +69,4 @@ def _smallest_session() -> Any:
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = QUIET, 1
     options.add_session_config_entry(USES_SHARED_ARENA, "1")
-    return onnxruntime.InferenceSession(_SMALLEST_MODEL, options, providers=[CPU_PROVIDER])
+    return onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER])

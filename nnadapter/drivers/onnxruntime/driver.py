@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,7 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.nodes import opsets_of, with_nested
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET, loadable, onnxruntime_limits
 from nnadapter.onnx.schemas import since_version
+from nnadapter.process.cache import remembered
 from nnadapter.traces.trace import SILENT, Trace
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict, all_of
 
@@ -43,6 +44,10 @@ _OLDEST_JUDGED_OPSET = 7
 """ONNX Runtime has its own ways with models older than that, which are not second-guessed."""
 _KNOWN_OPSET = 23
 """Every ONNX Runtime that this package runs with knows this opset; what is newer is asked for."""
+_OF_TYPES = "Type Error: "
+"""ONNX Runtime's words for types that contradict a schema, whatever the kind of its error."""
+_LOADED_PARTS = 64
+"""Parts of models of which it is remembered that ONNX Runtime loads them."""
 _PROFILE = Profile(
     peak_flops=64e9,
     bandwidth=16e9,
@@ -172,7 +177,11 @@ def refused_nodes(
 
 
 def refuse_invalid_nodes(
-    model: onnx.ModelProto, is_external: Callable[[int], bool], last_resort: Callable[[], Sequence[Verdict]]
+    model: onnx.ModelProto,
+    suspects: Collection[int],
+    types: Mapping[str, onnx.ValueInfoProto],
+    is_external: Callable[[int], bool],
+    last_resort: Callable[[], Sequence[Verdict]],
 ) -> None:
     """Raise the error of ONNX Runtime for a node that it refuses as invalid, whatever the shapes of the inputs.
 
@@ -180,12 +189,14 @@ def refuse_invalid_nodes(
 
     Args:
         model: the model.
+        suspects: positions of the nodes that are tried.
+        types: the types of what they read and make, as far as they are known.
         is_external: whether a node, by its position, may be of an operator that a third party brings.
         last_resort: gives the verdicts of the last resort, for nodes that are valid in a version of ONNX that ONNX
             Runtime does not know.
 
     Raises:
-        InvalidModelError: a node is invalid; the cause is ONNX Runtime's InvalidGraph.
+        InvalidModelError: a node is invalid; the cause is ONNX Runtime's error.
     """
     from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
@@ -193,12 +204,12 @@ def refuse_invalid_nodes(
     from nnadapter.onnx.parts import Parts
 
     errors: dict[bytes, Exception] = {}
-    parts = Parts(model)
-    positions = sorted(cases[0] for cases in parts.cases().values())
+    parts = Parts(model, types=types)
+    positions = sorted(cases[0] for cases in parts.cases(suspects).values())
 
     def attempt(part: onnx.ModelProto) -> Unsupported | None:
         try:
-            _load_unoptimized(loadable(part))
+            _load_unoptimized(loadable(part).SerializeToString(deterministic=True))
         except Exception as error:  # noqa: BLE001  only InvalidGraph counts in the end
             if len(part.graph.node) == 1:
                 errors[part.SerializeToString(deterministic=True)] = error
@@ -207,7 +218,8 @@ def refuse_invalid_nodes(
 
     for position in find_refused(positions, parts, attempt):
         error = errors.get(parts.part([position]).SerializeToString(deterministic=True))
-        if isinstance(error, InvalidGraph) and not is_external(position):
+        is_invalid = isinstance(error, InvalidGraph) or _OF_TYPES in str(error)
+        if error is not None and is_invalid and not is_external(position):
             if parts.is_valid(position) and last_resort()[position]:
                 continue
             raise InvalidModelError(
@@ -215,13 +227,14 @@ def refuse_invalid_nodes(
             ) from error
 
 
-def _load_unoptimized(model: onnx.ModelProto) -> None:
+@remembered(_LOADED_PARTS)
+def _load_unoptimized(contents: bytes) -> None:
     from nnadapter.process.real_onnxruntime import onnxruntime
 
     options = without_files(new_session_options())
     options.log_severity_level, options.intra_op_num_threads = QUIET, 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
+    onnxruntime.InferenceSession(contents, options, providers=[CPU_PROVIDER])
 
 
 def _reason(error: Exception) -> Reason:

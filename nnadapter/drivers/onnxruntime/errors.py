@@ -78,8 +78,8 @@ _OF_INPUTS = re.compile(
 
 
 def brief(error: BaseException) -> str:
-    """ONNX Runtime's message on one line, without its source positions."""
-    text = " ".join(str(error).split())
+    """Return ONNX Runtime's message on one line, without its source positions."""
+    text = " ".join(line.strip() for line in str(error).splitlines() if line.strip())
     if "[ONNXRuntimeError]" in text:
         # A provider's error stands inside ONNX Runtime's own; the innermost says what happened.
         text = text.rpartition("[ONNXRuntimeError]")[2].split(" : ", 3)[-1]

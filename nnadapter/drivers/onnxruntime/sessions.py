@@ -13,13 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from nnadapter.drivers.interface import Execution
-from nnadapter.drivers.onnxruntime.arena import USES_SHARED_ARENA, register_arena
+from nnadapter.drivers.onnxruntime.arena import SMALLEST_MODEL, USES_SHARED_ARENA, register_arena
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
 from nnadapter.drivers.onnxruntime.optimizers import disabled_optimizers, with_fewer_optimizations
 from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
+from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET
 from nnadapter.process.forking import new_lock
@@ -47,7 +49,29 @@ _RUN_ENTRIES = (
 """Source: onnxruntime_run_options_config_keys.h; ONNX Runtime does not list those of an object."""
 _FOLDER = "session.model_external_initializers_file_folder_path"
 """Where ONNX Runtime looks for files that a model names; else in the current folder, if the model is in memory."""
+_OF_WHOLE_MODELS = {
+    "ep.context_enable": "",
+    "ep.context_file_path": "",
+    "session.collect_node_memory_stats_to_file": "",
+    "session.compile_only": "",
+    "session.disable_model_compile": "",
+    "session.fail_on_suboptimal_compiled_model": "",
+    "session.gqa_value_layout": "BNSH",
+    "session.layer_assignment_settings": "",
+    "session.load_model_format": "",
+    "session.max_shape_override": "",
+    "session.name_based_layer_assignment": "",
+    "session.node_partition_config_file": "",
+    "session.resource_cuda_partitioning_settings": "",
+    "session.save_external_prepacked_constant_initializers": "",
+    "session.save_model_format": "",
+    "session.strict_shape_type_inference": "",
+}
+"""Entries of session options that need a session of the whole model, and their default; others concern the nodes of a
+CPU segment. Source: onnxruntime_session_options_config_keys.h."""
+_ignored: WeakKeyDictionary[onnxruntime.SessionOptions, Mapping[str, str]] = WeakKeyDictionary()
 _CONFIG_FROM_MODEL = "ORT_LOAD_CONFIG_FROM_MODEL"
+_AFFINITIES = "session.intra_op_thread_affinities"
 _SPINNING = ("session.intra_op.allow_spinning", "session.inter_op.allow_spinning")
 
 
@@ -75,16 +99,33 @@ def new_run_options() -> onnxruntime.RunOptions:
 
 
 def copied_run_options(options: onnxruntime.RunOptions) -> onnxruntime.RunOptions:
-    """Other options that say the same, as far as ONNX Runtime tells what options say: not which adapters are active."""
+    """Return a copy of run options, without their active adapters.
+
+    ONNX Runtime does not list the entries of run options: those of `nnadapter.ort.RunOptions` are all copied, of others
+    those that ONNX Runtime and its providers know.
+    """
     copied = new_run_options()
     for name in _RUN_FIELDS:
         setattr(copied, name, getattr(options, name))
-    for key in _RUN_ENTRIES:
-        try:
-            copied.add_run_config_entry(key, options.get_run_config_entry(key))
-        except RuntimeError:  # it has none
-            continue
+    for key, value in entries_of(options).items():
+        copied.add_run_config_entry(key, value)
     return copied
+
+
+def entries_of(options: onnxruntime.RunOptions) -> Mapping[str, str]:
+    """Return the configuration entries of run options, as far as they can be read."""
+    recorded: Mapping[str, str] | None = getattr(options, "entries", None)  # of `nnadapter.ort.RunOptions`
+    if recorded is not None:
+        return recorded
+    found = ((key, _run_entry(options, key)) for key in _RUN_ENTRIES)
+    return {key: value for key, value in found if value is not None}
+
+
+def _run_entry(options: onnxruntime.RunOptions, key: str) -> str | None:
+    try:
+        return str(options.get_run_config_entry(key))
+    except RuntimeError:  # there is no such entry
+        return None
 
 
 Repeat = Callable[
@@ -238,7 +279,7 @@ def open_session(
             return session
 
         try:
-            with profiling(options, profile), _options_as_given():
+            with profiling(options, profile), _options_as_given(), _without_ignored(options):
                 session = _optimized(attempt, options, failed, notes)
         finally:
             options.intra_op_num_threads, options.optimized_model_filepath = threads, written
@@ -300,14 +341,59 @@ def _options_as_given() -> Iterator[None]:
 def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
     """Return where session options say that the external data of a model in memory lie; None where they do not."""
     key = "session.model_external_initializers_file_folder_path"
-    if options is None or not _has_entry(options, key):
+    return None if options is None else session_entry(options, key) or None
+
+
+def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
+    """Return the entries of session options that need a session of the whole model, without effect on its segments."""
+    found = {key: session_entry(options, key) for key in _OF_WHOLE_MODELS}
+    entries = {key: value for key, value in found.items() if value is not None and value not in ("", "0")}
+    _ignored[options] = entries
+    return entries
+
+
+@contextmanager
+def _without_ignored(options: onnxruntime.SessionOptions) -> Iterator[None]:
+    """Make sessions that are opened in the block ignore `whole_model_entries`; `options_lock` is held."""
+    entries = _ignored.get(options, {})
+    for key in entries:
+        options.add_session_config_entry(key, _OF_WHOLE_MODELS[key])
+    try:
+        yield
+    finally:
+        for key, value in entries.items():
+            options.add_session_config_entry(key, value)
+
+
+def check_session_options(options: onnxruntime.SessionOptions) -> None:
+    """Check that ONNX Runtime opens a session with these options, whatever the model.
+
+    Raises:
+        InvalidOptionError: it opens none; the cause is its error.
+        CancelledError: the load cancellation flag is set.
+    """
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    what, advice = "ONNX Runtime opens no session with the session options", "correct them, or leave out what it names"
+    with options_lock, profiling(options, None), _options_as_given(), _without_ignored(options):
+        before = options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads
+        if not _has_entry(options, _AFFINITIES):  # which have to be as many as threads
+            options.intra_op_num_threads = options.inter_op_num_threads = 1  # making threads takes milliseconds
+        options.optimized_model_filepath = ""
+        try:
+            with translated(what, advice, InvalidOptionError):
+                onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER], enable_fallback=0)
+        finally:
+            options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads = before
+
+
+def session_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:
+    """Return a configuration entry of session options; None if there is none."""
+    try:
+        return str(options.get_session_config_entry(key))
+    except RuntimeError:
         return None
-    return options.get_session_config_entry(key) or None
 
 
 def _has_entry(options: onnxruntime.SessionOptions, key: str) -> bool:
-    try:
-        options.get_session_config_entry(key)
-    except RuntimeError:
-        return False
-    return True
+    return session_entry(options, key) is not None

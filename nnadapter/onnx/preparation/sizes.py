@@ -113,6 +113,21 @@ def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) 
         )
 
 
+def check_known_rank(value: Value, shape: tuple[int, ...] | None) -> None:
+    """Raise InvalidInputError if an input is a tensor whose shape neither the model nor the caller gives.
+
+    Args:
+        value: the input.
+        shape: its shape; None if it is not known.
+    """
+    if shape is None and value.shape is None and value.dtype is not None and "(" not in value.dtype:
+        raise InvalidInputError(
+            f"the model does not give the shape of input {value.name!r}, not even its rank; give it with "
+            f"--shape {value.name}=1,3,224,224 or input_shapes={{{value.name!r}: (1, 3, 224, 224)}}",
+            name=value.name,
+        )
+
+
 def assumed_inputs(graph: Graph, requested_shapes: Shapes) -> tuple[str, ...]:
     """Inputs of a graph whose sizes are open, and not among those that were asked for."""
     values = (graph.value(name) for name in graph.inputs if name not in requested_shapes)

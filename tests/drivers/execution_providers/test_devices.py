@@ -9,9 +9,10 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.drivers.capability import OpenSizes
-from nnadapter.drivers.execution_providers import libraries
+from nnadapter.drivers.execution_providers import libraries, names
 from nnadapter.drivers.execution_providers.driver import EpDriver
 from nnadapter.drivers.execution_providers.names import has_hardware
+from nnadapter.drivers.hardware import HardwareNeeds
 from nnadapter.drivers.providers import devices_of_providers, provider_of_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, FallbackWarning
 from tests.models import CHAIN, parse
@@ -30,7 +31,10 @@ def test_every_provider_that_onnx_runtime_knows_is_a_row_but_its_cpu():
 def test_rows_say_what_is_here_and_how_to_get_the_rest():
     here = {*onnxruntime.get_available_providers(), *libraries.installed()}
     for row in rows().values():
-        assert row.available == (row.sub_type in here and has_hardware(row.sub_type))
+        assert row.available <= (row.sub_type in here)
+        assert row.sub_type in libraries.installed() or row.available == (
+            row.sub_type in here and has_hardware(row.sub_type)
+        )
         assert row.available or "get it by" in row.reason or "none of the hardware" in row.reason
 
 
@@ -101,12 +105,37 @@ def test_no_library_is_registered_to_list_names(acme):
     assert not registered and libraries._registered == before and "acme_npu" not in sys.modules
 
 
-def test_a_package_is_known_by_its_entry_point(acme):
-    acme("return '/there/is/no/such/library.so'")
+@pytest.mark.parametrize(
+    ("says", "words"),
+    [
+        ("return '/there/is/no/such/library.so'", "no library at '/there/is/no/such/library.so'"),
+        ("return __file__", "cannot be registered with ONNX Runtime"),
+        ("raise ValueError('none')", "does not say where its provider's library is"),
+    ],
+)
+def test_a_package_that_sessions_refuse_is_listed_with_their_reason(acme, says, words):
+    acme(says)
     row = rows()["ort:Acme"]
-    assert row.available and row.distribution == "acme 1.0"
-    with pytest.raises(DeviceUnavailableError, match=r"no library at '/there/is/no/such/library.so'"):
+    assert not row.available and words in row.reason and row.distribution == "acme 1.0"
+    with pytest.raises(DeviceUnavailableError, match=words):
         nna.InferenceSession(parse(CHAIN), devices="ort:acme")
+    with pytest.warns(FallbackWarning, match="'AcmeExecutionProvider' is not a device of this installation"):
+        assert devices_of_providers(["AcmeExecutionProvider"]) == ["cpu"]
+
+
+def test_a_package_whose_library_ends_the_process_is_listed_so(acme):
+    acme("import os; os.abort()")
+    row = rows()["ort:Acme"]
+    assert not row.available and "ended the process that tried it" in row.reason
+
+
+def test_a_plug_in_that_works_without_known_hardware_is_available(monkeypatch):
+    """As WebGPU does with a software adapter."""
+    if "QNNExecutionProvider" not in libraries.installed():
+        pytest.skip("onnxruntime-qnn is not installed")
+    nowhere = HardwareNeeds(("no system",))
+    monkeypatch.setattr(names, "NEEDS", {**names.NEEDS, "QNNExecutionProvider": nowhere})
+    assert not has_hardware("QNNExecutionProvider") and rows()["ort:QNN"].available
 
 
 def test_a_package_that_does_not_say_where_its_library_is(acme):
