@@ -140,7 +140,8 @@ def separate_reductions(operators: Operators) -> None:
 def separate_gates(operators: Operators) -> None:
     """Put an opaque step after each computed operand that is combined with the result of attention.
 
-    The engine ends the process if it takes the operand into attention, of which a further reader needs the result.
+    The engine ends the process if it takes the operand into attention, of which a further reader needs the result. It
+    does not compile attention combined with an operand of more dimensions: there the step is after the result.
     """
     for kind, operator in operators:
         if kind == "MatMul" and _is_weighted(operator):
@@ -149,20 +150,23 @@ def separate_gates(operators: Operators) -> None:
 
 
 def _is_weighted(product: Any) -> bool:
-    """Check whether a product of matrices is of a Softmax, through elementwise operators."""
+    return any(True for _ in _weights(product))
+
+
+def _weights(product: Any) -> Iterator[Any]:
+    """Yield each Softmax that a product of matrices is of, through elementwise operators and changes of shape."""
     pending, seen = [product.input_value(0).get_node()], set[str]()
     while pending:
         node = pending.pop()
         if node.get_type_name() == "Softmax":
-            return True
-        if node.get_type_name() in _ELEMENTWISE | {"Reshape"} and node.get_name() not in seen:
+            yield node
+        elif node.get_type_name() in _ELEMENTWISE | _SHAPING and node.get_name() not in seen:
             seen.add(node.get_name())
             pending.extend(each.get_node() for each in node.input_values())
-    return False
 
 
 def _gates(product: Any) -> Iterator[Any]:
-    """Yield computed operands of elementwise operators after a product, if a value there has several readers."""
+    """Yield the inputs of elementwise operators after a product that need a step."""
     ports, value, is_shared = [], product.output(0), False
     while True:
         readers = value.get_target_inputs()
@@ -175,6 +179,8 @@ def _gates(product: Any) -> Iterator[Any]:
             if node.get_type_name() in _ELEMENTWISE:
                 others = [each for each in node.inputs() if each.get_index() != reader.get_index()]
                 ports += [each for each in others if _is_computed(each.get_source_output())]
+                if node.get_output_partial_shape(0).rank != value.get_partial_shape().rank:
+                    yield reader
         value = following[0].get_node().output(0)
     if is_shared:
         yield from ports
@@ -186,6 +192,18 @@ def _is_computed(value: Any) -> bool:
     if kind == "Parameter":
         return bool(value.get_element_type().get_type_name() != "f32")
     return kind not in {"Constant", "VariadicSplit"}
+
+
+def separate_weights(operators: Operators) -> None:
+    """Put an opaque step before products of a Softmax whose operands do not have as many dimensions as the Softmax.
+
+    The engine takes them for attention, and then finds that the Softmax is not of the last dimension.
+    """
+    for kind, operator in operators:
+        if kind == "MatMul":
+            ranks = {str(each.get_partial_shape().rank) for each in operator.input_values()}
+            if any({str(each.get_output_partial_shape(0).rank)} != ranks for each in _weights(operator)):
+                operator.input(0).replace_source_output(opaque(operator.input_value(0)))
 
 
 def separate_slopes(operators: Operators) -> None:
@@ -307,10 +325,9 @@ def separate_scales(operators: Operators) -> None:
 
 
 def _normalized(kind: str, operator: Any) -> Iterator[Any]:
-    """Yield what an operator normalizes: a norm itself, or the reduction of one that is written out."""
-    if kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
-        yield operator.input_value(0)
-    elif kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract"):
+    """Yield the value that a norm normalizes, given the norm or a reduction of one that is written out."""
+    is_mean = kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")
+    if is_mean or kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
         yield operator.input_value(0)
     elif kind == "ReduceSum":
         power = operator.input_value(0).get_node()
@@ -344,6 +361,7 @@ GUARDS: Mapping[str, Callable[[Operators], None]] = {
     "constants that enlarge": broadcast_before_constants,
     "reductions that drop dimensions": separate_reductions,
     "gates of attention": separate_gates,
+    "weights of another rank": separate_weights,
     "slopes of one dimension": separate_slopes,
     "rotary embeddings of another form": separate_rotations,
     "computed factors of Swish": separate_factors,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from nnadapter import InferenceSession
 from nnadapter.drivers.openvino import guards, loading, mends
 from nnadapter.drivers.openvino.guards import GUARDS
+from nnadapter.errors import FallbackWarning
 from tests.models import parse
 
 ATTENTION = "t = Transpose<perm=[0,1,3,2]>(x) u = MatMul(x, t) p = Softmax<axis=-1>(u) w = MatMul(p, x)"
@@ -47,6 +49,9 @@ CASES = {
     "gates of attention: the input itself, in float16": f"""
         g (float16[2,1,8,16] x) => (float16[2,1,8,16] y, float16[2,1,8,16] z) {{
         {ATTENTION} y = Add(w, x) z = Tanh(y) }}""",
+    "gates of attention: a gate of more dimensions": """g (float[2,8,16] x, float[3,2,8,16] m) => (float[3,2,8,16] y) {
+        t = Transpose<perm=[0,2,1]>(x) u = MatMul(x, t) p = Softmax(u) w = MatMul(p, x)
+        s = Sigmoid(m) a = Mul(m, s) y = Mul(a, w) }""",
     "slopes of one dimension": """g (float[2,4,3,4] x) => (float[2,4,3,4] y) <float[4] k = {0.1, 0.2, 0.3, 0.4}> {
         n = Neg(x) a = Relu(n) b = Relu(x) c = Mul(k, a) y = Sub(b, c) }""",
     "rotary embeddings of another form": """g (float[2,1,3,4] x) => (float[2,1,3,4] y)
@@ -59,6 +64,10 @@ CASES = {
         l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
     "computed factors of Swish": """g (float[2,5] x, float[1] k) => (float[2,5] y) {
         r = Abs(k) a = Mul(x, r) s = Sigmoid(a) y = Mul(x, s) }""",
+    "weights of another rank": """g (float[3,3,3] x) => (float[1,3,3,3] y)
+        <float[1,1,1,3] k = {1, 2, 3}, int64[4] r = {1, 3, 3, 3}> {
+        v = Add(x, k) t = Transpose<perm=[0,2,1]>(x) u = MatMul(x, t) p = Softmax(u)
+        w = Reshape(p, r) y = MatMul(w, v) }""",
     "scales before norms": f"""g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)
         <{QUANTIZATION}, float[3] g = {{1, 2, 3}}> {{
         a = Mul(x, k) y = InstanceNormalization<epsilon = 0.1>(a, g, g)
@@ -103,7 +112,8 @@ def check(name):
         for each in model.graph.input
         for kind in [each.type.tensor_type]
     }
-    with InferenceSession(model, devices="openvino") as session:
+    with warnings.catch_warnings(), InferenceSession(model, devices="openvino") as session:
+        warnings.simplefilter("error", FallbackWarning)
         results = session.run(None, feed)
     for result, expected in zip(results, ReferenceEvaluator(model).run(None, feed), strict=True):
         tolerance = 1e-2 if expected.dtype == np.float16 else 1e-3
