@@ -90,7 +90,7 @@ def found(devices, exact):
         ("aba", True, "exact for two devices"),
         ("abca", True, "an exact search"),
         ("abca", False, "a beam search, bounded in its work"),
-        ("abba", False, "a segment was cut in two for its device's memory"),
+        ("abba", False, "a segment was cut in two"),
     ],
 )
 def test_how_segments_were_found(devices, exact, words):
