@@ -168,7 +168,7 @@ def _repeated_for_each(node: onnx.NodeProto, known: _Known) -> bool:
 
 
 def _cast_of_other_numbers(node: onnx.NodeProto, known: _Known) -> bool:
-    """A cast that saturates where ONNX drops high bits, or whose result is one of bool where it is none."""
+    """Check for a cast that saturates instead of dropping high bits, or that gives 0 and 1."""
     source, target = known.dtype(node.input[0]), known.dtype(node.output[0])
     return (
         (source == "uint8" and target == "float32")
@@ -178,7 +178,7 @@ def _cast_of_other_numbers(node: onnx.NodeProto, known: _Known) -> bool:
 
 
 def _small_integers(node: onnx.NodeProto, known: _Known) -> bool:
-    """Integers of 2 or 4 bits that are computed, or constants with a sign and one scale for all.
+    """Check for computed integers of 2 or 4 bits, and constants of them with a sign and one scale for all.
 
     A zero point makes constants of 4 bits right.
     """
