@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from nnadapter.onnx.wire_format import Contents, fields, varint
 
-FLOAT, INT32, INT64, FLOAT16, DOUBLE = 1, 6, 7, 10, 11
+FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, FLOAT16, DOUBLE = 1, 2, 3, 4, 5, 6, 7, 10, 11
 """Data types of TensorProto."""
-_FORMATS = {FLOAT: "f", INT32: "i", INT64: "q", FLOAT16: "e", DOUBLE: "d"}
+_FORMATS = {FLOAT: "f", FLOAT16: "e", DOUBLE: "d"}
+_FORMATS |= {INT8: "b", INT16: "h", INT32: "i", INT64: "q", UINT8: "B", UINT16: "H"}
 _MOST_VALUES = 64
 """Constants with more elements are read without their values."""
 

@@ -37,6 +37,10 @@ RMS_NORM = """g (float[4,4] x) => (float[4,4] y)
   q = Div(x, s)  y = Mul(q, g0) }}"""
 RECIPROCAL = """g ({type}[4] x, {type}[4] w) => ({type}[{size}] y) <{type}{rank} one = {{1}}> {{
   k = Div(one, x)  y = Mul(k, w) }}"""
+QUANTIZED_TWICE = """g (float[4] x) => (float[4] y)
+  <float s = {{0.05}}, float t = {{{scale}}}, uint8 z = {{100}}, uint8 o = {{{zero}}}> {{
+  a = QuantizeLinear(x, s, z)  b = DequantizeLinear(a, s, z)  c = Identity(b)
+  d = QuantizeLinear(c, t, o)  y = DequantizeLinear(d, t, o) }}"""
 WRONG = {
     "mean - x": LAYER_NORM.format(**PLAIN | {"difference": "m, x"}),
     "deviation / x": LAYER_NORM.format(**PLAIN | {"quotient": "s, d"}),
@@ -52,6 +56,8 @@ WRONG = {
       n = Abs(x)  a = Mul(n, k)  b = Sub(a, n)  y = Div(b, t) }""",
     "Expand to nothing": """g (float[1,4] x) => (float[0,4] y) <int64[2] s = {0, 1}> {
       a = Abs(x)  b = Expand(a, s)  y = Neg(b) }""",
+    "another scale": QUANTIZED_TWICE.format(scale=0.07, zero=100),
+    "another zero point": QUANTIZED_TWICE.format(scale=0.05, zero=0),
 }
 for kind, number in ("float8e4m3fn", 17), ("float8e5m2", 19), ("int4", 22):
     WRONG[f"Relu quantized to {kind}"] = f"""g (float[4] x) => (float[4] y) <float s = {{0.5}}, float zero = {{0}}> {{
@@ -67,6 +73,7 @@ RIGHT = {
     "reciprocal": RECIPROCAL.format(type="float", size="4", rank=""),
     "Relu quantized to uint8": """g (float[4] x) => (float[4] y) <float s = {0.5}, uint8 z = {128}> {
       d = Neg(x)  r = Relu(d)  q = QuantizeLinear(r, s, z)  y = DequantizeLinear(q, s, z) }""",
+    "quantized twice alike": QUANTIZED_TWICE.format(scale=0.05, zero=100),
 }
 BREAKS = {
     "lost behind Identity": """g (float[2,3] x, float[1] d) => (float[2,3] y) <float one = {1}> {

@@ -153,6 +153,20 @@ def _quantized_relu(graph: WireGraph) -> bool:
     return False
 
 
+def _requantized(graph: WireGraph) -> bool:
+    """Check for a pair of QuantizeLinear and DequantizeLinear after a pair with another scale or zero point."""
+    for second in graph.nodes:
+        between = _producer(graph, second.inputs[0]) if second.op_type == "QuantizeLinear" else None
+        first = _producer(graph, between.inputs[0]) if between and between.op_type == "DequantizeLinear" else None
+        if first and first.op_type == "QuantizeLinear" and _parameters(graph, first) != _parameters(graph, second):
+            return True
+    return False
+
+
+def _parameters(graph: WireGraph, node: WireNode) -> tuple[WireConstant | None, ...]:
+    return tuple(_constant(graph, name) for name in node.inputs[1:])
+
+
 FLAWS = {
     "layer norm": Flaw(("LayerNormFusionL1", "LayerNormFusionL2"), (b"ReduceMean", b"Sqrt", b"Sub"), _layer_norm),
     "RMS norm": Flaw(("SimplifiedLayerNormFusion",), (b"ReduceMean", b"Sqrt", b"Pow"), _rms_norm),
@@ -160,6 +174,7 @@ FLAWS = {
     "nearly neutral operand": Flaw(("NoopElimination",), (b"Sub",), _nearly_neutral),
     "empty Expand": Flaw(("ExpandElimination",), (b"Expand",), _expand_to_nothing),
     "quantized Relu": Flaw(("ReluQuantRewrite",), (b"Relu", b"QuantizeLinear"), _quantized_relu),
+    "requantization": Flaw(("DoubleQDQPairsRemover",), (b"DequantizeLinear", b"QuantizeLinear"), _requantized),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
+from nnadapter.drivers.openvino.parting import parted
 
 Operators = Sequence[tuple[str, Any]]
 """Operators of an engine's model in order, each after its type."""
@@ -55,10 +56,10 @@ def opaque(value: Any) -> Any:
     return operators.variadic_split(value, operators.constant(np.int64(0)), parts).output(0)
 
 
-def _insert_opaque(value: Any) -> None:
+def _insert_opaque(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
     """Put an opaque step between a value and all that reads it."""
     readers, names = value.get_target_inputs(), value.get_names()
-    step = opaque(value)
+    step = step_of(value)
     if step == value:
         return
     for reader in readers:
@@ -300,6 +301,33 @@ def _is_number(value: Any) -> bool:
     return not shape.rank.is_dynamic and all(size == 1 for size in shape)
 
 
+def separate_scales(operators: Operators) -> None:
+    """Put a step before each norm of a quantized model.
+
+    The engine drops a scale before a norm, of dequantization or any other, and leaves epsilon as it was.
+    """
+    if all(kind != "FakeQuantize" for kind, _ in operators):
+        return
+    values = [value for kind, operator in operators for value in _normalized(kind, operator)]
+    for value in {(each.get_node().get_name(), each.get_index()): each for each in values}.values():
+        if value.get_node().get_type_name() != "Parameter" and value.get_element_type().is_real():
+            _insert_opaque(value, parted)
+
+
+def _normalized(kind: str, operator: Any) -> Iterator[Any]:
+    """Yield what an operator normalizes: a norm itself, or the reduction of one that is written out."""
+    if kind in {"GroupNormalization", "MVN", "NormalizeL2"} or (kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")):
+        yield operator.input_value(0)
+    elif kind == "ReduceSum":
+        power = operator.input_value(0).get_node()
+        if power.get_type_name() in {"Multiply", "Power"} and _is_read_by(power.input_value(0), "Divide"):
+            yield power.input_value(0)
+
+
+def _is_read_by(value: Any, kind: str) -> bool:
+    return any(each.get_node().get_type_name() == kind for each in value.get_target_inputs())
+
+
 def divide_chains(operators: Operators) -> str | None:
     """Put an opaque step after every hundredth elementwise operator in a row, and return a note of it.
 
@@ -332,6 +360,7 @@ GUARDS: Mapping[str, Callable[[Operators], str | None]] = {
     "slopes of one dimension": separate_slopes,
     "rotary embeddings of another form": separate_rotations,
     "computed factors of Swish": separate_factors,
+    "scales before norms": separate_scales,
     "long chains": divide_chains,
 }
 """Guards of every model, by the composition that they are for, in this order; some return a note for the report."""

@@ -227,6 +227,7 @@ RESTRICTIONS = (
         lambda form: 0 in (form.attribute("alpha", 0.2), form.attribute("beta", 0.5)),
         "takes alpha or beta 0 for one that is not given",
     ),
+    Restriction("LeakyRelu", lambda form: not form.shape(0), "of a tensor without dimensions makes one dimension"),
     Restriction("Selu", lambda form: form.attribute("alpha", 1.0) == 0, "takes alpha 0 for one that is not given"),
     Restriction(
         "ReduceL1 ReduceL2 ReduceLogSum",

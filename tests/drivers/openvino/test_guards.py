@@ -17,6 +17,7 @@ from nnadapter.drivers.openvino.guards import GUARDS
 from tests.models import parse
 
 ATTENTION = "t = Transpose<perm=[0,1,3,2]>(x) u = MatMul(x, t) p = Softmax<axis=-1>(u) w = MatMul(p, x)"
+QUANTIZATION = "float k = {3}, float s = {0.03}, int8 o = {0}"
 CASES = {
     "casts to the same type": """g (float[2,3,4,6] x, float[4,6] b) => (float[2,3,4,6] y, float[4,6] t) {
         t = Cast<to = 1>(b) a = Add(x, t) y = Softmax(a) }""",
@@ -59,6 +60,19 @@ CASES = {
         l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
     "computed factors of Swish": """g (float[2,5] x, float[1] k) => (float[2,5] y) {
         r = Abs(k) a = Mul(x, r) s = Sigmoid(a) y = Mul(x, s) }""",
+    "scales before norms": f"""g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)
+        <{QUANTIZATION}, float[3] g = {{1, 2, 3}}> {{
+        a = Mul(x, k) y = InstanceNormalization<epsilon = 0.1>(a, g, g)
+        q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Add(d, k) }}""",
+    "scales before norms: layer norm of a dequantized value": f"""g (float[2,3,4] x) => (float[2,3,4] y)
+        <{QUANTIZATION}, float two = {{2}}, float small = {{0.1}}, int64[1] axes = {{-1}}> {{
+        q = QuantizeLinear(x, s, o) a = DequantizeLinear(q, s, o)
+        m = ReduceMean(a, axes) b = Sub(a, m) p = Pow(b, two) v = ReduceMean(p, axes)
+        c = Add(v, small) r = Sqrt(c) y = Div(b, r) }}""",
+    "scales before norms: length": f"""g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)
+        <{QUANTIZATION}, float small = {{0.1}}, int64[1] axes = {{1}}> {{
+        a = Mul(x, k) p = Mul(a, a) v = ReduceSum(p, axes) c = Add(v, small) r = Sqrt(c) y = Div(a, r)
+        q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Add(d, k) }}""",
 }
 """Each begins with the name of the guard that it needs."""
 FUSED = {
@@ -77,7 +91,7 @@ FUSED = {
 
 
 def model_of(text):
-    opset = 17 if "axes=[" in text else 18
+    opset = 17 if "axes=[" in text else 21
     return parse(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
 
 

@@ -82,6 +82,7 @@ PAIRS = {
     "ellipsis": ("13", "float[2,3,3] x", 'y = Einsum <equation = "§k|...§ab,§k|...§bc->§k|...§ac"> (x, x)'),
     "lone": ("13", "float[3,3] x", 'y = Einsum <equation = "ab,bc->§ac|b§"> (x, x)'),
     "slope": ("13", ROW, "y = HardSigmoid <beta = §0.1|0.0§> (x)"),
+    "leaky": ("16", "float§[1]|§ x", "y = LeakyRelu (x)"),
     "selu": ("13", ROW, "y = Selu <alpha = §0.1|0.0§> (x)"),
     "no axes": ("18", ROW, "y = ReduceL1 <noop_with_empty_axes = §0|1§> (x)"),
     "bound": ("7", ROW, "y = Clip <§max = 1.0, |§min = 0.0> (x)"),
