@@ -316,7 +316,9 @@ def separate_scales(operators: Operators) -> None:
 
 def _normalized(kind: str, operator: Any) -> Iterator[Any]:
     """Yield what an operator normalizes: a norm itself, or the reduction of one that is written out."""
-    if kind in {"GroupNormalization", "MVN", "NormalizeL2"} or (kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")):
+    if kind in {"GroupNormalization", "MVN", "NormalizeL2"} or (
+        kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")
+    ):
         yield operator.input_value(0)
     elif kind == "ReduceSum":
         power = operator.input_value(0).get_node()
