@@ -6,7 +6,6 @@ Everything else is imported here when it is needed, so that signals are answered
 from __future__ import annotations
 
 import sys
-import traceback
 
 from nnadapter.process.stopping import raise_on_signals, report, reset_signals, stop_in
 
@@ -35,7 +34,7 @@ def _run(command: str, name: str) -> None:
         stop = None if isinstance(error, SystemExit) and not error.code else stop_in(error)
         if stop is not None:
             sys.exit(report(stop))
-        if not isinstance(error, OSError) or traceback.extract_tb(error.__traceback__)[-1].name != _PRINTS:
+        if not isinstance(error, OSError) or _raised_in(error) != _PRINTS:
             raise
         sys.stdout = None  # nothing is tried again at the end of the process
         if sys.stderr is not None:
@@ -44,6 +43,14 @@ def _run(command: str, name: str) -> None:
         sys.exit(_BAD_OUTPUT)
     finally:  # only the end of the interpreter is left: a signal ends it without a word
         reset_signals()
+
+
+def _raised_in(error: BaseException) -> str:
+    """Return the name of the function that raised an error."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return step.tb_frame.f_code.co_name if step is not None else ""
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Reason(StrEnum):
     RULE = "rule"
     """A rule or a limit of the person forbids it: a ban, a pin to another device, or a segment not worth it."""
     MEMORY_LIMIT = "memory_limit"
-    """The segment does not fit the device's memory."""
+    """The segment is too large for the device: for its memory, or in the number of its nodes. Its halves may do."""
     SEGMENT_LIMIT = "segment_limit"
     """The segment as a whole is not acceptable to the device, for another reason than memory."""
     COMPILE_FAILED = "compile_failed"

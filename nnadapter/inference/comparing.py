@@ -15,6 +15,7 @@ import numpy as np
 from nnadapter.accuracy.tolerances import Tolerances, quantized_values, shapes_of
 from nnadapter.drivers.onnxruntime.optimizers import FEWER_OPTIMIZATIONS, unoptimized
 from nnadapter.drivers.onnxruntime.values import declared
+from nnadapter.drivers.openvino.guards import DIVIDED_CHAINS
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError, NNAdapterError
 from nnadapter.files.replacing import check_writable
@@ -279,7 +280,8 @@ class _Gathered:
 
 def failures_of(report: PartitionReport) -> Iterator[str]:
     """What a report says of what fell back."""
-    return (note for note in report.notes if not note.startswith((*KEEPING_NOTES, FEWER_OPTIMIZATIONS)))
+    others = (*KEEPING_NOTES, FEWER_OPTIMIZATIONS, DIVIDED_CHAINS)
+    return (note for note in report.notes if not note.startswith(others))
 
 
 def _check_tolerances(**tolerances: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from nnadapter.paddle_models.approximations import write_out
+from nnadapter.paddle_models.expansions import expand
 from nnadapter.paddle_models.structures import walked
 
 _REALS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -33,9 +33,9 @@ def rewrite(program: Any) -> bool:
 
     1. Attributes that are doubles, where floats are read, become floats.
     2. Constants of axes and shapes in graphs of loops and branches go in front of these, where they are as good.
-    3. GELU by tanh is written out.
+    3. Operations are expanded into others, for attributes that the converter does not take.
     """
-    changed = write_out(program)
+    changed = expand(program)
     for operation in walked(program):
         for attribute in operation.get("A", ()):
             if isinstance(attribute, dict) and attribute.get("N") in _REALS.get(operation["#"], ()):

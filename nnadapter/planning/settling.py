@@ -1,7 +1,7 @@
 """Judgment -> placement -> segments that their devices admit.
 
 Nothing is compiled here. The third stage of a verdict, the driver's on every final segment, is asked here. A segment
-that does not fit a device's memory is cut in two by bytes; one that is refused for another reason, that is a single
+that is too large for its device is cut in two by bytes; one that is refused for another reason, that is a single
 atom, or that a person's limits give up, goes to the next device, and the graph is cut again. Every round bans at least
 one atom from one device, so this ends.
 """
@@ -68,6 +68,8 @@ class Partitioning:
     """Per step of the plan; None for the host."""
     limits: tuple[RuleEffect, ...] = ()
     """What limits on segments did."""
+    halvings: tuple[str, ...] = ()
+    """Why segments were cut in two, in the words of their devices."""
     weighed: Placement | None = None
     """What was weighed first, where devices or limits did not admit the cheapest as it was."""
 
@@ -161,6 +163,7 @@ def _settled(
     """The one placement, cut until every segment is admitted by its device."""
     host = setting.host.name
     effects: list[RuleEffect] = []
+    halvings: dict[str, None] = {}
     segments, plan = drafts.of(judgment, placement, setting)
     while True:
         for step, segment in zip(plan.steps, segments, strict=True):
@@ -174,7 +177,7 @@ def _settled(
             dropped = given_up(partitioning, segments)
             effects.extend(dropped.effects)
             if not dropped.segments:
-                return replace(partitioning, limits=tuple(effects))
+                return replace(partitioning, limits=tuple(effects), halvings=tuple(halvings))
             refused = {segments[at]: why for at, why in dropped.segments.items()}
         halved = {segment: _halves(segment, refusal, judgment.model) for segment, refusal in refused.items()}
         bans = {_key(segment): refused[segment] for segment, halves in halved.items() if halves is None}
@@ -183,6 +186,7 @@ def _settled(
             placement = place(judgment, setting)
             segments, plan = draft(judgment, placement, setting)
         else:
+            halvings.update(dict.fromkeys(refusal.detail for refusal in refused.values()))
             segments = [part for segment in segments for part in halved.get(segment) or (segment,)]
             plan = _plan(judgment, placement, segments, exact=False)
 

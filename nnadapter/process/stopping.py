@@ -7,8 +7,10 @@ import signal
 import sys
 import threading
 import time
+from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from types import FrameType
 from typing import Any
@@ -124,6 +126,60 @@ def collected_signals() -> Iterator[Callable[[], int]]:
         for number, handler in before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(descriptor)
+
+
+@contextmanager
+def deferred_termination() -> Iterator[None]:
+    """Run a block that replaces the handler of SIGTERM by one that aborts; the main thread calls it.
+
+    SIGTERM interrupts the block by SystemExit, and reaches the handler that is set at its end. A second one ends the
+    process. Threads that the block starts never receive the signal.
+    """
+    if not hasattr(signal, "sigtimedwait"):
+        yield
+        return
+    _unblock_in_children()
+    before, blocked = signal.signal(signal.SIGTERM, _interrupt), signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINATION)
+    _deferring.append(blocked)
+    received, is_over = list[int](), threading.Event()
+    thread = threading.Thread(target=_await_termination, args=(received, is_over), name="nnadapter SIGTERM")
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        if signal.getsignal(signal.SIGTERM) is _interrupt:
+            signal.signal(signal.SIGTERM, before)
+        _deferring.pop()
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if received:
+            signal.raise_signal(signal.SIGTERM)
+
+
+_TERMINATION = (signal.SIGTERM,)
+_deferring: list[set[Any]] = []
+"""The signals that were blocked before each block that defers SIGTERM now."""
+
+
+@cache
+def _unblock_in_children() -> None:
+    """Give processes that are forked during such a block the signals that were blocked before it."""
+    os.register_at_fork(after_in_child=lambda: _deferring and signal.pthread_sigmask(signal.SIG_SETMASK, _deferring[0]))
+
+
+def _await_termination(received: list[int], is_over: threading.Event) -> None:
+    """Interrupt the main thread on the first SIGTERM; end the process on a second."""
+    while not is_over.is_set():
+        if signal.sigtimedwait(_TERMINATION, _TICK_S) is not None:
+            if received:
+                os._exit(128 + signal.SIGTERM)
+            received.append(signal.SIGTERM)
+            interrupt_main(signal.SIGTERM)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def block_signals() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import nullcontext
 from importlib import import_module
 from threading import current_thread, main_thread
 from typing import Any, NoReturn
 
 from nnadapter.process.extras import missing_extra, require_extra
+from nnadapter.process.stopping import deferred_termination
 
 
 def require_ray(what: str, part: str) -> None:
@@ -40,17 +42,14 @@ def start_if_needed(**settings: Any) -> bool:
     import ray
 
     before = signal.getsignal(signal.SIGTERM)
-    is_new = not ray.is_initialized()
-    if is_new:
-        ray.init(
-            **{
-                "include_dashboard": False,
-                "logging_level": "warning",
-                **settings,
-            }
-        )
-    if current_thread() is main_thread():
-        _handle_sigterm(before)
+    is_new, is_main = not ray.is_initialized(), current_thread() is main_thread()
+    with deferred_termination() if is_main else nullcontext():
+        try:
+            if is_new:
+                ray.init(**{"include_dashboard": False, "logging_level": "warning", **settings})
+        finally:
+            if is_main:
+                _handle_sigterm(before)
     return is_new
 
 

@@ -88,7 +88,7 @@ def report_of(observed: Observed) -> PartitionReport:
         rules=_rules(partitioning),
         plan_file=_plan_file(partitioning),
         isolated=tuple(name for name in partitioning.plan.devices if devices[name].is_isolated),
-        search=_search(partitioning.plan),
+        search=_search(partitioning.plan, partitioning.halvings),
         model=observed.model,
         fallback=fallback_text(constraints.fallback),
         device_options={
@@ -265,13 +265,17 @@ def _option(value: OptionValue) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _search(plan: Plan) -> str:
+def _search(plan: Plan, halvings: Sequence[str] = ()) -> str:
     devices = [step.device for step in plan.steps]
     few = len(set(devices)) < _SEARCHED
     if plan.exact:
         return "exact for two devices" if few else "an exact search"
     if any(map(eq, devices, devices[1:])):  # two turns of one device are never found one behind the other
-        return "a segment was cut in two, as its device does not take it whole"
+        return (
+            f"a segment was cut in two: {halvings[0]}"
+            if halvings
+            else "a segment was cut in two, as its device does not take it whole"
+        )
     return "a beam search, bounded in its work"
 
 

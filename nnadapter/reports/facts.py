@@ -201,7 +201,7 @@ class ReportFacts:
     isolated: tuple[str, ...] = ()
     """Devices that have a process of their own."""
     search: str = ""
-    """How the segments were found, in words: exactly, by a beam, or cut in two for a device."""
+    """How the segments were found, in words: exactly, by a beam, or cut in two and why."""
     refusal_costs: tuple[RefusalCost, ...] = ()
     """What refusals cause between devices, of the most frequent ones."""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -16,7 +16,6 @@ from nnadapter.drivers.onnxruntime.optimizers import disabled_optimizers
 from nnadapter.errors import DriverWarning
 from nnadapter.inference.comparing import compare
 
-RANDOM = np.random.default_rng(0)
 LAYER_NORM = """g (float[4,4] x) => (float[4,4] y)
   <float two = {{{exponent}}}, float eps = {{0.1}}, float[4] g0 = {{1, 2, 3, 4}},
   float[4] b0 = {{0, 1, 0, 1}}> {{
@@ -60,12 +59,20 @@ WRONG = {
     "another scale": QUANTIZED_TWICE.format(scale=0.07, zero=100),
     "another zero point": QUANTIZED_TWICE.format(scale=0.05, zero=0),
 }
+for kind, number in ("float8e4m3fn", 17), ("float8e5m2", 19), ("int4", 22):
+    WRONG[f"Relu quantized to {kind}"] = f"""g (float[4] x) => (float[4] y) <float s = {{0.5}}, float zero = {{0}}> {{
+      d = Neg(x)  r = Relu(d)  z = Cast <to={number}> (zero)  q = QuantizeLinear(r, s, z)
+      y = DequantizeLinear(q, s, z) }}"""
+WRONG["Relu quantized to uint4"] = """g (float[4] x) => (float[4] y) <float s = {0.5}, uint4 z = {8}> {
+  d = Neg(x)  r = Relu(d)  q = QuantizeLinear(r, s, z)  y = DequantizeLinear(q, s, z) }"""
 RIGHT = {
     "layer norm": LAYER_NORM.format(**PLAIN),
     "epsilon first": LAYER_NORM.format(**PLAIN | {"total": "eps, v"}),
     "RMS norm with another power": RMS_NORM.format(exponent="4", keepdims=1),
     "RMS norm": RMS_NORM.format(exponent="2", keepdims=1),
     "reciprocal": RECIPROCAL.format(type="float", size="4", rank=""),
+    "Relu quantized to uint8": """g (float[4] x) => (float[4] y) <float s = {0.5}, uint8 z = {128}> {
+      d = Neg(x)  r = Relu(d)  q = QuantizeLinear(r, s, z)  y = DequantizeLinear(q, s, z) }""",
     "quantized twice alike": QUANTIZED_TWICE.format(scale=0.05, zero=100),
 }
 BREAKS = {
@@ -80,16 +87,17 @@ BESIDE = [("fake_npu", {"switched_off": "Abs,Add,Cast,Div,Expand,Identity,Mul,Po
 
 
 def parsed(text: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 17]> {text}')
+    opset = 21 if "QuantizeLinear" in text else 17
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]> {text}')
 
 
 def feed_for(model: onnx.ModelProto) -> dict[str, np.ndarray]:
-    feed = {}
+    feed, random = {}, np.random.default_rng(2)
     for value in model.graph.input:
         kind = value.type.tensor_type
         shape = [each.dim_value for each in kind.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        numbers = RANDOM.integers(2, 9, shape) if dtype.kind == "i" else RANDOM.standard_normal(shape) + 2
+        numbers = random.integers(2, 9, shape) if dtype.kind == "i" else random.standard_normal(shape) + 2
         feed[value.name] = numbers.astype(dtype)
     return feed
 
@@ -150,7 +158,7 @@ def test_wrong_forms_are_found_in_files_branches_and_functions(tmp_path) -> None
     function.functions.append(onnx.helper.make_function("own", "f", ["x"], ["y"], [*constants, *inner.node], imports))
     function.opset_import.append(onnx.helper.make_opsetid("own", 1))
     function.graph.node[0].CopyFrom(onnx.helper.make_node("f", ["x"], ["y"], domain="own"))
-    x = RANDOM.standard_normal((4, 4)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
     for model, feed in ((str(path), {"x": x}), (branch, {"x": x, "c": np.array(True)}), (function, {"x": x})):
         loaded = onnx.load(model) if isinstance(model, str) else model
         expected = by_onnxruntime(loaded, feed, "ORT_DISABLE_ALL")

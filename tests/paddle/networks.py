@@ -1,4 +1,4 @@
-"""Five networks saved by Paddle, with inputs and what Paddle's predictor gives: run in a process of its own.
+"""Six networks saved by Paddle, with inputs and what Paddle's predictor gives: run in a process of its own.
 
 python tests/paddle/networks.py FOLDER
 """
@@ -125,12 +125,74 @@ class Quantized(nn.Layer):
         return paddle.matmul(x, self.matrix(self.head.weight)) + self.head.bias
 
 
+class Attributes(nn.Layer):
+    """Operations whose attributes paddle2onnx has no form of, or a wrong one, each an output of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.shifted = nn.LayerNorm([6, 6]), nn.LayerNorm([4, 6, 6], weight_attr=False)
+        self.scaled = nn.LayerNorm([6, 6], bias_attr=False)
+        for number, each in enumerate((*self.norm.parameters(), *self.shifted.parameters(), *self.scaled.parameters())):
+            each.set_value(paddle.linspace(0.5, 1.5 + number, each.shape[0]))
+        self.larger = nn.Conv2DTranspose(4, 3, 3, stride=2, padding=[0, 1, 1, 0])
+        self.depthwise = nn.Conv2DTranspose(4, 4, 3, stride=3, padding="VALID", groups=4)
+        self.deep, self.line = nn.Conv3DTranspose(4, 2, 2, stride=3), nn.Conv1DTranspose(4, 2, 3, stride=2)
+        self.same, self.dilated = (
+            nn.Conv2DTranspose(4, 2, 3, stride=2, padding="SAME"),
+            nn.Conv2D(4, 2, 3, padding="SAME", dilation=2),
+        )
+        self.last, self.groups = (
+            nn.Conv2D(6, 4, 3, padding=1, data_format="NHWC"),
+            nn.GroupNorm(3, 6, data_format="NHWC"),
+        )
+        self.batch, self.slope = nn.BatchNorm2D(6, data_format="NHWC"), nn.PReLU(6, data_format="NHWC")
+        self.words = nn.Conv1D(6, 4, 3, data_format="NLC")
+
+    def forward(self, x):
+        x = x - 0.5
+        picture, line = functional.max_pool2d(x, 3, 2, 1, data_format="NHWC"), x[:, :, 0]
+        return (
+            self.norm(x),
+            self.shifted(x),
+            self.scaled(x),
+            functional.hardtanh(x, -0.3, 0.2),
+            functional.hardtanh(x.astype("float64"), 0.1, 0.2),
+            functional.softplus(x, beta=3.0),
+            functional.softplus(x, beta=-2.0, threshold=0.3),
+            functional.softplus(100 * x, beta=2.0, threshold=50.0),
+            functional.thresholded_relu(x, 0.1, 0.3),
+            paddle.round(10 * x, 1),
+            paddle.round(1000 * x, -1),
+            self.larger(x, output_size=[13, 12]),
+            self.depthwise(x, output_size=[20, 18]),
+            self.deep(x.unsqueeze(2), output_size=[2, 18, 19]),
+            self.line(line, output_size=[14]),
+            self.same(x),
+            self.dilated(x),
+            self.last(x),
+            self.groups(self.batch(self.slope(x))),
+            self.words(line),
+            functional.interpolate(picture, size=[5, 7], mode="bilinear", data_format="NHWC"),
+            functional.adaptive_avg_pool2d(x, 1, data_format="NHWC"),
+            functional.pixel_shuffle(
+                functional.pad(x, [0, 2], data_format="NHWC", pad_from_left_axis=False), 2, "NHWC"
+            ),
+            paddle.linalg.norm(x, float("inf"), 1),
+            paddle.linalg.norm(x, -float("inf"), 2, keepdim=True),
+            paddle.linalg.norm(x, 3.0),
+            paddle.linalg.norm(x, float("inf")),
+            x - paddle.mean(x),
+            paddle.static.nn.cond(x[0, 0, 0, 0] > 0, lambda: self.norm(x), lambda: functional.hardtanh(x, -0.1, 0.1)),
+        )
+
+
 PICTURE, TOKENS = ([None, 3, 32, 32], "float32", "image"), ([None, None], "int64", "ids")
 NETWORKS = {
     "cnn": (Classifier, PICTURE, [(2, 3, 32, 32)]),
     "recognizer": (Recognizer, ([None, 3, 32, None], "float32", "x"), [(1, 3, 32, 40), (2, 3, 32, 64)]),
     "transformer": (Encoder, TOKENS, [(2, 9), (1, 4)]),
     "control flow": (Deciding, ([None, 1, 8, 8], "float32", "x"), [(2, 1, 8, 8)]),
+    "attributes": (Attributes, ([None, 4, 6, 6], "float32", "x"), [(2, 4, 6, 6)]),
     "quantized": (Quantized, ([None, 3, 8, 8], "float32", "x"), [(2, 3, 8, 8)]),
 }
 """Name -> what makes it, its input, and shapes that it is run at."""
@@ -144,6 +206,7 @@ def main(folder: Path) -> None:
             path = save(folder / "written out" / name, lambda: Quantized(written_out=True), spec)
         config = Config(f"{path}.json", f"{path}.pdiparams")
         config.disable_glog_info()
+        config.disable_mkldnn()  # which has no form of some attributes
         predictor, generator = create_predictor(config), np.random.default_rng(0)
         for number, each in enumerate(fed):
             feed = generator.random(each, np.float32) if dtype == "float32" else generator.integers(0, 100, each)

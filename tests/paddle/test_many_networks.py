@@ -14,7 +14,7 @@ import pytest
 import nnadapter as nna
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "paddle_networks.py"
-REFUSED = {"LSTM, two layers", "SimpleRNN", "deformable convolution", "loop and branch", "pooling, adaptive", "svd"}
+REFUSED = {"LSTM, two layers", "SimpleRNN", "deformable convolution", "pooling, adaptive", "svd"}
 """What paddle2onnx has no form of, or a wrong one."""
 
 DOUBTED = {"gather_nd", "scatter"}

@@ -247,3 +247,56 @@ def test_what_is_wrong_below_0_alone_is_seen(node, function, wrong, monkeypatch,
     )
     found = compared(model.SerializeToString(), tmp_path, tmp_path, draws=False)
     assert found.wrong.startswith(wrong) and bool(found.wrong) is bool(wrong) and not found.doubt
+
+
+def tensor(number, *shape, dtype="0.t_f32"):
+    return {"%": number, "TT": {"#": "0.t_dtensor", "D": [{"#": dtype}, list(shape), "NCHW", [], 0]}}
+
+
+def numbers(name, *values):
+    return attribute(name, "0.a_array", [{"#": "0.a_i32", "D": each} for each in values])
+
+
+@pytest.mark.parametrize("sizes", [(5, 7), (-1, -1)])
+@pytest.mark.parametrize("size", [9, 10])
+def test_an_output_size_of_a_transposed_convolution_becomes_padding(sizes, size):
+    target = {"#": "1.full_int_array", "A": [numbers("value", size, size + 5)], "O": [tensor(3, 2, dtype="0.t_i64")]}
+    convolution = {
+        "#": "1.conv2d_transpose",
+        "A": [
+            *(
+                numbers("strides", 2, 3),
+                numbers("paddings", 1, 1),
+                numbers("output_padding"),
+                numbers("dilations", 1, 1),
+            ),
+            attribute("padding_algorithm", "0.a_str", "EXPLICIT"),
+        ],
+        "I": [{"%": 1}, {"%": 2}, {"%": 3}],
+        "O": [tensor(4, 1, 2, size, size + 5)],
+    }
+    data = {"#": "1.data", "O": [tensor(1, 1, 4, *sizes)]}, {"#": "p", "O": tensor(2, 4, 2, 3, 3)}
+    structure = program(*data, target, convolution)
+    assert rewrite(structure)
+    (found,) = (each for each in structure["regions"][0]["blocks"][0]["ops"] if each["#"] == "1.conv2d_transpose")
+    # The defaults are (n - 1) * stride - 2 + 3: 9, 11, ... by stride 2, and 13, 16, 19, ... by stride 3.
+    assert found["A"][2] == numbers("output_padding", size - 9, (size + 5 - 13) % 3)
+
+
+def test_an_expansion_in_a_branch_has_its_sizes_in_front_of_it():
+    norm = {
+        "#": "1.layer_norm",
+        "A": [attribute("begin_norm_axis", "0.a_i32", 1)],
+        "I": [{"%": 1}, {"%": 0}, {"%": 2}],
+        "O": [tensor(3, -1, 4, 5)],
+    }
+    branch = {"#": "1.if", "regions": [{"blocks": [{"ops": [norm]}]}]}
+    data = {"#": "1.data", "O": [tensor(1, -1, 4, 5)]}, {"#": "p", "O": tensor(2, 20)}
+    structure = program(*data, branch)
+    assert rewrite(structure)
+    outer = [each["#"] for each in structure["regions"][0]["blocks"][0]["ops"]]
+    inner = branch["regions"][0]["blocks"][0]["ops"]
+    assert outer == ["1.data", "p", "1.full_int_array", "1.if"]
+    assert [each["#"] for each in inner] == ["1.full", "1.reshape", "1.layer_norm"]
+    assert inner[2]["I"] == [{"%": 1}, {"%": inner[0]["O"][0]["%"]}, {"%": inner[1]["O"][0]["%"]}]
+    assert not rewrite(program(data[0], {**norm, "I": [{"%": 1}, {"%": 0}, {"%": 0}]}))

@@ -10,10 +10,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
 
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional as F  # noqa: E402, N812
 
 import nnadapter as nna  # noqa: E402
 from nnadapter.errors import FallbackWarning, InvalidModelError  # noqa: E402
+from nnadapter.torch_models.operators import decomposition_table  # noqa: E402
 from partition.verdict import Reason  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom")
@@ -30,8 +32,8 @@ ONE, NANS = torch.tensor(3.0), torch.full((2, 2), nan)
 ORDERS = (0, 0.5, 1, 2, 3, 6, -2, inf, -inf)
 
 
-def reduced(values, reduce, source=SOURCE):
-    return [torch.scatter_reduce(values, 0, INDEX, source, reduce, include_self=own) for own in (True, False)]
+def reduced(values, reduce, source=SOURCE, owns=(True, False)):
+    return [torch.scatter_reduce(values, 0, INDEX, source, reduce, include_self=own) for own in owns]
 
 
 CASES = {
@@ -54,47 +56,66 @@ CASES = {
         torch.log2(DOUBLES),
         DOUBLES.new_full((6,), 1.1),
     ],
-    "diagonals": lambda: [INFINITE.diagonal(1) + 0, INFINITE.trace(), INFINITE.expand(2, 3, 3).diagonal(-1, 2, 0) + 0],
-    "means at indices": lambda: [
-        *reduced(torch.tensor([10.0, 20, 30]), "mean", torch.tensor([1.0, 3, 5])),
-        *reduced(torch.tensor([-10, 20, 30]), "mean", torch.tensor([1, -4, 5])),
-        torch.scatter_reduce(ONE, 0, torch.tensor(0), ONE * 2, "mean"),
+    "diagonals": lambda: [INFINITE.trace(), INFINITE.expand(2, 3, 3).diagonal(-1, 2, 0) + 0],
+    "means at indices": lambda: reduced(torch.tensor([-10, 20, 30]), "mean", torch.tensor([1, -4, 5]), [False]),
+    "extremes at indices": lambda: [
+        *reduced(NUMBERS[:3], "amax", owns=[True]),
+        *reduced(NUMBERS[:3], "amin", -SOURCE, [False]),
     ],
-    "extremes at indices": lambda: [*reduced(NUMBERS[:3], "amax"), *reduced(NUMBERS[:3], "amin", -SOURCE)],
     "longer sources": lambda: [
         function(torch.zeros(4, 3), 0, torch.tensor([[0, 1], [2, 3]]), torch.arange(12.0).view(4, 3) + 1)
         for function in (torch.scatter, torch.scatter_add)
     ],
-    "norms": lambda: [torch.linalg.vector_norm(HALVES, order) for order in ORDERS],
-    "norms of all axes": lambda: [torch.linalg.vector_norm(HALVES.float(), order, keepdim=True) for order in ORDERS],
+    "norms": lambda: [torch.linalg.vector_norm(HALVES, order) for order in (0, 2, 3, inf)],
     "normalized": lambda: [
         F.normalize(HALVES),
         F.cosine_similarity(HALVES, HALVES.flip(0)),
         torch.dist(HALVES, -HALVES),
     ],
     "means of integers": lambda: [INTS.mean(0, dtype=torch.float32), torch.mean(INTS, dtype=torch.float64)],
-    "running products": lambda: [
-        INTS[2:].cumprod(0),
-        torch.arange(1, 6, dtype=torch.int32).cumprod(0, dtype=torch.int32),
-        HALVES.cumprod(-1),
-        ONE.cumprod(0),
-    ],
-    "variances": lambda: [
-        *(torch.var(CORNERS[1:5], correction=each) for each in (0, 1, 2.5, 9)),
-        *torch.std_mean(HALVES, 1, keepdim=True),
-    ],
-    "statistics of nothing": lambda: [*torch.var_mean(CORNERS[:0]), *torch.std_mean(CORNERS[:0, None], 0)],
-    "truth of nothing": lambda: [CORNERS[:0].any(), CORNERS[:0].all(), CORNERS[:0, None].any(0)],
-    "rank 0": lambda: [
-        *(ONE.amax(0), ONE.amin(-1), ONE.any(0), ONE.all(-1), ONE.prod(0), ONE.topk(1)[1], torch.linalg.norm(ONE)),
-        torch.scatter(ONE, 0, torch.tensor(0), ONE + 1),
-    ],
+    "running products": lambda: [torch.arange(1, 6, dtype=torch.int32).cumprod(0, dtype=torch.int32)],
+    "variances": lambda: [torch.var(CORNERS[1:5], correction=2.5), *torch.std_mean(HALVES, 1, keepdim=True)],
+    "statistics of nothing": lambda: [*torch.var_mean(CORNERS[:0])],
+    "truth of nothing": lambda: [CORNERS[:0].any(), CORNERS[:0].all()],
     "products": lambda: [
         torch.addmm(NANS, *2 * [torch.ones(2, 2)], beta=0),
         torch.baddbmm(NANS[None], *2 * [torch.ones(1, 2, 2)], beta=0, alpha=2),
     ],
     "ranges": lambda: [torch.arange(2**24, 2**24 + 3, 1, dtype=torch.int32)],
 }
+"""Each decomposition once."""
+RANK_0 = {
+    "rank 0": lambda: [
+        *(ONE.amax(0), ONE.amin(-1), ONE.any(0), ONE.all(-1), ONE.prod(0), ONE.topk(1)[1], torch.linalg.norm(ONE)),
+        torch.scatter(ONE, 0, torch.tensor(0), ONE + 1),
+    ],
+}
+MORE_CASES = {
+    "more diagonals": lambda: [INFINITE.diagonal(1) + 0],
+    "more means at indices": lambda: [
+        *reduced(torch.tensor([10.0, 20, 30]), "mean", torch.tensor([1.0, 3, 5])),
+        *reduced(torch.tensor([-10, 20, 30]), "mean", torch.tensor([1, -4, 5])),
+        torch.scatter_reduce(ONE, 0, torch.tensor(0), ONE * 2, "mean"),
+    ],
+    "more extremes at indices": lambda: [*reduced(NUMBERS[:3], "amax"), *reduced(NUMBERS[:3], "amin", -SOURCE)],
+    "more norms": lambda: [torch.linalg.vector_norm(HALVES, order) for order in ORDERS],
+    "norms of all axes": lambda: [torch.linalg.vector_norm(HALVES.float(), order, keepdim=True) for order in ORDERS],
+    "more running products": lambda: [INTS[2:].cumprod(0), HALVES.cumprod(-1), ONE.cumprod(0)],
+    "more variances": lambda: [torch.var(CORNERS[1:5], correction=each) for each in (0, 1, 9)],
+    "more statistics of nothing": lambda: [*torch.std_mean(CORNERS[:0, None], 0), CORNERS[:0, None].any(0)],
+}
+ALL_CASES = {**CASES, **RANK_0, **MORE_CASES}
+COMPILED = (
+    "exponentials",
+    "quotients",
+    "float64",
+    "diagonals",
+    "means at indices",
+    "longer sources",
+    "norms",
+    "ranges",
+)
+"""Cases that every run compiles: those that the exporter's functions decide, and some that are decomposed."""
 TOLERANCES = {torch.float32: 2e-5, torch.float16: 3e-3, torch.float64: 1e-10}
 
 
@@ -109,12 +130,12 @@ def differences(names, found, expected):
             yield f"{name}: {one.tolist()}, expected {other.tolist()} ({str(error).splitlines()[0]})"
 
 
-def every_case():
-    return [result for make in CASES.values() for result in make()]
+def results_of(cases):
+    return [result for make in cases.values() for result in make()]
 
 
-def names_of_results():
-    return [name for name, make in CASES.items() for _ in make()]
+def names_of_results(cases):
+    return [name for name, make in cases.items() for _ in make()]
 
 
 def compiled(function, device="fake_npu"):
@@ -122,20 +143,58 @@ def compiled(function, device="fake_npu"):
     return torch.compile(function, backend=nna.torch.nnadapter, options={"devices": [device], "fallback": "allow"})
 
 
-@pytest.mark.parametrize("device", ["fake_npu", pytest.param("cpu", marks=pytest.mark.sweep)])
-def test_numbers_and_data_types_are_those_of_pytorch(device):
-    assert not list(differences(names_of_results(), compiled(every_case, device)(), every_case()))
+@pytest.mark.parametrize(
+    ("device", "cases"),
+    [
+        ("fake_npu", {name: CASES[name] for name in COMPILED}),
+        pytest.param("fake_npu", ALL_CASES, marks=pytest.mark.sweep, id="fake_npu, all"),
+        pytest.param("cpu", ALL_CASES, marks=pytest.mark.sweep, id="cpu, all"),
+    ],
+)
+def test_numbers_and_data_types_are_those_of_pytorch(device, cases):
+    found = compiled(lambda: results_of(cases), device)()
+    assert not list(differences(names_of_results(cases), found, results_of(cases)))
+
+
+def test_decompositions_give_the_numbers_and_data_types_of_pytorch():
+    table = dict(decomposition_table())
+    for name, make in CASES.items():
+        expected = make()
+        found = make_fx(lambda: tuple(make()), decomposition_table=table)()()  # noqa: B023  it is called here
+        assert not list(differences([name] * len(expected), found, expected))
 
 
 @pytest.mark.sweep
 def test_a_session_of_a_module_gives_the_same_numbers():
     class Module(torch.nn.Module):
         def forward(self, values):
-            return tuple(every_case()), values + 1
+            return tuple(results_of(ALL_CASES)), values + 1
 
     with nna.InferenceSession(Module(), (ONE,), devices=["fake_npu"]) as session:
         found = session.run(None, {session.get_inputs()[0].name: ONE.numpy()})
-    assert not list(differences(names_of_results(), list(map(torch.from_numpy, found[:-1])), every_case()))
+    results = list(map(torch.from_numpy, found[:-1]))
+    assert not list(differences(names_of_results(ALL_CASES), results, results_of(ALL_CASES)))
+
+
+def test_quantized_numbers_keep_their_bounds():
+    from torch.ao.quantization.fx import _decomposed  # noqa: F401  which registers the operators
+
+    quantized = torch.ops.quantized_decomposed
+
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            levels = quantized.quantize_per_tensor(x, 0.2, 7, 0, 255, torch.uint8)
+            return (
+                quantized.quantize_per_tensor(x, 0.1, 3, -128, 127, torch.int8),
+                quantized.quantize_per_tensor(x, 0.1, 3, -10, 20, torch.int8),
+                quantized.dequantize_per_tensor(levels, 0.2, 7, 0, 255, torch.uint8),
+            )
+
+    x = torch.tensor([-100.0, -1.26, -0.05, 0, 0.05, 0.149, 1.7, 2.25, 100])
+    with nna.InferenceSession(Module(), (x,), devices=["fake_npu"]) as session:
+        found = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    names = ("all of int8", "a part of int8", "dequantized")
+    assert not list(differences(names, list(map(torch.from_numpy, found)), Module()(x)))
 
 
 INEXACT = {
@@ -168,7 +227,7 @@ def test_a_module_without_an_exact_form_is_refused():
 
 def test_reductions_of_rank_0_and_determinants_run_in_sessions_without_a_warning():
     def function(x, matrix):
-        return [*CASES["rank 0"](), x.squeeze(0).amax(0), torch.linalg.det(matrix)]
+        return [*RANK_0["rank 0"](), x.squeeze(0).amax(0), torch.linalg.det(matrix)]
 
     torch._dynamo.reset()
     run = torch.compile(function, backend=nna.torch.nnadapter, options={"devices": ["fake_npu"]})

@@ -18,6 +18,7 @@ _Shape = Sequence[int | str | None] | None
 _SPATIAL = 2
 """Dimensions in front of those of a picture."""
 _LEAST_BLOCK = 16
+_SMALL_INTEGERS = ("int2", "int4", "uint2", "uint4")
 _ATTENTION_BIAS, _HEAD_SINK = 10, 11
 """Inputs of GroupQueryAttention."""
 _REALS = ("float32", "float64")
@@ -40,6 +41,16 @@ class _Known:
         """Names of what a Cast makes."""
         nodes = self.model.graph.node
         return frozenset(node.output[0] for node in nodes if node.op_type == "Cast" and not node.domain)
+
+    @cached_property
+    def makers(self) -> Mapping[str, onnx.NodeProto]:
+        """The node that computes a value, by the value's name."""
+        return {name: node for node in self.model.graph.node for name in node.output if name}
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """Names of the graph's outputs."""
+        return frozenset(value.name for value in self.model.graph.output)
 
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
@@ -156,6 +167,62 @@ def _repeated_for_each(node: onnx.NodeProto, known: _Known) -> bool:
     return is_repeated and any(each.op_type not in _BEHIND_REPEATED for each in known.readers.get(node.output[0], ()))
 
 
+def _cast_of_other_numbers(node: onnx.NodeProto, known: _Known) -> bool:
+    """Check for a cast that saturates instead of dropping high bits, or that gives 0 and 1."""
+    source, target = known.dtype(node.input[0]), known.dtype(node.output[0])
+    return (
+        (source == "uint8" and target == "float32")
+        or (source in {"int32", "int64", "uint32", "uint64"} and target in {"uint8", "int8"})
+        or (source in {"int32", "int64"} and target == "bool")
+    )
+
+
+def _small_integers(node: onnx.NodeProto, known: _Known) -> bool:
+    """Check for computed integers of 2 or 4 bits, and constants of them with a sign and one scale for all.
+
+    A zero point makes constants of 4 bits right.
+    """
+    dtype, shape = known.dtype(node.input[0]), known.shape(node.input[1])
+    if dtype and dtype not in _SMALL_INTEGERS:
+        return False
+    is_signed = dtype in ("", "int2") or (dtype == "int4" and not _given(node, 2))
+    is_of_one_scale = shape is None or all(size == 1 for size in shape)
+    return node.input[0] not in known.constants or (is_signed and is_of_one_scale)
+
+
+def _quantized_otherwise(node: onnx.NodeProto, known: _Known) -> bool:
+    is_small = known.dtype(node.output[0]) in _SMALL_INTEGERS
+    return is_small or node.input[0] in known.casts or _is_dropped(node, known)
+
+
+def _is_dropped(quantize: onnx.NodeProto, known: _Known) -> bool:
+    """Check for a QuantizeLinear and a DequantizeLinear with operators on reals at both ends."""
+    readers = known.readers.get(quantize.output[0], ())
+    reals = [each.output[0] for each in readers if each.op_type == "DequantizeLinear"]
+    maker = known.makers.get(quantize.input[0])
+    if not reals or (maker is not None and _is_quantized(maker, known)):
+        return False
+    return not all(_are_readers_quantized(name, known) for name in reals)
+
+
+def _are_readers_quantized(name: str, known: _Known) -> bool:
+    readers = known.readers.get(name, ())
+    return name not in known.outputs and bool(readers) and all(_is_quantized(each, known) for each in readers)
+
+
+def _is_quantized(node: onnx.NodeProto, known: _Known) -> bool:
+    """Check whether a node reads dequantized values and constants, and all that reads its results quantizes them."""
+    makers = [known.makers.get(name) for name in node.input if name and name not in known.constants]
+    results = [name for name in node.output if name]
+    readers = [each for name in results for each in known.readers.get(name, ())]
+    return (
+        all(each is not None and each.op_type == "DequantizeLinear" for each in makers)
+        and bool(readers)
+        and all(each.op_type == "QuantizeLinear" for each in readers)
+        and known.outputs.isdisjoint(results)
+    )
+
+
 _BEHIND_REPEATED = frozenset(
     ("Add", "Elu", "HardSigmoid", "MatMul", "Mul", "Neg", "ReduceMean", "Relu", "Softmax", "Tanh", "Transpose")
 )
@@ -172,6 +239,12 @@ _QNN: _Forms = {
         _ATTRIBUTE,
         "does not count padding",
     ),
+    "Cast": (_cast_of_other_numbers, _TYPE, "saturates such a Cast, or makes 0 or 1 of it"),
+    "DequantizeLinear": (
+        _small_integers,
+        _TYPE,
+        "misreads computed integers of 2 or 4 bits, and ignores signs of constants",
+    ),
     "Gather": (_computed_indices, _ATTRIBUTE, _INDICES),
     "GatherElements": (_computed_indices, _ATTRIBUTE, _INDICES),
     "GatherND": (_always, _ATTRIBUTE, "takes indices below 0 for others"),
@@ -184,9 +257,9 @@ _QNN: _Forms = {
     ),
     # It truncates the elements behind the last 128 of a matrix, and others of higher ranks.
     "QuantizeLinear": (
-        lambda node, known: node.input[0] in known.casts,
+        _quantized_otherwise,
         Reason.UNSUPPORTED_TYPE,
-        "truncates what a Cast makes, where ONNX rounds",
+        "truncates what a Cast makes, does not round to 2 or 4 bits, and drops what is dequantized at once",
     ),
     "Softplus": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
 }

@@ -21,6 +21,8 @@ _UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "S
 """Operators that ONNX Runtime removes before a fusion when they change nothing."""
 _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 """The operand with which an operator changes nothing."""
+_INTEGERS = (2, 3, 4, 5)
+"""Data types that ReluQuantRewrite knows: uint8, int8, uint16, int16. Source: onnx.TensorProto."""
 _LONGEST_CHAIN = 100
 
 
@@ -139,6 +141,18 @@ def _expand_to_nothing(graph: WireGraph) -> bool:
     return any(target is not None and 0 in (target.values or ()) for target in targets)
 
 
+def _quantized_relu(graph: WireGraph) -> bool:
+    """Check for a Relu that is quantized with a zero point of another type than integers of 8 or 16 bits."""
+    for node in graph.nodes:
+        if node.op_type != "QuantizeLinear" or len(node.inputs) < 3:
+            continue
+        relu, zero_point = _producer(graph, node.inputs[0]), graph.constants.get(node.inputs[2])
+        is_constant = zero_point is not None and zero_point.data_type in _INTEGERS
+        if relu is not None and relu.op_type == "Relu" and not is_constant:
+            return True
+    return False
+
+
 def _requantized(graph: WireGraph) -> bool:
     """Check for a pair of QuantizeLinear and DequantizeLinear after a pair with another scale or zero point."""
     for second in graph.nodes:
@@ -159,6 +173,7 @@ FLAWS = {
     "reciprocal": Flaw(("DivMulFusion",), (b"Div", b"Mul"), _reciprocal),
     "nearly neutral operand": Flaw(("NoopElimination",), (b"Sub",), _nearly_neutral),
     "empty Expand": Flaw(("ExpandElimination",), (b"Expand",), _expand_to_nothing),
+    "quantized Relu": Flaw(("ReluQuantRewrite",), (b"Relu", b"QuantizeLinear"), _quantized_relu),
     "requantization": Flaw(("DoubleQDQPairsRemover",), (b"DequantizeLinear", b"QuantizeLinear"), _requantized),
 }
 

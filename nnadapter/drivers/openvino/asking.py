@@ -14,6 +14,7 @@ from nnadapter.drivers.culprits import find_refused
 from nnadapter.drivers.interface import Admission
 from nnadapter.drivers.openvino.engine import brief, core, refuse_forked
 from nnadapter.drivers.openvino.loading import copied_bytes, read
+from nnadapter.drivers.openvino.mends import NOTES
 from nnadapter.drivers.openvino.program import OpenvinoProgram
 from nnadapter.drivers.openvino.signature import difference, signature_of
 from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, judge_open, leaves_open
@@ -27,6 +28,8 @@ from partition.verdict import Reason, Unsupported, Verdict, all_of
 
 _CONSTANT_BYTES = 1 << 20
 """The engine is asked with constants up to this size; larger ones are weights, which decide nothing."""
+_MOST_NODES = 2000
+"""Nodes of a segment, above which the engine's compile time grows with the square of their number."""
 _MOST_KNOWN = 1 << 14
 """Answers of the engine that are kept."""
 _BY_RANKS = frozenset(("CPU",))
@@ -72,7 +75,10 @@ class Asker:
         return verdicts
 
     def admit(self, model: onnx.ModelProto) -> Admission:
-        """See `Context.admit`: what was taken node by node; but with open sizes, not all of it is."""
+        """See `Context.admit`: what was taken node by node; but not too much at once, and with open sizes not all."""
+        if (count := len(model.graph.node)) > _MOST_NODES:
+            why = f"a segment has {count} nodes, and OpenVINO compiles up to {_MOST_NODES} in linear time"
+            return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, why))
         if not has_open_inputs(model):
             return Admission()
         whole = Whole.of(model, _CONSTANT_BYTES)
@@ -95,7 +101,8 @@ class Asker:
         """
         refuse_forked(self._device)
         try:
-            return _program_of(self._compiled(model), model, seal)
+            engine_model = read(model)
+            return _program_of(self._compiled(engine_model), model, seal, _notes_of(engine_model))
         except Exception as error:
             parts = Parts(model, _CONSTANT_BYTES, grouped_filters(model))
             cases = _cases(range(len(model.graph.node)), model, parts, "compiled")
@@ -110,8 +117,8 @@ class Asker:
         """What the engine does not take of the nodes at some positions."""
         return self._refused(_cases(positions, model, parts, "queried"), parts, self._query, self._takes_at_once)
 
-    def _compiled(self, model: onnx.ModelProto) -> Any:
-        return core().compile_model(read(model), self._device, dict(self._properties))
+    def _compiled(self, engine_model: Any) -> Any:
+        return core().compile_model(engine_model, self._device, dict(self._properties))
 
     def _refused(
         self,
@@ -169,13 +176,20 @@ class Asker:
 
     def _compile_part(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
-            self._compiled(part)
+            self._compiled(read(part))
         except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
             return Unsupported(Reason.COMPILE_FAILED, f"OpenVINO's {self._device} does not compile it: {brief(error)}")
         return None
 
 
-def _program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) -> OpenvinoProgram:
+def _notes_of(engine_model: Any) -> list[str]:
+    has_notes = engine_model.has_rt_info(list(NOTES))
+    return str(engine_model.get_rt_info(list(NOTES)).astype(str)).splitlines() if has_notes else []
+
+
+def _program_of(
+    compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any], notes: Sequence[str]
+) -> OpenvinoProgram:
     """The program of a compiled ONNX model.
 
     Raises:
@@ -184,7 +198,7 @@ def _program_of(compiled: Any, model: onnx.ModelProto, seal: Mapping[str, Any]) 
     weight_bytes = sum(map(bytes_of, model.graph.initializer))
     return OpenvinoProgram(
         compiled, signature_of(compiled, model), seal, weight_bytes, copied_bytes(model),
-        is_kept=is_read_as_written(model),
+        is_kept=is_read_as_written(model), notes=notes,
     )  # fmt: skip
 
 

@@ -27,11 +27,19 @@ _UNARY = frozenset((
     "Swish", "Tanh",
 ))  # fmt: skip
 _ELEMENTWISE = _ARITHMETIC | _UNARY
+_CHAINED = _ELEMENTWISE | frozenset((
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Equal", "Greater", "GreaterEqual", "IsFinite",
+    "IsInf", "IsNaN", "Less", "LessEqual", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor", "NotEqual", "Select",
+    "Sin", "Sinh", "Tan",
+))  # fmt: skip
+"""Operators of which the engine makes one kernel if they follow each other."""
 _CHANNELS = 1
 _SHAPING = frozenset(("Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
 _LONGEST_CHAIN = 100
 """Elementwise operators in a row that the engine compiles in linear time."""
+DIVIDED_CHAINS = "long chains are divided"
+"""The beginning of a note of steps in long chains."""
 _SIZES = frozenset(("i64", "u64"))
 """Data types of sizes, with which the engine computes shapes."""
 
@@ -339,24 +347,31 @@ def _is_read_by(value: Any, kind: str) -> bool:
     return any(each.get_node().get_type_name() == kind for each in value.get_target_inputs())
 
 
-def divide_chains(operators: Operators) -> None:
-    """Put an opaque step after every hundredth elementwise operator in a row.
+def divide_chains(operators: Operators) -> str | None:
+    """Put an opaque step after every hundredth elementwise operator in a row, and return a note of it.
 
     The engine makes one kernel of such a row, and the time that it takes for that grows with the cube of its length.
     """
     if len(operators) <= _LONGEST_CHAIN:
-        return
+        return None
     lengths: dict[str, int] = {}
+    steps = 0
     for kind, operator in operators:
-        if kind in _ELEMENTWISE:
+        if kind in _CHAINED:
             length = 1 + max(lengths.get(each.get_node().get_name(), 0) for each in operator.input_values())
             if length >= _LONGEST_CHAIN and operator.get_output_element_type(0).is_real():
                 _insert_opaque(operator.output(0))
-                length = 0
+                length, steps = 0, steps + 1
             lengths[operator.get_name()] = length
+    if not steps:
+        return None
+    return (
+        f"{DIVIDED_CHAINS}: OpenVINO's compile time grows with the cube of the elementwise operators in a row, so "
+        f"{steps} steps are put into the segment, one after every {_LONGEST_CHAIN} of them"
+    )
 
 
-GUARDS: Mapping[str, Callable[[Operators], None]] = {
+GUARDS: Mapping[str, Callable[[Operators], str | None]] = {
     "casts to the same type": replace_casts,
     "constants that enlarge": broadcast_before_constants,
     "reductions that drop dimensions": separate_reductions,
@@ -368,4 +383,4 @@ GUARDS: Mapping[str, Callable[[Operators], None]] = {
     "scales before norms": separate_scales,
     "long chains": divide_chains,
 }
-"""Guards of every model, by the composition that they are for, in this order."""
+"""Guards of every model, by the composition that they are for, in this order; some return a note for the report."""

@@ -46,8 +46,12 @@ _MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
 """ONNX's ops, and what is done where a model has one of them, in this order."""
 
 
+NOTES = ("nnadapter", "notes")
+"""Where an engine's model has notes of what was changed, a line for each."""
+
+
 def mend(model: Any, ops: Collection[str]) -> None:
-    """Change an engine's model.
+    """Change an engine's model, and write notes for the report into it.
 
     Args:
         model: as the engine read it.
@@ -58,5 +62,6 @@ def mend(model: Any, ops: Collection[str]) -> None:
             for step in steps:
                 step(model)
     operators = [(operator.get_type_name(), operator) for operator in model.get_ordered_ops()]
-    for guard in GUARDS.values():
-        guard(operators)
+    notes = list(filter(None, [guard(operators) for guard in GUARDS.values()]))
+    if notes:
+        model.set_rt_info("\n".join(notes), list(NOTES))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,6 +39,7 @@ class OpenvinoProgram(Program):
         contents: memoryview | None = None,
         *,
         is_kept: bool = True,
+        notes: Sequence[str] = (),
     ) -> None:
         """Hold a compiled model.
 
@@ -51,7 +52,9 @@ class OpenvinoProgram(Program):
             read_from: memory that the engine may look into as long as the model lives.
             contents: what it was read from, if it was read.
             is_kept: the engine reads it again as it writes it (`written.py`).
+            notes: for the report.
         """
+        self.notes = list(notes)
         self._seal = dict(seal)
         read = partial(_imported, seal=self._seal) if is_kept else None
         takes_turns = self._seal["properties"].get("PERFORMANCE_HINT") == "LATENCY"
@@ -87,7 +90,8 @@ class OpenvinoProgram(Program):
             contents = self._living.written()
         if contents is None:
             return None
-        header = {"seal": self._seal, "signature": self._signature.to_dict(), "weight_bytes": self._weight_bytes}
+        header: dict[str, Any] = {"seal": self._seal, "signature": self._signature.to_dict()}
+        header |= {"weight_bytes": self._weight_bytes, "notes": self.notes}
         written = json.dumps(header).encode()
         return _ENVELOPE.close(written + b" " * (-(PREFIX_BYTES + len(written)) % _ALIGNMENT), [contents])
 
@@ -130,6 +134,7 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
             ports_from(said["signature"]),
             int(said["weight_bytes"]),
         )
+        notes = list(map(str, said.get("notes", ())))
     except (ValueError, KeyError, TypeError) as error:
         raise IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
     for name, value in seal.items():
@@ -144,7 +149,7 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
         if not fits(signature, compiled.inputs, outputs_of(compiled)):
             raise IncompatibleProgramError(f"the program has other inputs and outputs than its header says; {ADVICE}")
     copied_bytes = weight_bytes if tensor is None else 0
-    return OpenvinoProgram(compiled, signature, seal, weight_bytes, copied_bytes, tensor, contents)
+    return OpenvinoProgram(compiled, signature, seal, weight_bytes, copied_bytes, tensor, contents, notes=notes)
 
 
 def _imported(contents: memoryview, seal: Mapping[str, Any]) -> tuple[Any, Any]:

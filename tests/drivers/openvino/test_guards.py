@@ -11,8 +11,9 @@ import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+import nnadapter as nna
 from nnadapter import InferenceSession
-from nnadapter.drivers.openvino import guards, loading, mends
+from nnadapter.drivers.openvino import asking, guards, loading, mends
 from nnadapter.drivers.openvino.guards import GUARDS
 from nnadapter.errors import FallbackWarning
 from tests.models import parse
@@ -135,13 +136,47 @@ def _kinds(text):
     return [operator.get_type_name() for operator in loading.read(model_of(text)).get_ordered_ops()]
 
 
+def chain(count, *lines):
+    """A row of operators; `$` stands for the value before."""
+    values = ["x", *(f"v{at}" for at in range(count - 1)), "y"]
+    nodes = " ".join(f"{values[at + 1]} = {lines[at % len(lines)].replace('$', values[at])}" for at in range(count))
+    return model_of(f"g (float[4] x) => (float[4] y) {{ {nodes} }}")
+
+
 def test_long_chain_is_divided():
     count = 4 * guards._LONGEST_CHAIN + 1
-    values = ["x", *(f"v{at}" for at in range(count - 1)), "y"]
-    ops = ("Tanh", "Abs", "Sigmoid")
-    nodes = " ".join(f"{values[at + 1]} = {ops[at % 3]}({values[at]})" for at in range(count))
-    model = loading.read(model_of(f"g (float[4] x) => (float[4] y) {{ {nodes} }}"))
+    model = loading.read(chain(count, "Tanh($)", "Abs($)", "Sigmoid($)"))
     assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 4
+
+
+def test_long_chain_of_selections_is_divided():
+    count = 2 * guards._LONGEST_CHAIN + 1
+    nodes = " ".join(f"c{at} = Less(v{at}, w) v{at + 1} = Where(c{at}, v{at}, x)" for at in range(count))
+    text = f"g (float[4] x, float[4] w) => (float[4] y) {{ v0 = Abs(x) {nodes} y = Abs(v{count}) }}"
+    model = loading.read(model_of(text))
+    assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 4
+
+
+def test_report_says_that_long_chains_are_divided(tmp_path):
+    model, feed = chain(2 * guards._LONGEST_CHAIN + 1, "Tanh($)"), {"x": np.ones(4, np.float32)}
+    for _ in range(2):  # the second session reads the program from the cache
+        with nna.InferenceSession(model, devices="openvino", options=nna.Options(cache_dir=tmp_path)) as session:
+            session.run(None, feed)
+            assert [note for note in session.report().notes if guards.DIVIDED_CHAINS in note and "2 steps" in note]
+
+
+def test_a_segment_of_many_nodes_is_cut_and_the_report_says_why(monkeypatch):
+    monkeypatch.setattr(asking, "_MOST_NODES", 20)
+    model, x = chain(50, "Tanh($)", "Abs($)"), np.float32([-1, 0, 1, 2])
+    with nna.InferenceSession(model, devices="openvino", options=nna.Options(cache_dir=False)) as session:
+        (found,) = session.run(None, {"x": x})
+        report = session.report()
+    assert [segment.device for segment in report.segments] == ["openvino"] * 4
+    assert (
+        report.search
+        == "a segment was cut in two: a segment has 50 nodes, and OpenVINO compiles up to 20 in linear time"
+    )
+    np.testing.assert_allclose(found, ReferenceEvaluator(model).run(None, {"x": x})[0], rtol=1e-4)
 
 
 @pytest.mark.sweep

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import nnadapter as nna
 from nnadapter.drivers import registry
@@ -123,6 +125,100 @@ def test_what_is_quantized_behind_a_cast_is_rounded():
     real = x.astype(np.float32) / np.float32(0.05)
     far = np.abs(real - np.floor(real) - 0.5) > 0.2  # half precision decides nearer to a half
     np.testing.assert_array_equal(got[far], (np.rint(real) + 3)[far])
+
+
+INTEGERS = {"uint8": [0, 1, 2, 100, 255], "int32": [-300, -1, 0, 1, 300], "int64": [-300, -1, 0, 1, 300],
+            "uint32": [0, 1, 255, 256, 1000]}  # fmt: skip
+CASTS = {
+    ("uint8", "float"),
+    *((name, "uint8") for name in ("int32", "int64", "uint32")),
+    ("int32", "bool"),
+    ("int64", "bool"),
+}
+"""Casts that QNN saturates, or that are 0 and 1 there."""
+
+
+@pytest.mark.parametrize("source", ["uint8", "int32", *(pytest.param(each, marks=pytest.mark.sweep) for each in
+                                    ("int64", "uint32"))])  # fmt: skip
+def test_casts_give_onnx_s_numbers(source):
+    targets = {"uint8": 2, "bool": 9, "int32": 6, "int64": 7, "float": 1, "float16": 10}
+    targets.pop(source, None)
+    outputs = ", ".join(f"{name}[1, 5] y_{name}" for name in targets)
+    nodes = "\n".join(f"y_{name} = Cast<to = {number}>(x)" for name, number in targets.items())
+    model = parse(f"""<ir_version: 8, opset_import: ["": 18]> g ({source}[1, 5] x) => ({outputs}) {{ {nodes} }}""")
+    x = np.array([INTEGERS[source]], source)
+    with nna.InferenceSession(model, devices="qnn") as session:
+        found = session.run(None, {"x": x})
+        on = {name for name, node in zip(targets, session.report().nodes, strict=True) if node.device == "qnn"}
+    assert on and not {(source, name) for name in on} & CASTS
+    for name, one in zip(targets, found, strict=True):
+        dtype = np.float32 if name == "float" else name
+        np.testing.assert_allclose(one, x.astype(dtype), atol=1e-3, err_msg=name)
+
+
+def small_integers(name, axis, zero_point, tag):
+    """A constant of 2 or 4 bits with every value, dequantized, and the numbers that it stands for."""
+    bits = int(name[-1])
+    low = 0 if name.startswith("u") else -(2 ** (bits - 1))
+    values = np.resize(np.arange(low, low + 2**bits), (4, 4))
+    scales = np.float32([0.5, 0.25, 0.125, 1])[: 4 if axis is not None else 1]
+    shape, point = ([4] if axis is not None else []), low + 1 if zero_point else 0
+    type_ = getattr(TensorProto, name.upper())
+    constants = [
+        helper.make_tensor(f"q{tag}", type_, [4, 4], values.ravel()),
+        helper.make_tensor(f"s{tag}", TensorProto.FLOAT, shape, scales),
+        *([helper.make_tensor(f"z{tag}", type_, shape, [point] * len(scales))] if zero_point else []),
+    ]
+    names = [each.name for each in constants]
+    dequantize = helper.make_node("DequantizeLinear", names, [f"d{tag}"], **({} if axis is None else {"axis": axis}))
+    table = scales if axis is None else scales.reshape([-1 if at == axis else 1 for at in range(2)])
+    return constants, [dequantize, helper.make_node("Add", ["x", f"d{tag}"], [f"y{tag}"])], (values - point) * table
+
+
+@pytest.mark.parametrize("name", ["int4", "int2", "uint4"])
+def test_constants_of_2_and_4_bits_keep_their_signs(name):
+    forms = list(itertools.product((None, 0, 1), (False, True)))
+    constants, nodes, wanted = zip(*(small_integers(name, *form, tag) for tag, form in enumerate(forms)), strict=True)
+    made = [helper.make_tensor_value_info(f"y{tag}", 1, [4, 4]) for tag in range(len(forms))]
+    given = helper.make_tensor_value_info("x", 1, [4, 4])
+    graph = helper.make_graph([*itertools.chain(*nodes)], "g", [given], made, [*itertools.chain(*constants)])
+    model = helper.make_model(graph, ir_version=13, opset_imports=[helper.make_opsetid("", 25)])
+    with nna.InferenceSession(model, devices="qnn") as session:
+        results = session.run(None, {"x": np.zeros((4, 4), np.float32)})
+        report = session.report()
+    for form, found, numbers in zip(forms, results, wanted, strict=True):
+        np.testing.assert_allclose(found, numbers, atol=1e-2, err_msg=str(form))
+    assert {node.device for node in report.nodes if node.op_type == "Add"} == {"qnn"}
+
+
+PAIRS = """a = Abs(x)
+q = QuantizeLinear(a, s, z)
+d = DequantizeLinear(q, s, z)
+between = Neg(d)
+xq = QuantizeLinear(x, s, z)
+xd = DequantizeLinear(xq, s, z)
+before = Neg(xd)
+iq = QuantizeLinear(x, s, z)
+id = DequantizeLinear(iq, s, z)
+r = Relu(id)
+rq = QuantizeLinear(r, s, z)
+quantized = DequantizeLinear(rq, s, z)"""
+
+
+@pytest.mark.parametrize(("name", "low", "high"), [("int8", -128, 127), ("int16", -32768, 32767), ("int4", -8, 7)])
+def test_what_is_quantized_and_dequantized_at_once_is_rounded_and_clipped(name, low, high):
+    x = np.float32([[-1000, -64.3, -3.3, 0.2, 5.1, 1000]])
+    outputs = "float[1, 6] between, float[1, 6] before, float[1, 6] quantized"
+    model = parse(f"""<ir_version: 10, opset_import: ["": 21]> g (float[1, 6] x) => ({outputs})
+        <float s = {{0.5}}, {name} z = {{0}}> {{ {PAIRS} }}""")
+    with nna.InferenceSession(model, devices="qnn") as session:
+        results = session.run(None, {"x": x})
+        on = [node.device for node in session.report().nodes]
+    rounded = np.clip(np.rint(x / 0.5), low, high) * 0.5
+    wanted = -np.clip(np.rint(abs(x) / 0.5), low, high) * 0.5, -rounded, np.maximum(rounded, 0)
+    for found, numbers in zip(results, wanted, strict=True):
+        np.testing.assert_allclose(found, numbers, rtol=1e-3)
+    assert name == "int4" or set(on[-5:]) == {"qnn"}, "a quantized operator is one on the NPU"
 
 
 def quantized_convolution():
