@@ -24,6 +24,7 @@ from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.node import OnnxNode
 from partition.graph import Graph
 from partition.plan import Plan, Step
+from partition.verdict import Reason, Unsupported
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +147,8 @@ def _check(view: GraphView, reader: Reader, found: Found, graph: Graph) -> Index
         )
         for each in found.allowed
     )
-    words = f"{reader.kind.rpartition(':')[2]} {reader.name!r}"
     interval = None if found.interval is None else (found.interval.low, found.interval.high)
-    return IndexCheck(found.value, bounds, words, _source(view, found, graph), interval)
+    return IndexCheck(found.value, bounds, _words(reader), _source(view, found, graph), interval)
 
 
 def _low(size: Bound, low: int, *, counts_back: bool) -> Bound:
@@ -171,6 +171,53 @@ def _source(view: GraphView, found: Found, graph: Graph) -> str:
     if len(ends) != 1 or ends[0].value not in graph.inputs or ends[0].allowed != found.allowed:
         return ""
     return ends[0].value if view.dtype(ends[0].value) == view.dtype(found.value) else ""
+
+
+def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[int, Unsupported]:
+    """Return why nodes of a step cannot stay on its device, by position: they compute indices that no check covers.
+
+    On another device, what such a node computes enters the segment and is checked there.
+    """
+    graph, refused = plan.graph, dict[int, Unsupported]()
+    for found, words in _unproven(model, plan, step, step.inputs):
+        position = graph.producer.get(found.value)
+        if position in step.nodes:
+            detail = f"it computes indices of {words}, whose range is not proven, and the device does not check them"
+            refused.setdefault(position, Unsupported(Reason.NOT_CONSTANT, detail))
+    return refused
+
+
+def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> str:
+    """Return which index of a step with open sizes can neither be proven nor checked, in words; empty if none.
+
+    Args:
+        model: that was planned; its parts are `OpenParts`.
+        plan: the plan.
+        step: one that is not on the host.
+        reads: what its segment reads.
+    """
+    outputs = {*plan.graph.inputs, *(name for each in plan.steps for name in each.outputs)}
+    for _, words in _unproven(model, plan, step, reads):
+        return f"indices of {words} follow from shapes in a range that is not proven"
+    for check in _checks(model, plan, step, reads, USES.keys()):
+        unknown = next((name for name in check.sizes if name not in outputs), None)
+        if unknown is not None:
+            return f"the range of indices of {check.reader} depends on the shape of {unknown!r}, which no step returns"
+    return ""
+
+
+def _unproven(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[tuple[Found, str]]:
+    """Return the indices that a step computes without a proof of their range, and the operations that read them."""
+    view, readers = _view_of(model, plan, step)
+    inputs = {*reads, *step.inputs, *plan.graph.inputs}
+    for reader in readers:
+        for found in _found_of(view, reader, inputs.__contains__):
+            if found.maker is not None and found.interval is None and found.value not in inputs:
+                yield found, _words(reader)
+
+
+def _words(reader: Reader) -> str:
+    return f"{reader.kind.rpartition(':')[2]} {reader.name!r}"
 
 
 def checks_by_segment(

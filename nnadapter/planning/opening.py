@@ -34,6 +34,7 @@ from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.preparation.wide_windows import wide_windows
 from nnadapter.onnx.sizes import MEASURING
+from nnadapter.planning.indices import unchecked_indices
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_bounds import beyond_bounds
@@ -98,10 +99,16 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
         each.part.inputs if step.segment not in fillable else fillable[step.segment].inputs
         for step, each in zip(plan.steps, segments, strict=True)
     ]
+    open_plan = replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts))
+    for step, reads in zip(open_plan.steps, read, strict=True):
+        capability = setting.by_name[step.device].capability
+        unchecked = "" if capability.checks_indices else unchecked_indices(open_model, open_plan, step, reads)
+        if unchecked:
+            return _refused_here(unchecked)
     open_partitioning = replace(
         partitioning,
         judgment=replace(partitioning.judgment, model=open_model),
-        plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts)),
+        plan=open_plan,
         pieces=tuple(each.piece for each in segments),
     )
     return Opened(open_partitioning, sizes, fillable, next((each.why_fixed for each in segments if each.why_fixed), ""))

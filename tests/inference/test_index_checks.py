@@ -123,7 +123,6 @@ def test_sizes_of_the_caller_are_checked_against_a_table():
             session.run(None, {"x": np.ones(9, np.float32), "w": w})
 
 
-@pytest.mark.xfail(strict=True, reason="indices that a segment computes from data are neither proven nor refused")
 def test_indices_that_a_segment_computes_are_not_read_unchecked():
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[2,3] x, int64[2] i) => (float[2,3] y) {
       j = Mul(i, i)  t = Relu(x)  y = Gather(t, j) }"""
