@@ -175,9 +175,8 @@ class Capability:
         role: what it is to a session. Drivers from outside are accelerators.
         open_sizes: whether segments may come with sizes left open; the host asks for nothing of the kind otherwise.
         size_bounds: for `OpenSizes.BOUNDS`: at which sizes it runs.
-        checks_indices: whether it raises for an index or a length out of its range before it reads memory by it. On other
-            devices, the session checks what enters a segment, and a node that computes an index in a range that cannot
-            be proven goes elsewhere.
+        checks_indices: whether it raises for an index or a length out of its range before it reads memory by it. A
+            node that computes an index in a range that cannot be proven does not go to other devices.
         takes_references: whether ONNX segments may come with large weights that they refer to and do not hold, see
             `nnadapter.onnx.references`; other devices get them with every weight inside.
         domains: for `ModelForm.IR`: ONNX domains whose nodes it is offered as they are, as the operation CUSTOM, where

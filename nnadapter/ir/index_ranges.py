@@ -216,9 +216,13 @@ def _roi_align(view: View, reader: Reader) -> list[Use]:
     if reader.attributes.get("sampling_ratio", 0):
         return [batch]
     sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
-    scale = abs(float(reader.attributes.get("spatial_scale", 1.0))) or 1.0
-    most = int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / scale) + 1
+    most = farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0)))
     return [Use(1, (Allowed(most),), is_memory=False), batch]
+
+
+def farthest_corner(sides: Sequence[int], scale: float) -> int:
+    """Return how far from the origin a corner of a region may be that is sampled once per pixel of the image."""
+    return int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / (abs(scale) or 1.0)) + 1
 
 
 def _max_roi_pool(view: View, reader: Reader) -> list[Use]:
@@ -284,7 +288,32 @@ def _gather_block(view: View, reader: Reader) -> list[Use]:
 def _key_lengths(view: View, reader: Reader) -> list[Use]:
     shape = view.shape(reader.input(1))
     size = view.size(reader.input(1), len(shape) - 2) if shape else 0
-    return [Use(6, (Allowed(_plus(size, 1), counts_back=False),))] if shape else []
+    return [Use(6, (Allowed(_plus(size, 1), counts_back=False),), is_memory=False)] if shape else []
+
+
+def _group_query(view: View, reader: Reader) -> list[Use]:
+    """Return the ranges of key lengths less one, of the total length, and of positions in the rotary tables."""
+    past: Bound = view.size(reader.input(3), 2) if reader.input(3) else 0
+    steps, total = view.size(reader.input(0), 1), _number(view, reader.input(6))
+    most, least = _sum(past, steps), 0
+    if total is not None and isinstance(past, int) and isinstance(steps, int):
+        most, least = max(total, past), 0 if total == steps else steps - 1
+    uses = [
+        Use(5, (Allowed(most, counts_back=False, low=least),), is_memory=False),
+        Use(6, (Allowed(_plus(_sum(past, steps), 1), counts_back=False, low=1),), is_memory=False),
+    ]
+    if reader.input(7):
+        rows = (Allowed(view.size(reader.input(7), 0), counts_back=False),)
+        uses += [Use(position, rows, is_memory=False) for position in (5, 9)]
+    return uses
+
+
+def _sum(first: Bound, second: Bound) -> Bound:
+    if not isinstance(first, Size):
+        return _plus(second, first)
+    if not isinstance(second, Size):
+        return _plus(first, second)
+    return Size(first.value, first.axis, first.offset + second.offset, (*first.others, *second.terms))
 
 
 def _plus(bound: Bound, number: int) -> Bound:
@@ -313,6 +342,7 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "SoftmaxCrossEntropyLoss": _labels,
     "Attention": _key_lengths,
     "RotaryEmbedding": _rotary(1, 3),
+    "com.microsoft:GroupQueryAttention": _group_query,
     "com.microsoft:RotaryEmbedding": _rotary(2, 1),
     "com.microsoft:EmbedLayerNormalization": _embedding,
     "com.microsoft:GatherBlockQuantized": _gather_block,
@@ -675,8 +705,7 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
         if isinstance(parts[1], int) and parts[0] is not None:
             return _plus(parts[0], sign * parts[1])
         if sign == 1 and isinstance(parts[0], Size) and isinstance(parts[1], Size):
-            one, other = parts[0], parts[1]
-            return Size(one.value, one.axis, one.offset + other.offset, (*one.others, *other.terms))
+            return _sum(parts[0], parts[1])
         return _plus(parts[1], parts[0]) if sign == 1 and isinstance(parts[0], int) and parts[1] is not None else None
     if reader.kind in ("Gather", "Slice"):
         source, axis = view.node(reader.input(0)), _number(view, reader.input(1))

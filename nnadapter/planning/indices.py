@@ -102,6 +102,13 @@ def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], ki
             continue
         for found in _found_of(view, reader, inputs.__contains__):
             yield _check(view, reader, found, plan.graph)
+    origins = {origin for position in step.nodes for origin in plan.graph.nodes[position].origins}
+    for origin, node in model.prepared.functions:
+        reader = _reader(node, node.name, node.inputs, node.outputs)
+        if origin in origins and reader.kind in kinds:
+            for found in _found_of(view, reader, inputs.__contains__):
+                if found.maker is None and found.interval is None:
+                    yield _check(view, reader, found, plan.graph)
 
 
 def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Iterator[Reader]]:
@@ -237,9 +244,11 @@ def checks_by_segment(
         kinds = USES.keys() if step.device in devices else UNCHECKED_BY_HOST
         checks = _checks(model, plan, step, reads[step.segment], kinds)
         there = {*plan.graph.inputs, *reads[step.segment]}
-        found[step.segment] = tuple(
+        known = [
             each
             for each in checks
             if (each.interval is not None or each.value in there) and outputs.issuperset(each.sizes)
-        )
+        ]
+        different = {(each.value, each.bounds, each.interval): each for each in reversed(known)}
+        found[step.segment] = tuple(reversed(different.values()))
     return {segment: checks for segment, checks in found.items() if checks}

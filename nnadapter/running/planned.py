@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from nnadapter.onnx.preparation.decisions import Decision
     from nnadapter.running.choices import Choices, Chosen
     from nnadapter.running.control import RunControl
+    from nnadapter.running.counts import CountCheck
     from nnadapter.running.meanwhile import Meanwhile
     from nnadapter.running.measuring import Measurer
     from nnadapter.running.outputs import Kept
@@ -71,6 +72,7 @@ class PlannedEngine(PlansEngine[Compiled]):
             options.deadline_s,
             session_options,
         )
+        self.count_checks = _count_checks(prepared)
         self._setting = setting
         self._taken_back: dict[str, dict[str, Unsupported]] = {}
         self._compiler = Compiler(setting, self._plans.room_maker())
@@ -397,3 +399,15 @@ def _measurer(compiler: Compiler, session_options: onnxruntime.SessionOptions | 
     from nnadapter.running.measuring import Measurer  # for one policy alone
 
     return Measurer(compiler, session_options)
+
+
+def _count_checks(prepared: Prepared) -> tuple[CountCheck, ...]:
+    """Return the checks of counts in feeds: of inputs that are numbers or vectors, which few models have."""
+    graph = prepared.graph
+    inputs = [name for name in graph.inputs if len(graph.value(name).shape or ()) < 2]
+    if not inputs:
+        return ()
+    from nnadapter.running.counts import count_checks
+
+    producers = {name: node for node in prepared.nodes for name in node.outputs}
+    return count_checks(prepared.nodes, producers, prepared.constants.get, frozenset(inputs))
