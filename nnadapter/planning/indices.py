@@ -22,6 +22,7 @@ from nnadapter.offering.model import ShapedModel
 from nnadapter.offering.open_parts import OpenParts
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.preparation.prepare import Specialized
 from partition.graph import Graph
 from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
@@ -194,23 +195,44 @@ def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[i
     return refused
 
 
-def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> str:
+def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[str, bool]:
     """Return which index of a step with open sizes can neither be proven nor checked, in words; empty if none.
 
     Args:
         model: that was planned; its parts are `OpenParts`.
         plan: the plan.
-        step: one that is not on the host.
+        step: one on a device that does not check indices.
         reads: what its segment reads.
+
+    Returns:
+        The words, and whether the index follows from shapes alone, so that `indices_hold` can check it.
     """
     outputs = {*plan.graph.inputs, *(name for each in plan.steps for name in each.outputs)}
-    for _, words in _unproven(model, plan, step, reads):
-        return f"indices of {words} follow from shapes in a range that is not proven"
-    for check in _checks(model, plan, step, reads, USES.keys()):
-        unknown = next((name for name in check.sizes if name not in outputs), None)
-        if unknown is not None:
-            return f"the range of indices of {check.reader} depends on the shape of {unknown!r}, which no step returns"
-    return ""
+    unknown = [check for check in _checks(model, plan, step, reads, USES.keys()) if not outputs.issuperset(check.sizes)]
+    for check in unknown:
+        if check.interval is None and check.value in {*reads, *step.inputs, *plan.graph.inputs}:
+            return f"the range of indices of {check.reader} depends on a shape that no step returns", False
+    words = next((words for _, words in _unproven(model, plan, step, reads)), unknown[0].reader if unknown else "")
+    return f"the range of indices of {words} is not proven" if words else "", True
+
+
+def indices_hold(model: ShapedModel, plan: Plan, devices: frozenset[str], specialized: Specialized) -> bool:
+    """Return whether indices that follow from shapes are in their ranges at some shapes.
+
+    Args:
+        model: that was planned with open sizes.
+        plan: the plan.
+        devices: those that do not check indices.
+        specialized: the model at these shapes.
+    """
+    view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
+    readers = (reader for step in plan.steps if step.device in devices for reader in _view_of(model, plan, step)[1])
+    return all(
+        not any(trace_back(view, name, use.allowed, lambda name: False))
+        for reader in readers
+        for use, name in uses_of(view, reader)
+        if name in specialized.constants
+    )
 
 
 def _unproven(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[tuple[Found, str]]:

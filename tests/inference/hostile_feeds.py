@@ -24,7 +24,7 @@ _IMAGE = np.arange(2 * 3 * 4 * 4, dtype=np.float32).reshape(2, 3, 4, 4)
 _WHOLE = [-(2**63), -(2**32), -(2**31) - 1, -(2**31), -100, -1, 100, 2**28 + 1, 2**31 - 1, 2**31, 2**32 + 1, 2**63 - 1]
 _REAL = [-np.inf, -1e30, -1e9, -1.0, 0.0, 1e6, 1e9, 3e9, 1e19, 1e30, np.inf, np.nan]
 _SECONDS = 1.0
-_MODEL = '<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1]>'
+_MODEL = '<ir_version: 10, opset_import: ["": {opset}, "com.microsoft": 1, "ai.onnx.ml": 3]>'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,13 +364,6 @@ def _counts() -> dict[str, Case]:
         "AffineGrid": _of(
             "float[1,2,3] x, int64[4] k", "y = AffineGrid(x, k)", "k", opset=20, x=_X[None], k=_whole(1, 1, 2, 3)
         ),
-        "GridSample": _of(
-            "float[1,1,2,3] x, float[1,1,1,2] k",
-            "y = GridSample(x, k)",
-            "k",
-            x=_X[None, None],
-            k=np.zeros((1, 1, 1, 2), np.float32),
-        ),
     }
 
 
@@ -450,7 +443,7 @@ def check(name: str, device: str) -> Iterator[str]:
 
 
 def _is_right(case: Case, feeds: dict[str, Any], result: Any) -> bool:
-    if np.asarray(result).size > 10**7:
+    if np.asarray(result).size > 10**8:
         return False
     for run in oracles(case):
         try:
