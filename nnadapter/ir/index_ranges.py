@@ -226,7 +226,8 @@ def farthest_corner(sides: Sequence[int], scale: float) -> int:
 
 
 def _max_roi_pool(view: View, reader: Reader) -> list[Use]:
-    corners = (Allowed(_MOST),) * 4
+    sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
+    corners = (Allowed(farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0)))),) * 4
     return [Use(1, (Allowed(view.size(reader.input(0), 0), counts_back=False), *corners))]
 
 
@@ -278,6 +279,13 @@ def _embedding(view: View, reader: Reader) -> list[Use]:
         for position, table in tables.items()
         if reader.input(position) and reader.input(table)
     ]
+
+
+def _features(view: View, reader: Reader) -> list[Use]:
+    shape = view.shape(reader.input(0))
+    if not shape:
+        return []
+    return [Use(1, (Allowed(view.size(reader.input(0), len(shape) - 1), counts_back=False),))]
 
 
 def _gather_block(view: View, reader: Reader) -> list[Use]:
@@ -343,6 +351,7 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "Attention": _key_lengths,
     "RotaryEmbedding": _rotary(1, 3),
     "com.microsoft:GroupQueryAttention": _group_query,
+    "ai.onnx.ml:ArrayFeatureExtractor": _features,
     "com.microsoft:RotaryEmbedding": _rotary(2, 1),
     "com.microsoft:EmbedLayerNormalization": _embedding,
     "com.microsoft:GatherBlockQuantized": _gather_block,
