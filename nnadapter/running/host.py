@@ -155,7 +155,7 @@ class HostEngine:
         """See `Engine.binding`."""
         from nnadapter.running.bindings import HostBinding
 
-        return HostBinding(self.session, self._run_bound)
+        return HostBinding(self.session, self._run_bound, self._counts)
 
     def prepare(self, shapes: Shapes) -> None:
         """Nothing to do: ONNX Runtime takes every shape."""

@@ -12,7 +12,7 @@ from nnadapter.errors import InputValueError
 from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
 from nnadapter.ir.operand import Array
 
-_ROWS_AT_ONCE = 64
+_ROWS_AT_ONCE = 512
 """Rows of several indices that are compared as one: numpy's reductions of short rows take many times as long."""
 _Limit = Callable[[Sequence[Any]], int] | int | None
 
