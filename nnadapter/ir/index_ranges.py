@@ -778,11 +778,11 @@ def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | 
     if reader.attributes or inputs[0] is None:
         return None
     if reader.kind == "Clip":
-        inside, least, most = [*inputs, None, None][:3]
-        if any(each is None and reader.input(position) for position, each in enumerate((inside, least, most))):
+        inside, least, most = inputs[0], *[*inputs[1:], None, None][:2]
+        if (least is None and reader.input(1)) or (most is None and reader.input(2)):
             return None
         inside = inside if least is None else _largest([inside, least])
-        return inside if most is None or inside is None else _smallest([inside, most])
+        return inside if most is None else _smallest([inside, most])
     known = [each for each in inputs if each is not None]
     if len(known) < len(inputs):
         return None

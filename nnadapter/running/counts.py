@@ -31,9 +31,17 @@ _MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flat
 class CountedNode(Protocol):
     """A node as the check reads it."""
 
-    op_type: str
-    inputs: Sequence[str]
-    outputs: Sequence[str]
+    @property
+    def op_type(self) -> str:
+        """Return the operator."""
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Return the names of the values that it reads."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Return the names of the values that it makes."""
 
 
 class CountRule(NamedTuple):
