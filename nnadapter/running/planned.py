@@ -224,8 +224,10 @@ class PlannedEngine(PlansEngine[Compiled]):
             check_shape(name, shape, self.signature.by_name)
         wanted, use = tuple(shapes.get(name) for name in self.input_names), object()
         try:
-            by_choice = None if chosen is None else self._choices
-            taken = self._own.take_open(use, wanted) if by_choice is None else by_choice.take_open(use, wanted, chosen)
+            if self._choices is None or chosen is None:
+                taken = self._own.take_open(use, wanted)
+            else:
+                taken = self._choices.take_open(use, wanted, chosen)
             return taken is not None and not (taken[1].opening is not None and taken[1].opening.unchecked)
         finally:
             self._plans.users.pop(use, None)
