@@ -208,9 +208,18 @@ def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequenc
         The words, and whether the index follows from shapes alone, so that `indices_hold` can check it.
     """
     outputs = {*plan.graph.inputs, *(name for each in plan.steps for name in each.outputs)}
-    unknown = [check for check in _checks(model, plan, step, reads, USES.keys()) if not outputs.issuperset(check.sizes)]
+    view, readers = _view_of(model, plan, step)
+    inputs = {*reads, *step.inputs, *plan.graph.inputs}
+    checks = [
+        _check(view, reader, found, plan.graph)
+        for reader in readers
+        for use, name in uses_of(view, reader)
+        if use.is_memory
+        for found in trace_back(view, name, use.allowed, inputs.__contains__)
+    ]
+    unknown = [check for check in checks if not outputs.issuperset(check.sizes)]
     for check in unknown:
-        if check.interval is None and check.value in {*reads, *step.inputs, *plan.graph.inputs}:
+        if check.interval is None and check.value in inputs:
             return f"the range of indices of {check.reader} depends on a shape that no step returns", False
     words = next((words for _, words in _unproven(model, plan, step, reads)), unknown[0].reader if unknown else "")
     return f"the range of indices of {words} is not proven" if words else "", True
