@@ -73,8 +73,8 @@ _OF_INPUTS = re.compile(
     "|must not be negative|should (not )?be greater|[Ii]nvalid (value|index|axis)"
     "|ScalesValidation|does not match|axis_tensor|not in valid range|smaller than|is not in|HandleNegativeAxis"
     "|AllocateRawInternal|[Oo]verflow"
-    "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign|SplitToSequence|Squeeze|STFT"
-    "|TensorScatter) "
+    "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
+    "|SplitToSequence|Squeeze|STFT|TensorScatter) "
 )
 """Words of ONNX Runtime about indices, lengths, counts and sizes in the inputs, whatever the kind of its error.
 
