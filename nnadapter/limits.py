@@ -36,6 +36,8 @@ EXPANSION = 64
 others."""
 ELEMENTS = (1 << 31) - 1
 """Of what a node makes, where its size is known: 8 GiB of floats. Weights may have more, as they are in the file."""
+COUNTED_ELEMENTS = 1 << 26
+"""Of a result whose size follows from counts in a feed, as that of Range: more takes seconds to fill."""
 SPARSE_BYTES = 1 << 30
 """Sparse weights as ordinary ones, all together."""
 FOLDED_BYTES = 1 << 30

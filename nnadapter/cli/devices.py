@@ -23,6 +23,7 @@ _UNKNOWN: dict[str, Any] = {
     "role": None,
     "open_sizes": None,
     "size_bounds": None,
+    "checks_indices": None,
     "takes_references": None,
     "domains": None,
     "memory_bytes": None,

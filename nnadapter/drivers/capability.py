@@ -175,6 +175,8 @@ class Capability:
         role: what it is to a session. Drivers from outside are accelerators.
         open_sizes: whether segments may come with sizes left open; the host asks for nothing of the kind otherwise.
         size_bounds: for `OpenSizes.BOUNDS`: at which sizes it runs.
+        checks_indices: whether it raises for an index or a length out of its range before it reads memory by it. A
+            node that computes an index in a range that cannot be proven does not go to other devices.
         takes_references: whether ONNX segments may come with large weights that they refer to and do not hold, see
             `nnadapter.onnx.references`; other devices get them with every weight inside.
         domains: for `ModelForm.IR`: ONNX domains whose nodes it is offered as they are, as the operation CUSTOM, where
@@ -193,6 +195,7 @@ class Capability:
     role: DeviceRole = DeviceRole.ACCELERATOR
     open_sizes: OpenSizes = OpenSizes.NONE
     size_bounds: SizeBounds | None = None
+    checks_indices: bool = False
     takes_references: bool = False
     domains: tuple[str, ...] = ()
     memory_bytes: int | None = None
@@ -209,6 +212,7 @@ class Capability:
             "role": self.role.value,
             "open_sizes": self.open_sizes.value,
             "size_bounds": None if self.size_bounds is None else self.size_bounds.to_dict(),
+            "checks_indices": self.checks_indices,
             "takes_references": self.takes_references,
             "domains": self.domains,
             "memory_bytes": self.memory_bytes,

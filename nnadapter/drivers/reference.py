@@ -48,7 +48,11 @@ _PROFILE = Profile(
 )
 """An assumption: one thread of Python, with numpy where the evaluator uses it."""
 _CAPABILITY = Capability(
-    form=ModelForm.ONNX, threading=Threading.EXCLUSIVE, role=DeviceRole.LAST_RESORT, profile=_PROFILE
+    form=ModelForm.ONNX,
+    threading=Threading.EXCLUSIVE,
+    role=DeviceRole.LAST_RESORT,
+    checks_indices=True,
+    profile=_PROFILE,
 )
 _OWN_DOMAIN = "ai.onnx"
 """The long spelling of ONNX's own domain, which the evaluator does not know."""

@@ -216,13 +216,18 @@ def _roi_align(view: View, reader: Reader) -> list[Use]:
     if reader.attributes.get("sampling_ratio", 0):
         return [batch]
     sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
-    scale = abs(float(reader.attributes.get("spatial_scale", 1.0))) or 1.0
-    most = int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / scale) + 1
+    most = farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0)))
     return [Use(1, (Allowed(most),), is_memory=False), batch]
 
 
+def farthest_corner(sides: Sequence[int], scale: float) -> int:
+    """Return how far from the origin a corner of a region may be that is sampled once per pixel of the image."""
+    return int(max([_LEAST_REACH, *(_REACH * side for side in sides)]) / (abs(scale) or 1.0)) + 1
+
+
 def _max_roi_pool(view: View, reader: Reader) -> list[Use]:
-    corners = (Allowed(_MOST),) * 4
+    sides = [side for side in (view.shape(reader.input(0)) or ())[2:] if isinstance(side, int)]
+    corners = (Allowed(farthest_corner(sides, float(reader.attributes.get("spatial_scale", 1.0)))),) * 4
     return [Use(1, (Allowed(view.size(reader.input(0), 0), counts_back=False), *corners))]
 
 
@@ -276,6 +281,13 @@ def _embedding(view: View, reader: Reader) -> list[Use]:
     ]
 
 
+def _features(view: View, reader: Reader) -> list[Use]:
+    shape = view.shape(reader.input(0))
+    if not shape:
+        return []
+    return [Use(1, (Allowed(view.size(reader.input(0), len(shape) - 1), counts_back=False),))]
+
+
 def _gather_block(view: View, reader: Reader) -> list[Use]:
     shape, axis = view.shape(reader.input(0)), reader.attributes.get("gather_axis", 0)
     return [] if shape is None else [Use(1, (Allowed(view.size(reader.input(0), axis % max(1, len(shape)))),))]
@@ -284,7 +296,32 @@ def _gather_block(view: View, reader: Reader) -> list[Use]:
 def _key_lengths(view: View, reader: Reader) -> list[Use]:
     shape = view.shape(reader.input(1))
     size = view.size(reader.input(1), len(shape) - 2) if shape else 0
-    return [Use(6, (Allowed(_plus(size, 1), counts_back=False),))] if shape else []
+    return [Use(6, (Allowed(_plus(size, 1), counts_back=False),), is_memory=False)] if shape else []
+
+
+def _group_query(view: View, reader: Reader) -> list[Use]:
+    """Return the ranges of key lengths less one, of the total length, and of positions in the rotary tables."""
+    past: Bound = view.size(reader.input(3), 2) if reader.input(3) else 0
+    steps, total = view.size(reader.input(0), 1), _number(view, reader.input(6))
+    most, least = _sum(past, steps), 0
+    if total is not None and isinstance(past, int) and isinstance(steps, int):
+        most, least = max(total, past), 0 if total == steps else steps - 1
+    uses = [
+        Use(5, (Allowed(most, counts_back=False, low=least),), is_memory=False),
+        Use(6, (Allowed(_plus(_sum(past, steps), 1), counts_back=False, low=1),), is_memory=False),
+    ]
+    if reader.input(7):
+        rows = (Allowed(view.size(reader.input(7), 0), counts_back=False),)
+        uses += [Use(position, rows, is_memory=False) for position in (5, 9)]
+    return uses
+
+
+def _sum(first: Bound, second: Bound) -> Bound:
+    if not isinstance(first, Size):
+        return _plus(second, first)
+    if not isinstance(second, Size):
+        return _plus(first, second)
+    return Size(first.value, first.axis, first.offset + second.offset, (*first.others, *second.terms))
 
 
 def _plus(bound: Bound, number: int) -> Bound:
@@ -313,6 +350,8 @@ USES: Mapping[str, Callable[[View, Reader], list[Use]]] = {
     "SoftmaxCrossEntropyLoss": _labels,
     "Attention": _key_lengths,
     "RotaryEmbedding": _rotary(1, 3),
+    "com.microsoft:GroupQueryAttention": _group_query,
+    "ai.onnx.ml:ArrayFeatureExtractor": _features,
     "com.microsoft:RotaryEmbedding": _rotary(2, 1),
     "com.microsoft:EmbedLayerNormalization": _embedding,
     "com.microsoft:GatherBlockQuantized": _gather_block,
@@ -424,6 +463,7 @@ def _is_within(interval: Interval, allowed: Allowed) -> bool:
     return isinstance(interval.high, int) and interval.high <= most
 
 
+_WHOLE = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 _MOVES = frozenset(["Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Expand", "Tile"])
 """Operators whose result has exactly the elements of the first input."""
 _CHOOSES = frozenset(
@@ -459,10 +499,11 @@ def _before(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Col
         return _before_concat(view, reader, allowed)
     if kind == "Cast":
         to, of = view.dtype(reader.outputs[0]), view.dtype(first)
-        whole = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
-        return [(first, allowed)] if to in whole and of in (*whole, "float32", "float64", "float16") else None
+        return [(first, allowed)] if to in _WHOLE and of in (*_WHOLE, "float32", "float64", "float16") else None
     if kind in ("Add", "Sub", "Max", "Min") and len(reader.inputs) == 2:
         return _before_arithmetic(view, reader, allowed)
+    if kind == "Where" and len(allowed) == 1:
+        return _before_choice(view, reader, allowed[0])
     if kind == "Clip" and len(allowed) == 1:
         low, high = (_number(view, reader.input(position)) for position in (1, 2))
         bounded = (low is not None or not reader.input(1)) and (high is not None or not reader.input(2))
@@ -489,6 +530,11 @@ def _before_concat(view: View, reader: Reader, allowed: Columns) -> list[tuple[s
 
 
 def _before_arithmetic(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
+    if reader.kind == "Add" and len(allowed) == 1:
+        for first, second in (reader.inputs, reader.inputs[::-1]):
+            steps, shape = view.constant(second), view.shape(first)
+            if steps is not None and steps.size > 1 and shape is not None and all(size == 1 for size in shape):
+                return [(first, (_beside(allowed[0], steps),))] if steps.dtype.kind in "iu" else None
     numbers = [_number(view, name) for name in reader.inputs]
     if numbers[1] is not None:
         name, number = reader.inputs[0], numbers[1]
@@ -500,6 +546,28 @@ def _before_arithmetic(view: View, reader: Reader, allowed: Columns) -> list[tup
         low, high = (number, None) if reader.kind == "Max" else (None, number)
         return [(name, (_cut(allowed[0], low, high),))] if len(allowed) == 1 else None
     return [(name, tuple(each.shifted(number if reader.kind == "Add" else -number) for each in allowed))]
+
+
+def _beside(allowed: Allowed, steps: Array) -> Allowed:
+    """Return the range of one number whose sums with several are in a range."""
+    low, high = allowed.low, allowed.high
+    return allowed._replace(
+        low=None if low is None else low - int(steps.min()),
+        high=None if high is None else high - int(steps.max()),
+        exception=None,
+    )
+
+
+def _before_choice(view: View, reader: Reader, allowed: Allowed) -> list[tuple[str, Columns]] | None:
+    """Return the range of `i` in `Where(i < 0, i + size, i)`, which counts negative ones from the end."""
+    condition, negative = (view.node(reader.input(position)) for position in (0, 1))
+    name = reader.input(2)
+    if condition is None or condition.kind != "Less" or condition.input(0) != name or allowed != Allowed(allowed.size):
+        return None
+    if negative is None or negative.kind != "Add" or name not in negative.inputs or len(negative.inputs) != 2:
+        return None
+    added = _scalar(view, negative.inputs[1 - negative.inputs.index(name)], 0)
+    return [(name, (allowed,))] if _number(view, condition.input(1)) == 0 and added == allowed.size else None
 
 
 def _cut(allowed: Allowed, low: int | None, high: int | None) -> Allowed:
@@ -519,6 +587,12 @@ def _number(view: View, name: str) -> int | None:
 
 def interval_of(view: View, name: str, depth: int = 0) -> Interval | None:
     """Return the interval of a value of integers; None if nothing is known of it."""
+    interval = _wide_interval(view, name, depth)
+    return interval if interval is not None and _is_small(interval) else None
+
+
+def _wide_interval(view: View, name: str, depth: int) -> Interval | None:
+    """Return the interval of a value of integers, up to that of its data type."""
     constant = view.constant(name)
     if constant is not None:
         return _of_columns(constant, 1)[0]
@@ -528,13 +602,13 @@ def interval_of(view: View, name: str, depth: int = 0) -> Interval | None:
         return Interval(min(0, size.offset), size)
     if reader is not None and depth < _DEEPEST:
         interval = _interval(view, reader, name, depth + 1)
-        if interval is not None and _is_small(interval):
+        if interval is not None and (_is_small(interval) or reader.kind in _BOUNDS):
             return interval
-    dtype = view.dtype(name)
+    dtype = view.dtype(name) or ""
     if dtype == "bool":
         return Interval(0, 1)
-    if dtype in ("uint8", "int8", "uint16", "int16"):
-        limits = np.iinfo(dtype)
+    if dtype.startswith(("int", "uint")) and dtype[-1].isdigit():
+        limits = np.iinfo(dtype) if dtype in _WHOLE else np.iinfo(np.int8)  # of fewer bits
         return Interval(int(limits.min), int(limits.max))
     return None
 
@@ -557,8 +631,10 @@ def _union(intervals: Sequence[Interval | None]) -> Interval | None:
 def _interval(view: View, reader: Reader, name: str, depth: int) -> Interval | None:
     kind = reader.kind
 
+    of_each = _wide_interval if kind in _BOUNDS else interval_of
+
     def of(position: int) -> Interval | None:
-        return interval_of(view, reader.input(position), depth) if reader.input(position) else None
+        return of_each(view, reader.input(position), depth) if reader.input(position) else None
 
     if kind in ("Gather", "Slice", "Split", "GatherND"):
         chosen = _chosen(view, reader, name)
@@ -570,6 +646,10 @@ def _interval(view: View, reader: Reader, name: str, depth: int) -> Interval | N
         return _union([interval_of(view, each, depth) for each in reader.inputs])
     if kind == "Where":
         return _union([of(1), of(2)])
+    if kind in ("ScatterElements", "ScatterND", "Scatter"):
+        return _union([of(0), of(2)]) if reader.attributes.get("reduction", "none") in ("none", b"none") else None
+    if kind in ("CumSum", "ReduceSum"):
+        return _of_sum(view, reader, of(0))
     if kind == "Cast":
         found = of(0) if not (view.dtype(reader.input(0)) or "float").startswith("float") else None
         return found if found is not None and _fits(found, view.dtype(name)) else None
@@ -634,8 +714,7 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
         if isinstance(parts[1], int) and parts[0] is not None:
             return _plus(parts[0], sign * parts[1])
         if sign == 1 and isinstance(parts[0], Size) and isinstance(parts[1], Size):
-            one, other = parts[0], parts[1]
-            return Size(one.value, one.axis, one.offset + other.offset, (*one.others, *other.terms))
+            return _sum(parts[0], parts[1])
         return _plus(parts[1], parts[0]) if sign == 1 and isinstance(parts[0], int) and parts[1] is not None else None
     if reader.kind in ("Gather", "Slice"):
         source, axis = view.node(reader.input(0)), _number(view, reader.input(1))
@@ -650,7 +729,9 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
 
 _SCALARS = frozenset(["Cast", "Squeeze", "Unsqueeze", "Reshape", "Identity", "Add", "Sub", "Gather", "Slice"])
 """Operators that compute sizes from a shape, see `_scalar`."""
-_ARITHMETIC = frozenset(["Add", "Sub", "Mul", "Neg", "Abs", "Div", "Mod", "Min", "Max", "Clip", "Sum", "Relu"])
+_BOUNDS = frozenset(["Min", "Max", "Clip"])
+"""Operators whose result is bounded even where an input is not."""
+_ARITHMETIC = _BOUNDS | {"Add", "Sub", "Mul", "Neg", "Abs", "Div", "Mod", "Sum", "Relu"}
 
 
 def _arithmetic(view: View, reader: Reader, of: Callable[[int], Interval | None]) -> Interval | None:
@@ -659,7 +740,7 @@ def _arithmetic(view: View, reader: Reader, of: Callable[[int], Interval | None]
     kind, first = reader.kind, of(0)
     if kind == "Mod":
         return _of_mod(view, reader, first)
-    if kind in ("Clip", "Min", "Max"):
+    if kind in _BOUNDS:
         return _of_bounds(reader, [of(position) for position in range(len(reader.inputs))])
     if first is None or isinstance(first.high, Size):
         return None
@@ -694,24 +775,50 @@ def _of_mod(view: View, reader: Reader, first: Interval | None) -> Interval | No
 
 def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | None:
     """Return the interval of a Clip, Min or Max of integers."""
-    if reader.attributes:
+    if reader.attributes or inputs[0] is None:
         return None
-    padded = [*inputs, None, None, None][: max(3, len(inputs))]
     if reader.kind == "Clip":
-        inside, least, most = padded[:3]
-        lows = [each.low for each in (inside, least) if each is not None]
-        highs = [each.high for each in (inside, most) if each is not None and isinstance(each.high, int)]
-        if not lows or not highs:
+        inside, least, most = inputs[0], *[*inputs[1:], None, None][:2]
+        if (least is None and reader.input(1)) or (most is None and reader.input(2)):
             return None
-        high = min(highs)
-        return Interval(min(max(lows), high), high)
+        inside = inside if least is None else _largest([inside, least])
+        return inside if most is None else _smallest([inside, most])
     known = [each for each in inputs if each is not None]
-    if reader.kind == "Min" and len(known) == len(inputs):
-        highs = [each.high for each in known if isinstance(each.high, int)]
-        return Interval(min(each.low for each in known), min(highs)) if highs else None
-    if reader.kind == "Max" and len(known) == len(inputs) and all(isinstance(each.high, int) for each in known):
-        return Interval(max(each.low for each in known), max(int(each.high) for each in known))  # type: ignore[arg-type]
-    return None
+    if len(known) < len(inputs):
+        return None
+    return _smallest(known) if reader.kind == "Min" else _largest(known)
+
+
+def _smallest(intervals: Sequence[Interval]) -> Interval:
+    """Return the interval of the smallest of several values; of its upper bounds, one is stated."""
+    highs = [each.high for each in intervals]
+    numbers = [high for high in highs if isinstance(high, int)]
+    sizes = [high for high in highs if isinstance(high, Size)]
+    is_number = bool(numbers) and (not sizes or min(numbers) < _MOST)
+    return Interval(min(each.low for each in intervals), min(numbers) if is_number else sizes[0])
+
+
+def _largest(intervals: Sequence[Interval]) -> Interval:
+    """Return the interval of the largest of several values."""
+    low, highs = max(each.low for each in intervals), {each.high for each in intervals}
+    sizes = [high for high in highs if isinstance(high, Size)]
+    numbers = [high for high in highs if isinstance(high, int)]
+    if sizes and (len(sizes) > 1 or any(number > sizes[0].offset + 1 for number in numbers)):  # a size is 1 at least
+        return Interval(low, 2**63 - 1)
+    return Interval(low, sizes[0] if sizes else max(numbers))
+
+
+def _of_sum(view: View, reader: Reader, terms: Interval | None) -> Interval | None:
+    """Return the interval of sums along an axis, up to every place of it for CumSum."""
+    axis, shape = _number(view, reader.input(1)), view.shape(reader.input(0))
+    if terms is None or axis is None or not shape:
+        return None
+    size = view.size(reader.input(0), axis % len(shape))
+    if isinstance(size, Size):
+        return Interval(0, size) if terms.low >= 0 and terms.high == 1 else None
+    if isinstance(terms.high, Size):
+        return None
+    return Interval(min(0, size * terms.low), max(0, size * terms.high))
 
 
 def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] | None:

@@ -22,8 +22,10 @@ from nnadapter.offering.model import ShapedModel
 from nnadapter.offering.open_parts import OpenParts
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.node import OnnxNode
+from nnadapter.onnx.preparation.prepare import Specialized
 from partition.graph import Graph
 from partition.plan import Plan, Step
+from partition.verdict import Reason, Unsupported
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,6 +103,13 @@ def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], ki
             continue
         for found in _found_of(view, reader, inputs.__contains__):
             yield _check(view, reader, found, plan.graph)
+    origins = {origin for position in step.nodes for origin in plan.graph.nodes[position].origins}
+    for origin, node in model.prepared.functions:
+        reader = _reader(node, node.name, node.inputs, node.outputs)
+        if origin in origins and reader.kind in kinds:
+            for found in _found_of(view, reader, inputs.__contains__):
+                if found.maker is None and found.interval is None:
+                    yield _check(view, reader, found, plan.graph)
 
 
 def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Iterator[Reader]]:
@@ -146,9 +155,8 @@ def _check(view: GraphView, reader: Reader, found: Found, graph: Graph) -> Index
         )
         for each in found.allowed
     )
-    words = f"{reader.kind.rpartition(':')[2]} {reader.name!r}"
     interval = None if found.interval is None else (found.interval.low, found.interval.high)
-    return IndexCheck(found.value, bounds, words, _source(view, found, graph), interval)
+    return IndexCheck(found.value, bounds, _words(reader), _source(view, found, graph), interval)
 
 
 def _low(size: Bound, low: int, *, counts_back: bool) -> Bound:
@@ -173,6 +181,83 @@ def _source(view: GraphView, found: Found, graph: Graph) -> str:
     return ends[0].value if view.dtype(ends[0].value) == view.dtype(found.value) else ""
 
 
+def refusals_of_indices(model: ShapedModel, plan: Plan, step: Step) -> Mapping[int, Unsupported]:
+    """Return why nodes of a step cannot stay on its device, by position: they compute indices that no check covers.
+
+    On another device, what such a node computes enters the segment and is checked there.
+    """
+    graph, refused = plan.graph, dict[int, Unsupported]()
+    for found, words in _unproven(model, plan, step, step.inputs):
+        position = graph.producer.get(found.value)
+        if position in step.nodes:
+            detail = f"it computes indices of {words}, whose range is not proven, and the device does not check them"
+            refused.setdefault(position, Unsupported(Reason.NOT_CONSTANT, detail))
+    return refused
+
+
+def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> tuple[str, bool]:
+    """Return which index of a step with open sizes can neither be proven nor checked, in words; empty if none.
+
+    Args:
+        model: that was planned; its parts are `OpenParts`.
+        plan: the plan.
+        step: one on a device that does not check indices.
+        reads: what its segment reads.
+
+    Returns:
+        The words, and whether the index follows from shapes alone, so that `indices_hold` can check it.
+    """
+    outputs = {*plan.graph.inputs, *(name for each in plan.steps for name in each.outputs)}
+    view, readers = _view_of(model, plan, step)
+    inputs = {*reads, *step.inputs, *plan.graph.inputs}
+    checks = [
+        _check(view, reader, found, plan.graph)
+        for reader in readers
+        for use, name in uses_of(view, reader)
+        if use.is_memory
+        for found in trace_back(view, name, use.allowed, inputs.__contains__)
+    ]
+    unknown = [check for check in checks if not outputs.issuperset(check.sizes)]
+    for check in unknown:
+        if check.interval is None and check.value in inputs:
+            return f"the range of indices of {check.reader} depends on a shape that no step returns", False
+    words = next((words for _, words in _unproven(model, plan, step, reads)), unknown[0].reader if unknown else "")
+    return f"the range of indices of {words} is not proven" if words else "", True
+
+
+def indices_hold(model: ShapedModel, plan: Plan, devices: frozenset[str], specialized: Specialized) -> bool:
+    """Return whether indices that follow from shapes are in their ranges at some shapes.
+
+    Args:
+        model: that was planned with open sizes.
+        plan: the plan.
+        devices: those that do not check indices.
+        specialized: the model at these shapes.
+    """
+    view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
+    readers = (reader for step in plan.steps if step.device in devices for reader in _view_of(model, plan, step)[1])
+    return all(
+        not any(trace_back(view, name, use.allowed, lambda name: False))
+        for reader in readers
+        for use, name in uses_of(view, reader)
+        if name in specialized.constants
+    )
+
+
+def _unproven(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str]) -> Iterator[tuple[Found, str]]:
+    """Return the indices that a step computes without a proof of their range, and the operations that read them."""
+    view, readers = _view_of(model, plan, step)
+    inputs = {*reads, *step.inputs, *plan.graph.inputs}
+    for reader in readers:
+        for found in _found_of(view, reader, inputs.__contains__):
+            if found.maker is not None and found.interval is None and found.value not in inputs:
+                yield found, _words(reader)
+
+
+def _words(reader: Reader) -> str:
+    return f"{reader.kind.rpartition(':')[2]} {reader.name!r}"
+
+
 def checks_by_segment(
     model: ShapedModel, plan: Plan, devices: frozenset[str], reads: Mapping[int, Sequence[str]]
 ) -> Mapping[int, tuple[IndexCheck, ...]]:
@@ -190,9 +275,11 @@ def checks_by_segment(
         kinds = USES.keys() if step.device in devices else UNCHECKED_BY_HOST
         checks = _checks(model, plan, step, reads[step.segment], kinds)
         there = {*plan.graph.inputs, *reads[step.segment]}
-        found[step.segment] = tuple(
+        known = [
             each
             for each in checks
             if (each.interval is not None or each.value in there) and outputs.issuperset(each.sizes)
-        )
+        ]
+        different = {(each.value, each.bounds, each.interval): each for each in reversed(known)}
+        found[step.segment] = tuple(reversed(different.values()))
     return {segment: checks for segment, checks in found.items() if checks}

@@ -31,9 +31,10 @@ from nnadapter.offering.segments import with_weights
 from nnadapter.offering.traced_conversions import OpenConversion
 from nnadapter.onnx.joining import joined_along
 from nnadapter.onnx.node import OnnxNode
-from nnadapter.onnx.preparation.prepare import Prepared
+from nnadapter.onnx.preparation.prepare import Prepared, Shapes, specialize
 from nnadapter.onnx.preparation.wide_windows import wide_windows
 from nnadapter.onnx.sizes import MEASURING
+from nnadapter.planning.indices import indices_hold, unchecked_indices
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.planning.size_bounds import beyond_bounds
@@ -58,6 +59,8 @@ class Opened:
     """Segments that are compiled for each set of sizes; nobody was asked about them yet."""
     why_fixed: str = ""
     """Why the first of them is."""
+    unchecked: str = ""
+    """Which indices follow from shapes in a range that is not proven, so that they are checked; empty if none."""
 
     @cached_property
     def is_looked_through(self) -> bool:
@@ -65,6 +68,13 @@ class Opened:
         by_name = self.partitioning.setting.by_name
         used = (by_name[step.device] for step in self.partitioning.plan.steps)
         return any(device.accelerates and not device.takes_ir for device in used)
+
+    def indices_hold(self, shapes: Shapes) -> bool:
+        """Return whether the indices that follow from shapes are in their ranges at some shapes."""
+        partitioning = self.partitioning
+        model, devices = partitioning.model, partitioning.setting.devices
+        names = frozenset(device.name for device in devices if not device.capability.checks_indices)
+        return indices_hold(model, partitioning.plan, names, specialize(model.prepared, shapes))
 
 
 def opened(partitioning: Partitioning) -> Opened | Unsupported:
@@ -98,13 +108,23 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
         each.part.inputs if step.segment not in fillable else fillable[step.segment].inputs
         for step, each in zip(plan.steps, segments, strict=True)
     ]
+    open_plan = replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts))
+    unchecked = ""
+    for step, reads in zip(open_plan.steps, read, strict=True):
+        if setting.by_name[step.device].capability.checks_indices:
+            continue
+        words, is_of_shapes = unchecked_indices(open_model, open_plan, step, reads)
+        if not is_of_shapes and words:
+            return _refused_here(words)
+        unchecked = unchecked or words
     open_partitioning = replace(
         partitioning,
         judgment=replace(partitioning.judgment, model=open_model),
-        plan=replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts)),
+        plan=open_plan,
         pieces=tuple(each.piece for each in segments),
     )
-    return Opened(open_partitioning, sizes, fillable, next((each.why_fixed for each in segments if each.why_fixed), ""))
+    why_fixed = next((each.why_fixed for each in segments if each.why_fixed), "")
+    return Opened(open_partitioning, sizes, fillable, why_fixed, unchecked)
 
 
 def growing_inputs(prepared: Prepared) -> dict[str, int]:

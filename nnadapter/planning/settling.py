@@ -8,21 +8,24 @@ one atom from one device, so this ends.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nnadapter.drivers.border import ask_admission
+from nnadapter.drivers.capability import OpenSizes
 from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Admission
 from nnadapter.ir.model import Model
 from nnadapter.offering.model import ShapedModel
+from nnadapter.offering.open_parts import OpenParts
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import part_of
+from nnadapter.planning.indices import refusals_of_indices
 from nnadapter.planning.judgment import Atoms, Judgment, banning, placed_as
 from nnadapter.planning.placing import Placement, place
-from nnadapter.planning.setting import Setting
+from nnadapter.planning.setting import SessionDevice, Setting
 from nnadapter.process.collecting import paused_collection
 from nnadapter.rules.applying import RuleEffect
 from nnadapter.rules.limits import GivenUp, SegmentCandidate, segments_to_drop
@@ -47,6 +50,8 @@ class AdmittedSegment:
 
     part: Part
     admission: Admission
+    unproven: Mapping[int, Unsupported] = field(default_factory=dict)
+    """Why atoms of it cannot stay there: they compute indices that nothing checks."""
 
     @property
     def is_ir(self) -> bool:
@@ -168,10 +173,16 @@ def _settled(
     while True:
         for step, segment in zip(plan.steps, segments, strict=True):
             if step.device != host and _key(segment) not in known:
-                known[_key(segment)] = _ask(step, judgment.model, setting)
+                known[_key(segment)] = _ask(plan, step, judgment.model, setting)
+        bans: dict[Atoms, Unsupported] = {
+            (segment.device, (atom,)): why
+            for segment in segments
+            if segment.device != host
+            for atom, why in known[_key(segment)].unproven.items()
+        }
         answers = {segment: known[_key(segment)].admission.verdict for segment in segments if segment.device != host}
         refused = {segment: answer for segment, answer in answers.items() if isinstance(answer, Unsupported)}
-        if not refused:
+        if not refused and not bans:
             pieces = tuple(known.get(_key(segment)) for segment in segments)
             partitioning = Partitioning(setting, judgment, placement, plan, pieces, tuple(effects))
             dropped = given_up(partitioning, segments)
@@ -180,7 +191,7 @@ def _settled(
                 return replace(partitioning, limits=tuple(effects), halvings=tuple(halvings))
             refused = {segments[at]: why for at, why in dropped.segments.items()}
         halved = {segment: _halves(segment, refusal, judgment.model) for segment, refusal in refused.items()}
-        bans = {_key(segment): refused[segment] for segment, halves in halved.items() if halves is None}
+        bans |= {_key(segment): refused[segment] for segment, halves in halved.items() if halves is None}
         if bans:
             judgment = banning(judgment, setting, bans)
             placement = place(judgment, setting)
@@ -208,15 +219,33 @@ def _plan(judgment: Judgment, placement: Placement, segments: Sequence[Segment],
     return make_plan(judgment.model.graph, support.devices, support.verdicts, placement.labels, segments, exact=exact)
 
 
-def _ask(step: Step, model: ShapedModel, setting: Setting) -> AdmittedSegment:
+def _ask(plan: Plan, step: Step, model: ShapedModel, setting: Setting) -> AdmittedSegment:
     device = setting.by_name[step.device]
+    unproven = _unproven(plan, step, model, device)
     part = part_of(device.capability, device.kernels, step, model.conversion, model.parts)
     call = named_call(step.device, "admit", step.segment, [model.graph.nodes[node].name for node in step.nodes])
     ban = device.bans.find(part.model) if device.bans else None
     if ban is not None and ban.is_size:
         return AdmittedSegment(part, Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, ban.text)))
     with setting.trace.span(step.device, PLAN, f"admit segment {step.segment}"):
-        return AdmittedSegment(part, call(ask_admission, device.context, part.model))
+        return AdmittedSegment(part, call(ask_admission, device.context, part.model), unproven)
+
+
+def _unproven(plan: Plan, step: Step, model: ShapedModel, device: SessionDevice) -> Mapping[int, Unsupported]:
+    """Return why atoms of a step cannot stay on its device."""
+    if not device.accelerates or device.capability.checks_indices:
+        return {}
+    refused = refusals_of_indices(model, plan, step)
+    if device.capability.open_sizes is not OpenSizes.NONE and _has_open_sizes(model):
+        parts = OpenParts(model.parts.specialized, model.parts.index, model.prepared)
+        open_model, open_plan = replace(model, parts=parts), replace(plan, graph=parts.open_graph)
+        refused = {**refusals_of_indices(open_model, open_plan, step), **refused}
+    return {plan.graph.atom_of[node]: why for node, why in refused.items()}
+
+
+def _has_open_sizes(model: ShapedModel) -> bool:
+    graph = model.prepared.graph
+    return any(not isinstance(size, int) for name in graph.inputs for size in graph.value(name).shape or ())
 
 
 def _halves(segment: Segment, refusal: Unsupported, model: ShapedModel) -> tuple[Segment, Segment] | None:

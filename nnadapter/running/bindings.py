@@ -22,6 +22,8 @@ from partition.dtypes import DTYPE_OF_ELEMENT_TYPE
 if TYPE_CHECKING:
     import onnxruntime
 
+    from nnadapter.running.counts import CountCheck
+
 _MISSES = "Missing Input: {}"
 """What ONNX Runtime says of an input that is not bound."""
 Target = Any
@@ -142,10 +144,12 @@ class PlannedBinding:
 class HostBinding:
     """A `Binding` of a model on ONNX Runtime alone: its own binding, `onnxruntime.IOBinding`."""
 
-    def __init__(self, session: Any, run: Any) -> None:
-        self._binding, self._run = session.io_binding(), run
+    def __init__(self, session: Any, run: Any, counts: Sequence[CountCheck] = ()) -> None:
+        self._binding, self._run, self._counts = session.io_binding(), run, counts
+        self._counted = {name for check in counts for name in check.inputs}
         self._needed = [value.name for value in session.get_inputs() if not value.type.startswith("optional")]
-        self._fed: dict[str, None] = {}
+        self._fed: dict[str, Any] = {}
+        """Values that counts are read from; None for other inputs."""
         self._allocate = output_binder(self._binding)
         self._targets: dict[str, Target] = {}
         self._values: dict[str, tuple[DeviceValue, Copies | Array]] = {}
@@ -167,7 +171,7 @@ class HostBinding:
             self._binding.bind_cpu_input(name, value)
         else:
             self._binding.bind_ortvalue_input(name, value)
-        self._fed[name] = None
+        self._fed[name] = value if name in self._counted else None
 
     def _bind_value(self, name: str, value: DeviceValue) -> None:
         contents = value.contents
@@ -216,8 +220,11 @@ class HostBinding:
         """See `Binding.run`: into memory of its own each time, whatever size that has, where nobody gave some.
 
         Raises:
+            InputValueError: a count makes a result too large.
             MissingInputError: an input that the model reads is not bound.
         """
+        for each in self._counts:
+            each.check(self._fed)
         for name, (value, bound) in self._values.items():
             if value.contents is not bound:
                 self._bind_value(name, value)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nnadapter.running.checks import Checks
     from nnadapter.running.compiled import RunnablePlan
     from nnadapter.running.control import RunControl
+    from nnadapter.running.counts import CountCheck
     from nnadapter.running.deadlines import Deadlines
 
 InputShapes = tuple[tuple[int, ...] | None, ...]
@@ -66,6 +67,8 @@ class PlansEngine(ABC, Generic[Held]):
         """What holds runs to the CPU; None where nobody does."""
         self._has_read_entries = False
         """The entries of ONNX Runtime's own run options were read, which is done once."""
+        self.count_checks: tuple[CountCheck, ...] = ()
+        """The checks of counts in feeds."""
         self._latest: Repeat | None = None
         self._last: InputShapes | None = None
         """The shapes of the last run of a plan that leaves sizes open."""
@@ -83,6 +86,8 @@ class PlansEngine(ABC, Generic[Held]):
         kept: Kept | None = None,
     ) -> tuple[list[Any], Provenance]:
         """See `Engine.run`; for `kept`, `CompiledPlan.run`."""
+        for each in self.count_checks:
+            each.check(feed)
         checks = self.checks
         is_due = checks is not None and checks.is_due()
         latest = None if is_due else self._latest

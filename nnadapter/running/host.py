@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from nnadapter.planning.setting import Setting
     from nnadapter.running.bindings import Binding
     from nnadapter.running.control import RunControl
+    from nnadapter.running.counts import CountCheck
     from nnadapter.running.observed import Observed
 
 _Result = TypeVar("_Result")
 _Run = Callable[..., Any]
 CPU = "cpu"
 """What reports and provenance call it."""
+_OF_COUNTS = ("tensor(int64)", "tensor(int32)", "tensor(int16)", "tensor(float)", "tensor(double)")
 _ADVICE = "check the model with onnx.checker, or update onnxruntime"
 
 
@@ -84,6 +86,7 @@ class HostEngine:
         self._loader = _Loader(source, session_options, provider, arguments)
         self._unoptimized_runs, self._around = UnoptimizedRuns(), around
         self.session = self._loader.load()
+        self._counts = self._loader.count_checks(self.session)
         self._names = [value.name for value in self.session.get_outputs()]
         self._texts = [value.name for value in self.session.get_inputs() if value.type == "tensor(string)"]
         by_memory = gives_foreign_memory(self.session)
@@ -137,6 +140,8 @@ class HostEngine:
     ) -> tuple[list[Any], Provenance]:
         if self._texts and isinstance(feed, Mapping):
             feed = self._with_texts(feed)
+        for each in self._counts:
+            each.check(feed)
         started = time.perf_counter()
         try:
             results = self._run(names or self._names, feed, options)
@@ -150,7 +155,7 @@ class HostEngine:
         """See `Engine.binding`."""
         from nnadapter.running.bindings import HostBinding
 
-        return HostBinding(self.session, self._run_bound)
+        return HostBinding(self.session, self._run_bound, self._counts)
 
     def prepare(self, shapes: Shapes) -> None:
         """Nothing to do: ONNX Runtime takes every shape."""
@@ -353,6 +358,15 @@ class _Loader:
                 if lowered is model:
                     return self._lower(path_or_bytes, lambda session: session, "failed to load the model", error)
                 return self._open(contents_of(lowered), self._session_options)
+
+    def count_checks(self, session: onnxruntime.InferenceSession) -> tuple[CountCheck, ...]:
+        """Return the checks of counts in feeds: of inputs that are numbers or vectors, which few models have."""
+        inputs = [value.name for value in session.get_inputs() if len(value.shape) < 2 and value.type in _OF_COUNTS]
+        if not inputs:
+            return ()
+        from nnadapter.running.counts import wire_checks
+
+        return wire_checks(self._path_or_bytes(), frozenset(inputs))
 
     def load_lower(
         self, run: Callable[[onnxruntime.InferenceSession], _Result], error: Exception

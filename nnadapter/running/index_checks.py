@@ -12,7 +12,7 @@ from nnadapter.errors import InputValueError
 from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
 from nnadapter.ir.operand import Array
 
-_ROWS_AT_ONCE = 64
+_ROWS_AT_ONCE = (512, 16, 1)
 """Rows of several indices that are compared as one: numpy's reductions of short rows take many times as long."""
 _Limit = Callable[[Sequence[Any]], int] | int | None
 
@@ -111,14 +111,15 @@ def _of(limit: _Limit, values: Sequence[Any]) -> int | None:
 
 def _extremes_of_columns(array: Array, count: int) -> tuple[Array, Array]:
     """Return the least and the largest element of each column."""
-    rows = array.reshape(-1, count)
-    least, most = rows[-1], rows[-1]
-    whole = len(rows) // _ROWS_AT_ONCE * _ROWS_AT_ONCE
-    if whole:
-        wide = rows[:whole].reshape(-1, count * _ROWS_AT_ONCE)
-        least = np.minimum(least, wide.min(0).reshape(-1, count).min(0))
-        most = np.maximum(most, wide.max(0).reshape(-1, count).max(0))
-    rest = rows[whole:]
-    if len(rest):
-        least, most = np.minimum(least, rest.min(0)), np.maximum(most, rest.max(0))
-    return least, most
+    flat = array.reshape(-1)
+    return _over_rows(np.minimum, flat, count), _over_rows(np.maximum, flat, count)
+
+
+def _over_rows(extreme: np.ufunc, flat: Array, count: int) -> Array:
+    for rows in _ROWS_AT_ONCE:
+        width = rows * count
+        whole = flat.size // width * width
+        if whole > width or rows == 1:
+            parts = extreme.reduce(flat[:whole].reshape(-1, width), 0), flat[whole:]
+            flat = np.concatenate(parts) if parts[1].size else parts[0]
+    return flat

@@ -23,6 +23,7 @@ from nnadapter.errors import (
     CancelledError,
     ExecutionError,
     GivenUpError,
+    InputValueError,
     InvalidInputError,
     NNAdapterError,
     OutOfMemoryError,
@@ -104,8 +105,9 @@ def after_failure(
     device = bound.step.device
     if control is not None and control.is_over:
         raise _stopped(control, bound, device, "was under way") from error
-    if not bound.guarded or isinstance(error, (OtherShapeError, GivenUpError)):
-        raise error  # the host's own errors are typed, and nobody comes after it; what is gone is gone for others, too
+    if not bound.guarded or isinstance(error, (OtherShapeError, GivenUpError, InputValueError)):
+        # The host's own errors are typed. No other device has what is gone, or computes with a value out of range.
+        raise error
     while isinstance(error, TransientError) or (isinstance(error, OutOfMemoryError) and bound.make_room()):
         try:
             results = _computed(bound, _on_host(bound, values), control, sizes, given)

@@ -57,6 +57,7 @@ class OpenPlan:
         self.widened = 0
         """How often its bounds were widened."""
         self._widening = new_lock()
+        self._checked: Cache[object, bool] = Cache("shapes whose indices were checked", _MOST_LOOKED_AT)
         self._beyond: Cache[object, bool] = Cache("shapes beyond bounds", _MOST_LOOKED_AT)
 
     def made(self, compiled: Compiled) -> None:
@@ -77,6 +78,7 @@ class OpenPlan:
         sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
         of_class = opening.sizes is None or sizes is not None
         holds = of_class and self._is_near(shapes) and (self._looked is None or self._is_within(self._looked, shapes))
+        holds = holds and (not opening.unchecked or self._indices_hold(opening, shapes))
         return holds, sizes
 
     def serves(self, opening: Opened, declares: Callable[[Shapes], bool]) -> Serves | None:
@@ -95,9 +97,13 @@ class OpenPlan:
                 return False, None
             sizes = None if size_class is None else size_class.sizes(shapes)
             is_within = looked is None or looked.bounds.hold(shapes)
-            return (size_class is None or sizes is not None) and is_within, sizes
+            is_checked = not opening.unchecked or self._indices_hold(opening, shapes)
+            return (size_class is None or sizes is not None) and is_within and is_checked, sizes
 
         return at
+
+    def _indices_hold(self, opening: Opened, shapes: Shapes) -> bool:
+        return self._checked.made(tuple(shapes.values()), lambda: opening.indices_hold(shapes))
 
     def _is_near(self, shapes: Shapes) -> bool:
         return self._near is None or self._near.hold(shapes)

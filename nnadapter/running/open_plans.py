@@ -150,7 +150,9 @@ class OpenPlans:
     def kept(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
         """The plans that are kept, the one made first before others, and where each holds that is looked through."""
         kept = [*self._plans.kept, *self._classes.kept]
-        classes = [each for each in kept if each.opening is not None and not isinstance(each, Filled)]
+        # A file has no model with which indices could be checked that follow from shapes.
+        opened = [each for each in kept if each.opening is not None and not each.opening.unchecked]
+        classes = [each for each in opened if not isinstance(each, Filled)]
         return tuple(
             (compiled, plan.bounds)
             for plan in sorted(self._made, key=lambda each: each.key[1])

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from nnadapter.onnx.preparation.decisions import Decision
     from nnadapter.running.choices import Choices, Chosen
     from nnadapter.running.control import RunControl
+    from nnadapter.running.counts import CountCheck
     from nnadapter.running.meanwhile import Meanwhile
     from nnadapter.running.measuring import Measurer
     from nnadapter.running.outputs import Kept
@@ -78,6 +79,7 @@ class PlannedEngine(PlansEngine[Compiled]):
             options.deadline_s,
             session_options,
         )
+        self.count_checks = _count_checks(prepared)
         self._setting = setting
         self._taken_back: dict[str, dict[str, Unsupported]] = {}
         self._compiler = Compiler(setting, self._plans.room_maker())
@@ -230,8 +232,10 @@ class PlannedEngine(PlansEngine[Compiled]):
         wanted, use = tuple(shapes.get(name) for name in self.input_names), object()
         try:
             if self._choices is None or chosen is None:
-                return self._own.take_open(use, wanted) is not None
-            return self._choices.take_open(use, wanted, chosen) is not None
+                taken = self._own.take_open(use, wanted)
+            else:
+                taken = self._choices.take_open(use, wanted, chosen)
+            return taken is not None and not (taken[1].opening is not None and taken[1].opening.unchecked)
         finally:
             self._plans.users.pop(use, None)
             self._plans.close_unused()
@@ -431,3 +435,15 @@ def _measurer(compiler: Compiler, session_options: onnxruntime.SessionOptions | 
     from nnadapter.running.measuring import Measurer  # for one policy alone
 
     return Measurer(compiler, session_options)
+
+
+def _count_checks(prepared: Prepared) -> tuple[CountCheck, ...]:
+    """Return the checks of counts in feeds: of inputs that are numbers or vectors, which few models have."""
+    graph = prepared.graph
+    inputs = [name for name in graph.inputs if len(graph.value(name).shape or ()) < 2]
+    if not inputs:
+        return ()
+    from nnadapter.running.counts import count_checks
+
+    producers = {name: node for node in prepared.nodes for name in node.outputs}
+    return count_checks(prepared.nodes, producers, prepared.constants.get, frozenset(inputs))

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import onnx.parser
+import onnx.reference
 import pytest
 
 import nnadapter as nna
@@ -123,7 +124,6 @@ def test_sizes_of_the_caller_are_checked_against_a_table():
             session.run(None, {"x": np.ones(9, np.float32), "w": w})
 
 
-@pytest.mark.xfail(strict=True, reason="indices that a segment computes from data are neither proven nor refused")
 def test_indices_that_a_segment_computes_are_not_read_unchecked():
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[2,3] x, int64[2] i) => (float[2,3] y) {
       j = Mul(i, i)  t = Relu(x)  y = Gather(t, j) }"""
@@ -132,3 +132,67 @@ def test_indices_that_a_segment_computes_are_not_read_unchecked():
         wrong = np.int64([0, 100])
         with pytest.raises(nna.errors.InvalidInputError):
             session.run(None, {"x": X, "i": wrong})
+
+
+PROVEN = {
+    "counted from the end": "n = Less(i, zero) s = Add(i, size) j = Where(n, s, i)",
+    "cut off": "a = Mul(i, i) b = Max(a, zero) j = Min(b, last)",
+    "remainder": "a = Mul(i, i) j = Mod(a, size)",
+    "sums of flags": "f = Greater(i, zero) a = Cast<to=7>(f) j = CumSum(a, first)",
+    "largest": "a = Cast<to=1>(i) b = Unsqueeze(a, zero) j = ArgMax<axis=1, keepdims=0>(b)",
+}
+
+
+@for_every(form=PROVEN)
+def test_proven_indices_stay_with_their_reader(form):
+    text = f"""<ir_version: 10, opset_import: ["": 17]> g (float[3,4] x, int64[2] i) => (float[M,4] y)
+      <int64[1] zero = {{0}}, int64 first = {{0}}, int64 size = {{3}}, int64 last = {{2}}> {{
+      {PROVEN[form]}  t = Relu(x)  y = Gather(t, j) }}"""
+    model = onnx.parser.parse_model(text)
+    with nna.InferenceSession(model, devices=["xla:cpu", "cpu"]) as session:
+        x, i = np.arange(12, dtype=np.float32).reshape(3, 4), np.int64([0, 1])
+        expected = onnx.reference.ReferenceEvaluator(model).run(None, {"x": x, "i": i})[0]
+        assert np.array_equal(session.run(None, {"x": x, "i": i})[0], expected)
+        assert [each.device for each in session.report().segments] == ["xla:cpu"]
+
+
+def test_an_index_that_is_not_proven_is_computed_elsewhere_with_a_reason():
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[2,3] x, int64[2] i) => (float[2,3] y) {
+      j = Mul(i, i)  t = Relu(x)  y = Gather(t, j) }"""
+    with nna.InferenceSession(onnx.parser.parse_model(text), devices=["xla:cpu", "cpu"]) as session:
+        nodes = {node.op_type: node for node in session.report().nodes}
+    assert {name: node.device for name, node in nodes.items()} == {"Mul": "cpu", "Relu": "xla:cpu", "Gather": "xla:cpu"}
+    assert any("indices of Gather" in str(refusal) for refusal in nodes["Mul"].refusals)
+
+
+@for_every(device=["openvino", "xla:cpu"])
+def test_indices_that_follow_from_shapes_are_checked_for_each(device):
+    text = """<ir_version: 10, opset_import: ["": 17]> g (float[N,3] x) => (float[N,3] y)
+      <int64 zero = {0}, int64 one = {1}, int64[1] back = {1}> {
+      s = Shape(x)  n = Gather(s, zero)  r = Range(zero, n, one)  m = Mul(n, n)  a = Add(r, m)  b = Sub(a, one)
+      i = Unsqueeze(b, back)  t = Relu(x)  y = GatherND(t, i) }"""
+    with nna.InferenceSession(onnx.parser.parse_model(text), devices=[device, "cpu"]) as session:
+        for rows in (1, 2, 3, 1, 2):
+            x = np.ones((rows, 3), np.float32)
+            if rows == 1:
+                assert session.run(None, {"x": x})[0].shape == (1, 3)
+                continue
+            with pytest.raises(nna.errors.InputValueError, match="expected values from"):
+                session.run(None, {"x": x})
+
+
+def test_counts_in_feeds_and_bindings_are_bounded():
+    text = """<ir_version: 10, opset_import: ["": 17]> g (int64 n) => (float[M] y) <int64[1] at = {0}> {
+      s = Unsqueeze(n, at)  y = ConstantOfShape(s) }"""
+    for device in ("cpu", "fake_npu"):
+        with nna.InferenceSession(onnx.parser.parse_model(text), devices=device) as session:
+            assert session.run(None, {"n": np.array(3)})[0].shape == (3,)
+            with pytest.raises(
+                nna.errors.InputValueError, match="input 'n' makes ConstantOfShape 'y' compute 2147483648"
+            ):
+                session.run(None, {"n": np.array(2**31)})
+            binding = session.io_binding()
+            binding.bind_cpu_input("n", np.array(2**31))
+            binding.bind_output("y")
+            with pytest.raises(nna.errors.InputValueError, match="expected at most"):
+                session.run_with_iobinding(binding)

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 import nnadapter as nna
 from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
 from nnadapter.caching.entry import UnusableError, read_entry
-from nnadapter.errors import CacheWarning, FallbackWarning, InvalidModelError, ModelFileError
+from nnadapter.errors import CacheWarning, FallbackWarning, InvalidInputError, ModelFileError
 from nnadapter.kept_plans.engine import KeptEngine
 from nnadapter.kept_plans.fresh import KeepingEngine
 from nnadapter.process.cache import remembered
@@ -245,7 +245,7 @@ def test_a_plan_that_cannot_go_on_is_left_as_without_a_cache(folder):
             assert is_kept(opened) is is_hit
             with pytest.warns(FallbackWarning, match="cannot go on as it was planned"):
                 np.testing.assert_array_equal(opened.run(None, feed)[0], feed["x"].reshape(-1))
-            with pytest.raises(InvalidModelError):
+            with pytest.raises(InvalidInputError):
                 opened.run(None, {**feed, "n": np.array([5])})
             np.testing.assert_array_equal(opened.run(None, feed)[0], feed["x"].reshape(-1))
 

@@ -249,6 +249,13 @@ _QNN: _Forms = {
     "GatherElements": (_computed_indices, _ATTRIBUTE, _INDICES),
     "GatherND": (_always, _ATTRIBUTE, "takes indices below 0 for others"),
     "Mish": (_always, _ATTRIBUTE, "is off by more than a hundredth"),
+    "OneHot": (
+        lambda node, known: node.input[0] not in known.constants,
+        _ATTRIBUTE,
+        "takes computed indices below 0, and beyond 32 bits, for others",
+    ),
+    "ScatterElements": (_computed_indices, _ATTRIBUTE, _INDICES),
+    "ScatterND": (_computed_indices, _ATTRIBUTE, _INDICES),
     "Mul": (_repeated_for_each, Reason.DEVICE_REFUSED, _REPEATED),
     "Pad": (
         lambda node, _: _stated(node, "mode") == "edge",
@@ -304,6 +311,8 @@ _FORMS: Mapping[str, _Forms] = {
     "QNNExecutionProvider": _QNN,
     "WebGpuExecutionProvider": _WEB_GPU,
 }
+_IN_32_BITS = frozenset(("QNNExecutionProvider",))
+"""Providers that compute with int64 in 32 bits."""
 _MAY_LACK_HALF = frozenset(("WebGpuExecutionProvider",))
 """Providers that take float16 whether the hardware has it or not."""
 _DOMAINS = ("", "ai.onnx", "com.microsoft")
@@ -326,6 +335,11 @@ def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsup
     forms, known = _FORMS.get(provider, {}), _Known(model)
     refused: dict[int, Unsupported] = {}
     for position, node in enumerate(model.graph.node):
+        if provider in _IN_32_BITS and any(
+            known.dtype(name) == "int64" and name not in known.constants for name in node.input
+        ):
+            refused[position] = Unsupported(_TYPE, f"{provider} computes int64 in 32 bits")
+            continue
         tells, reason, what = forms.get(node.op_type, (None, Reason.DEVICE_REFUSED, ""))
         if tells is not None and node.domain in _DOMAINS and tells(node, known):
             refused[position] = Unsupported(reason, f"{provider} {what}")

@@ -35,6 +35,7 @@ def capability() -> Capability:
         form=ModelForm.IR,
         threading=Threading.EXCLUSIVE,
         open_sizes=OpenSizes.ANY,
+        checks_indices=True,
         memory_bytes=DEFAULT_MEMORY_BYTES,
         options=OPTIONS,
         limits=LIMITS,

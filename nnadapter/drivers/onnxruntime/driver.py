@@ -63,6 +63,7 @@ _CAPABILITY = Capability(
     threading=Threading.REENTRANT,
     role=DeviceRole.HOST,
     profile=_PROFILE,
+    checks_indices=True,
     takes_references=True,
 )
 

@@ -69,12 +69,17 @@ def translation(error: Exception, what: str, advice: str, default: type[NNAdapte
 
 
 _OF_INPUTS = re.compile(
-    "out of (bounds|range)|within bounds|must be (within|in |between|greater|positive|>=|non-negative)"
+    "[Oo]ut of (bounds|range)|within bounds|must be (within|in |between|greater|positive|>=|non-negative)"
     "|must not be negative|should (not )?be greater|[Ii]nvalid (value|index|axis)"
     "|ScalesValidation|does not match|axis_tensor|not in valid range|smaller than|is not in|HandleNegativeAxis"
     "|AllocateRawInternal|[Oo]verflow"
+    "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
+    "|SplitToSequence|Squeeze|STFT|TensorScatter) "
 )
-"""Words of ONNX Runtime about indices, lengths, counts and sizes in the inputs, whatever the kind of its error."""
+"""Words of ONNX Runtime about indices, lengths, counts and sizes in the inputs, whatever the kind of its error.
+
+An operator in a branch of If is left out: the branch may contradict itself.
+"""
 
 
 def brief(error: BaseException) -> str:

@@ -163,7 +163,8 @@ def _first_positions(body: BodyBuilder, query: str, cache: _Cache) -> str:
     """`[B]`: how many keys every text has already."""
     if cache.steps is not None:
         lengths = body.reshape(body.cast(body.input(5), "int64"), -1)
-        return body.add("Add", lengths, body.constant((1 - cache.steps,)))
+        before = body.add("Add", lengths, body.constant((1 - cache.steps,)))
+        return _within(body, before, body.constant((max(cache.total, cache.size) - cache.steps,)), "int64")
     steps, lengths = _counted(body, query), body.reshape(body.cast(body.input(5), _COUNTS), -1)
     before = body.add("Sub", body.add("Add", lengths, body.constant((1,), _COUNTS)), steps)
     zero = body.constant((0,), _COUNTS)
@@ -192,21 +193,35 @@ def _gathered(body: BodyBuilder, old: str, new: str, first: str, cache: _Cache) 
     """The same: of every place it is said where its key stands among the old and the new ones."""
     begin = body.unsqueeze(first if cache.steps is None else body.cast(first, _COUNTS), 1)
     room, added, one = _counted(body, old), _counted(body, new), body.constant((1,), _COUNTS)
-    count = body.add("Squeeze", body.add("Max", _total(body), room))
+    most = body.add("Add", room, added)
+    count = body.add("Squeeze", body.add("Min", body.add("Max", _total(body), room), most))
     steps = body.add("Range", body.constant(0.0, _COUNTS), count, body.constant(1.0, _COUNTS))
     places = body.unsqueeze(steps, 0)
     shifted = body.add("Sub", body.add("Add", places, room), begin)
     is_new = body.add("Less", places, body.add("Add", begin, added))
-    last = body.add("Sub", body.add("Add", room, added), one)
+    last = body.add("Sub", most, one)
     behind = body.add("Where", is_new, shifted, body.add("Min", places, last))
     chosen = body.add("Where", body.add("Less", places, begin), places, behind)
     texts = body.cast(body.add("Squeeze", length_of(body, old, 0)), _COUNTS)
     numbers = body.add("Range", body.constant(0.0, _COUNTS), texts, body.constant(1.0, _COUNTS))
-    offsets = body.unsqueeze(body.add("Mul", numbers, body.add("Add", room, added)), 1)
+    offsets = body.unsqueeze(body.add("Mul", numbers, most), 1)
     source = body.cast(body.add("Add", chosen, offsets), "int32")
     rows = body.add("Transpose", body.add("Concat", old, new, axis=2), perm=[0, 2, 1, 3])
     flat = body.reshape(rows, -1, body.node.integer("kv_num_heads"), body.inputs.width(3) or 0)
+    source = _within_rows(body, source, flat)
     return body.add("Transpose", body.add("Gather", flat, source, axis=0), perm=[0, 2, 1, 3])
+
+
+def _within_rows(body: BodyBuilder, indices: str, table: str, rows: int | None = None) -> str:
+    """Cut off indices of int32 at the rows of a table, so that they are proven to be in it whatever the data hold."""
+    if rows is not None:
+        return _within(body, indices, body.constant(rows - 1, "int32"), "int32")
+    last = body.add("Sub", body.cast(length_of(body, table, 0), "int32"), body.constant((1,), "int32"))
+    return _within(body, indices, last, "int32")
+
+
+def _within(body: BodyBuilder, x: str, most: str, dtype: str) -> str:
+    return body.add("Min", body.add("Max", x, body.constant((0,), dtype)), most)
 
 
 def _turned(body: BodyBuilder, parts: tuple[str, str], head_size: int, cache: _Cache, first: str) -> tuple[str, str]:
@@ -235,11 +250,16 @@ def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
     stated = body.input(9)
     if not stated and not first:
         return ""
-    steps = _steps(body, query, cache.steps, cache)
-    if not stated:
-        return body.cast(body.add("Add", body.unsqueeze(first, 1), steps), "int32")
-    if cache.steps is not None and not cache.is_first:
+    if stated and cache.steps is not None and not cache.is_first:
         return stated
+    counted = _counted_positions(body, query, cache, first)
+    return _within_rows(body, body.cast(counted, "int32"), body.input(7), body.inputs.width(7, 0))
+
+
+def _counted_positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
+    stated, steps = body.input(9), _steps(body, query, cache.steps, cache)
+    if not stated:
+        return body.add("Add", body.unsqueeze(first, 1), steps)
     if cache.steps is not None:
         begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
         return body.unsqueeze(body.add("Add", begin, steps), 0)
@@ -247,7 +267,7 @@ def _positions(body: BodyBuilder, query: str, cache: _Cache, first: str) -> str:
     begin = sliced(body, body.reshape(stated, -1), 0, 0, 1)
     counted = body.unsqueeze(body.add("Add", begin, steps), 0)
     is_prompt = body.add("Equal", _counted(body, query), _total(body))
-    return body.cast(body.add("Where", is_prompt, counted, stated), "int32")
+    return body.add("Where", is_prompt, counted, stated)
 
 
 def _read_positions(body: BodyBuilder, stated: str) -> str:

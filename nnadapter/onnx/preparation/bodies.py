@@ -121,4 +121,6 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
     made = prepare_again(model, [origin[name] for name in names], prepared.operators)
     # Both are kept, so weights are shared.
     constants = {name: prepared.constants.get(name, array) for name, array in made.constants.items()}
-    return replace(made, constants=constants, original=prepared.original, choice=prepared.choice), names
+    functions = [(origin[node.name], node) for node in prepared.nodes if node.name in bodies]
+    made = replace(made, constants=constants, functions=(*prepared.functions, *functions))
+    return replace(made, original=prepared.original, choice=prepared.choice), names

@@ -80,6 +80,8 @@ class Prepared(OnnxModel):
     """What the model refers to: arrays that were part of the message."""
     original: Prepared | None = None
     """The same before branches took the place of their `If` whose conditions are known, where one did."""
+    functions: tuple[tuple[str, OnnxNode], ...] = ()
+    """Function ops that were expanded, each after the name of the model's own node that it was part of."""
     choice: Choice = ()
     """Which branches took the place of their `If` since inputs chose them, see `decisions`."""
 

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from nnadapter.drivers.fake_npu.kernels.kernel import Run
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 
 
 def check_indices(indices: Array, size: int) -> None:
-    """Raise ExecutionError unless every index is in [-size, size)."""
+    """Raise InputValueError unless every index is in [-size, size)."""
     if indices.size and not (-size <= int(indices.min()) and int(indices.max()) < size):
         index_range = f"from {indices.min()} to {indices.max()}"
-        raise ExecutionError(f"an index is out of bounds: got indices {index_range} for an axis of {size} elements")
+        raise InputValueError(f"an index is out of bounds: got indices {index_range} for an axis of {size} elements")
 
 
 def bind_places(indices: Array, sizes: Sequence[int], places: Array, spare: Array) -> Run:

@@ -10,14 +10,25 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import Parameters
 from nnadapter.drivers.fake_npu.kernels.indices import check_indices
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Run
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import InputValueError
+from nnadapter.ir.index_ranges import farthest_corner
 from nnadapter.ir.operand import Array
 
 
 def _check_finite(regions: Array) -> None:
     if not np.isfinite(regions).all():
         first = int(np.flatnonzero(~np.isfinite(regions).all(axis=1))[0])
-        raise ExecutionError(f"region {first} is {regions[first].tolist()}; expected finite numbers")
+        raise InputValueError(f"region {first} is {regions[first].tolist()}; expected finite numbers")
+
+
+def _check_reach(regions: Array, image: Array, parameters: Parameters) -> None:
+    """Raise InputValueError if a region reaches so far that it has too many samples, one for each pixel."""
+    if parameters["sampling_ratio"]:
+        return
+    most = farthest_corner(image.shape[2:], parameters["spatial_scale"])
+    far = float(np.abs(regions).max(initial=0))
+    if far > most:
+        raise InputValueError(f"a region reaches to {far:g}; expected at most {most} for images of {image.shape[2:]}")
 
 
 _Samples = tuple[Array, Array, Array, Array, int]
@@ -96,6 +107,7 @@ def _bind_roi_align(call: KernelArguments) -> Run:
 
     def run() -> None:
         _check_finite(regions)
+        _check_reach(regions, x, parameters)
         check_indices(numbers, len(x))
         for region, number, target in zip(regions, numbers.tolist(), out, strict=True):
             pool(x[number], _sides(region, x[number], target, parameters), target)

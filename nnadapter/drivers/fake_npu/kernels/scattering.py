@@ -10,7 +10,7 @@ import numpy as np
 from nnadapter.drivers.fake_npu.graph import TensorType
 from nnadapter.drivers.fake_npu.kernels.indices import bind_places, check_indices
 from nnadapter.drivers.fake_npu.kernels.kernel import KernelArguments, NumpyKernel, Outline, Run
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import InputValueError
 from nnadapter.ir.operand import Array
 
 _COMBINE: Mapping[str, Callable[..., None]] = {
@@ -111,7 +111,7 @@ def _bind_tensor_scatter(call: KernelArguments) -> Run:
         if circular:
             places %= size
         elif places.min() < 0 or places.max() >= size:
-            raise ExecutionError(
+            raise InputValueError(
                 f"updates of {count} positions do not fit: got positions from {places.min()} to {places.max()} "
                 f"for an axis of {size} elements"
             )
@@ -151,7 +151,7 @@ def _bind_reverse_sequence(call: KernelArguments) -> Run:
     def run() -> None:
         if lengths.min() < 0 or lengths.max() > steps.size:
             length_range = f"from {lengths.min()} to {lengths.max()}"
-            raise ExecutionError(f"a length is out of bounds: got lengths {length_range} for {steps.size} time steps")
+            raise InputValueError(f"a length is out of bounds: got lengths {length_range} for {steps.size} time steps")
         ends = lengths.reshape(-1, 1)
         np.copyto(target, source[batches, np.where(steps < ends, ends - 1 - steps, steps)])
 

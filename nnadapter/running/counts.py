@@ -1,0 +1,201 @@
+"""Counts in feeds that decide over the size of a result: a bound is checked before memory is taken for it.
+
+A count is followed from the operator back to an input through operators that move it. Data that it stretches have one
+element at least, so what is compared with the bound is the least number of elements that a result can have.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from nnadapter.errors import InputValueError
+from nnadapter.limits import COUNTED_ELEMENTS
+from nnadapter.onnx.mentions import mapped, mentioned
+from nnadapter.onnx.wire_nodes import read_graphs
+
+_Numbers = np.ndarray[Any, Any]
+_Find = Callable[[Mapping[str, Any]], _Numbers]
+"""Returns the numbers of an operand from a feed."""
+_DEEPEST = 16
+"""Operators between an input and the operator that reads it as a count."""
+_MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flatten"))
+
+
+class CountedNode(Protocol):
+    """A node as the check reads it."""
+
+    @property
+    def op_type(self) -> str:
+        """Return the operator."""
+
+    @property
+    def inputs(self) -> Sequence[str]:
+        """Return the names of the values that it reads."""
+
+    @property
+    def outputs(self) -> Sequence[str]:
+        """Return the names of the values that it makes."""
+
+
+class CountRule(NamedTuple):
+    """The operands of an operator that are counts, and the elements that its result has at least."""
+
+    positions: tuple[int, ...]
+    elements: Callable[..., float]
+
+
+def _product(numbers: _Numbers) -> float:
+    return float(np.prod(np.maximum(numbers.astype(np.float64), 1)))
+
+
+def _sum(numbers: _Numbers) -> float:
+    return float(numbers.astype(np.float64).sum())
+
+
+def _range(start: _Numbers, limit: _Numbers, step: _Numbers) -> float:
+    first, last, width = (float(each[0]) if each.size else 0.0 for each in (start, limit, step))
+    return (last - first) / width if width else 0.0
+
+
+def _padded(numbers: _Numbers) -> float:
+    pairs = numbers.astype(np.float64).reshape(2, -1) if numbers.size % 2 == 0 else np.zeros((2, 0))
+    return float(np.prod(np.maximum(1 + pairs.sum(0), 1)))
+
+
+def _mel(bins: _Numbers, length: _Numbers) -> float:
+    return _sum(bins) * (_sum(length) / 2 + 1)
+
+
+RULES: Mapping[str, tuple[CountRule, ...]] = {
+    "AffineGrid": (CountRule((1,), _product),),
+    "BlackmanWindow": (CountRule((0,), _sum),),
+    "CenterCropPad": (CountRule((1,), _product),),
+    "Col2Im": (CountRule((1,), _product),),
+    "ConstantOfShape": (CountRule((0,), _product),),
+    "DFT": (CountRule((1,), _sum),),
+    "Expand": (CountRule((1,), _product),),
+    "HammingWindow": (CountRule((0,), _sum),),
+    "HannWindow": (CountRule((0,), _sum),),
+    "MaxUnpool": (CountRule((2,), _product),),
+    "MelWeightMatrix": (CountRule((0, 1), _mel),),
+    "OneHot": (CountRule((1,), _sum),),
+    "Pad": (CountRule((1,), _padded),),
+    "Range": (CountRule((0, 1, 2), _range),),
+    "Resize": (CountRule((3,), _product), CountRule((2,), _product), CountRule((1,), _product)),
+    "Tile": (CountRule((1,), _product),),
+    "Upsample": (CountRule((1,), _product),),
+}
+"""Per operator, what decides over the size of its result."""
+
+
+@dataclass(frozen=True)
+class CountCheck:
+    """A check of the counts that one operator reads from inputs."""
+
+    reader: str
+    inputs: tuple[str, ...]
+    operands: tuple[_Find, ...]
+    elements: Callable[..., float]
+
+    def check(self, feed: Mapping[str, Any]) -> None:
+        """Raise InputValueError if the result of the operator would have too many elements."""
+        try:
+            with np.errstate(all="ignore"):
+                elements = self.elements(*(find(feed) for find in self.operands))
+        except (TypeError, ValueError, AttributeError, LookupError):
+            return  # incomplete feeds, and those that hold no numbers, are checked elsewhere
+        if elements > COUNTED_ELEMENTS and np.isfinite(elements):
+            raise InputValueError(
+                f"input {self.inputs[0]!r} makes {self.reader} compute {elements:.0f} elements or more; expected at "
+                f"most {COUNTED_ELEMENTS}",
+                name=self.inputs[0],
+            )
+
+
+def wire_checks(source: str | os.PathLike[str] | bytes, inputs: frozenset[str]) -> tuple[CountCheck, ...]:
+    """Return the checks of a serialized model, read without onnx; none for what is no serialized model.
+
+    Args:
+        source: its path, or its contents.
+        inputs: names of the inputs that may be counts.
+    """
+    try:
+        with mapped(source) as contents:
+            if not mentioned(contents, frozenset(map(str.encode, RULES))):
+                return ()
+            graph = read_graphs(contents)[0]
+    except (OSError, ValueError, IndexError, TypeError, RecursionError, struct.error):
+        return ()
+    constants = {name: constant.values for name, constant in graph.constants.items() if constant.values is not None}
+    return count_checks(graph.nodes, graph.producers, constants.get, inputs)
+
+
+def count_checks(
+    nodes: Iterable[CountedNode],
+    producers: Mapping[str, CountedNode],
+    constant: Callable[[str], Sequence[float] | _Numbers | None],
+    inputs: frozenset[str],
+) -> tuple[CountCheck, ...]:
+    """Return the checks of a graph.
+
+    Args:
+        nodes: that may read counts.
+        producers: the node that makes each value.
+        constant: returns the numbers of a constant.
+        inputs: names of the values that are fed.
+    """
+    resolver = _Resolver(producers, constant, inputs)
+    return tuple(
+        check for node in nodes for rule in RULES.get(node.op_type, ()) for check in resolver.checks(node, rule)
+    )
+
+
+@dataclass(frozen=True)
+class _Resolver:
+    producers: Mapping[str, CountedNode]
+    constant: Callable[[str], Sequence[float] | _Numbers | None]
+    inputs: frozenset[str]
+
+    def checks(self, node: CountedNode, rule: CountRule) -> Iterable[CountCheck]:
+        """Return the check of one rule, if its operands come from inputs."""
+        names = [node.inputs[position] if position < len(node.inputs) else "" for position in rule.positions]
+        sources = dict[str, None]()
+        operands = [self._operand(name, sources, 0) if name else None for name in names]
+        found = [each for each in operands if each is not None]
+        if sources and len(found) == len(operands):
+            yield CountCheck(f"{node.op_type} {node.outputs[0]!r}", tuple(sources), tuple(found), rule.elements)
+
+    def _operand(self, name: str, sources: dict[str, None], depth: int) -> _Find | None:
+        known = self.constant(name)
+        if known is not None:
+            numbers = np.asarray(known).reshape(-1)
+            return lambda feed: numbers
+        if name in self.inputs:
+            sources[name] = None
+            return partial(_fed, name)
+        node = self.producers.get(name)
+        if node is None or depth > _DEEPEST or not node.inputs:
+            return None
+        if node.op_type in _MOVES:
+            return self._operand(node.inputs[0], sources, depth + 1)
+        if node.op_type != "Concat":
+            return None
+        parts = [self._operand(each, sources, depth + 1) for each in node.inputs]
+        found = [part for part in parts if part is not None]
+        return partial(_joined, found) if len(found) == len(parts) else None
+
+
+def _fed(name: str, feed: Mapping[str, Any]) -> _Numbers:
+    value = feed[name]
+    return np.asarray(value.numpy() if hasattr(value, "numpy") else value).reshape(-1)
+
+
+def _joined(parts: Sequence[_Find], feed: Mapping[str, Any]) -> _Numbers:
+    return np.concatenate([part(feed) for part in parts])
