@@ -37,7 +37,9 @@ others."""
 ELEMENTS = (1 << 31) - 1
 """Of what a node makes, where its size is known: 8 GiB of floats. Weights may have more, as they are in the file."""
 COUNTED_ELEMENTS = 1 << 26
-"""Of a result whose size follows from counts in a feed, as that of Range: more takes seconds to fill."""
+"""Of a result that is computed from counts in a feed alone, as that of Range: more takes seconds to compute."""
+RESIZED_ELEMENTS = 1 << 28
+"""Of a result that copies elements as often as a feed says, as that of Tile: more takes a second to fill."""
 SPARSE_BYTES = 1 << 30
 """Sparse weights as ordinary ones, all together."""
 FOLDED_BYTES = 1 << 30

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from nnadapter.errors import InputValueError
-from nnadapter.limits import COUNTED_ELEMENTS
+from nnadapter.limits import COUNTED_ELEMENTS, RESIZED_ELEMENTS
 from nnadapter.onnx.mentions import mapped, mentioned
 from nnadapter.onnx.wire_nodes import read_graphs
 
@@ -49,6 +49,8 @@ class CountRule(NamedTuple):
 
     positions: tuple[int, ...]
     elements: Callable[..., float]
+    most: int = RESIZED_ELEMENTS
+    """The most elements that a result may have."""
 
 
 def _product(numbers: _Numbers) -> float:
@@ -75,19 +77,19 @@ def _mel(bins: _Numbers, length: _Numbers) -> float:
 
 RULES: Mapping[str, tuple[CountRule, ...]] = {
     "AffineGrid": (CountRule((1,), _product),),
-    "BlackmanWindow": (CountRule((0,), _sum),),
+    "BlackmanWindow": (CountRule((0,), _sum, COUNTED_ELEMENTS),),
     "CenterCropPad": (CountRule((1,), _product),),
     "Col2Im": (CountRule((1,), _product),),
     "ConstantOfShape": (CountRule((0,), _product),),
-    "DFT": (CountRule((1,), _sum),),
+    "DFT": (CountRule((1,), _sum, COUNTED_ELEMENTS),),
     "Expand": (CountRule((1,), _product),),
-    "HammingWindow": (CountRule((0,), _sum),),
-    "HannWindow": (CountRule((0,), _sum),),
+    "HammingWindow": (CountRule((0,), _sum, COUNTED_ELEMENTS),),
+    "HannWindow": (CountRule((0,), _sum, COUNTED_ELEMENTS),),
     "MaxUnpool": (CountRule((2,), _product),),
-    "MelWeightMatrix": (CountRule((0, 1), _mel),),
+    "MelWeightMatrix": (CountRule((0, 1), _mel, COUNTED_ELEMENTS),),
     "OneHot": (CountRule((1,), _sum),),
     "Pad": (CountRule((1,), _padded),),
-    "Range": (CountRule((0, 1, 2), _range),),
+    "Range": (CountRule((0, 1, 2), _range, COUNTED_ELEMENTS),),
     "Resize": (CountRule((3,), _product), CountRule((2,), _product), CountRule((1,), _product)),
     "Tile": (CountRule((1,), _product),),
     "Upsample": (CountRule((1,), _product),),
@@ -103,6 +105,7 @@ class CountCheck:
     inputs: tuple[str, ...]
     operands: tuple[_Find, ...]
     elements: Callable[..., float]
+    most: int
 
     def check(self, feed: Mapping[str, Any]) -> None:
         """Raise InputValueError if the result of the operator would have too many elements."""
@@ -111,10 +114,10 @@ class CountCheck:
                 elements = self.elements(*(find(feed) for find in self.operands))
         except (TypeError, ValueError, AttributeError, LookupError):
             return  # incomplete feeds, and those that hold no numbers, are checked elsewhere
-        if elements > COUNTED_ELEMENTS and np.isfinite(elements):
+        if elements > self.most and np.isfinite(elements):
             raise InputValueError(
                 f"input {self.inputs[0]!r} makes {self.reader} compute {elements:.0f} elements or more; expected at "
-                f"most {COUNTED_ELEMENTS}",
+                f"most {self.most}",
                 name=self.inputs[0],
             )
 
@@ -170,7 +173,8 @@ class _Resolver:
         operands = [self._operand(name, sources, 0) if name else None for name in names]
         found = [each for each in operands if each is not None]
         if sources and len(found) == len(operands):
-            yield CountCheck(f"{node.op_type} {node.outputs[0]!r}", tuple(sources), tuple(found), rule.elements)
+            reader = f"{node.op_type} {node.outputs[0]!r}"
+            yield CountCheck(reader, tuple(sources), tuple(found), rule.elements, rule.most)
 
     def _operand(self, name: str, sources: dict[str, None], depth: int) -> _Find | None:
         known = self.constant(name)
