@@ -121,6 +121,18 @@ def test_a_wrong_model_stays_wrong(node, words):
         nna.InferenceSession(onnx.parser.parse_model(text), devices="cpu", options=QUIET)
 
 
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+@pytest.mark.parametrize(
+    "node", ["Add<broadcast = 1, axis = 0>(x, b)", "Pow<broadcast = 1>(x, b)", 'Cast<to = "FLOAT">(x)']
+)
+def test_an_old_form_that_the_evaluator_computes_as_a_newer_one_is_refused(node, devices):
+    model = onnx.parser.parse_model(
+        f'<ir_version: 3, opset_import: ["" : 5]> old (float[2,2] x, float[2] b) => (float[2,2] y) {{ y = {node} }}'
+    )
+    with pytest.raises(InvalidModelError):
+        nna.InferenceSession(model, devices=devices, options=QUIET)
+
+
 def test_a_failing_device_is_replaced_by_what_takes_the_nodes():
     text = f"{HEAD} g (uint16[2] i, uint16[2] j) => (uint16[2] k) {{ k = Max(i, j) }}"
     feed = {"i": np.array([1, 9], np.uint16), "j": np.array([3, 4], np.uint16)}

@@ -54,6 +54,8 @@ _CAPABILITY = Capability(
     checks_indices=True,
     profile=_PROFILE,
 )
+_BROADCASTING = 7
+"""The opset since which operands are broadcast as in numpy."""
 _OWN_DOMAIN = "ai.onnx"
 """The long spelling of ONNX's own domain, which the evaluator does not know."""
 
@@ -189,7 +191,19 @@ def _node_verdict(alone: onnx.ModelProto, functions: Container[tuple[str, str]])
     opset = opsets_of(alone.opset_import).get(node.domain, 1)
     if since_version(node.domain, node.op_type, opset) is None:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no {node.op_type!r}")
+    if not node.domain and opset < _BROADCASTING and _is_read_as_newer(node):
+        return Unsupported(
+            Reason.UNSUPPORTED_ATTRIBUTE, f"onnx's reference evaluator does not compute {node.op_type} of opset {opset}"
+        )
     return _verdict(alone)
+
+
+def _is_read_as_newer(node: onnx.NodeProto) -> bool:
+    """Return whether the evaluator ignores how operands are broadcast, or cannot read the type of a Cast."""
+    if node.op_type == "Cast":
+        return any(attribute.name == "to" and attribute.s for attribute in node.attribute)
+    is_broadcast = any(attribute.name == "broadcast" and attribute.i for attribute in node.attribute)
+    return is_broadcast and node.op_type != "Gemm"
 
 
 def _alone(
