@@ -389,10 +389,10 @@ def length_norm(graph: Graph, x: Value) -> Value:
     return graph.node("Div", [x, length], np.broadcast_shapes(x.shape, length.shape))
 
 
-def softmax(graph: Graph, x: Value) -> Value:
-    """Write Softmax or LogSoftmax out."""
+def softmax(graph: Graph, x: Value, *, is_masked: bool = False) -> Value:
+    """Write Softmax or LogSoftmax out; of masked values, less the largest, so that no sum is 0."""
     axes = graph.axes(x)
-    if graph.chance(0.6):
+    if graph.chance(0.6) or is_masked:
         largest = graph.reduce("ReduceMax", x, axes)
         x = graph.node("Sub", [x, largest], np.broadcast_shapes(x.shape, largest.shape))
     powers = graph.unchanged(graph.unary("Exp", x))
@@ -816,7 +816,7 @@ def masked(graph: Graph, x: Value) -> Value:
             numbers = graph.node("Sub", [one, numbers], np.broadcast_shapes(one.shape, numbers.shape))
         factor = graph.number(graph.random.choice((-100, 2)), numbers)
         value = graph.binary(graph.random.choice(("Add", "Mul")), x, graph.binary("Mul", numbers, factor))
-    return softmax(graph, value) if graph.chance(0.3) else value
+    return softmax(graph, value, is_masked=True) if graph.chance(0.3) else value
 
 
 def moved(graph: Graph, x: Value) -> Value:
