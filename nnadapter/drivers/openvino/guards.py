@@ -320,23 +320,29 @@ def _is_number(value: Any) -> bool:
 
 
 def separate_scales(operators: Operators) -> None:
-    """Put a step before each norm of a quantized model.
+    """Put a step before each norm of a quantized model, and before each Gather whose indices have several dimensions.
 
-    The engine drops a scale before a norm, of dequantization or any other, and leaves epsilon as it was.
+    The engine drops a scale before a norm, of dequantization or any other, and leaves epsilon as it was. It moves a
+    scale per channel after such a Gather, where it is of another dimension.
     """
     if all(kind != "FakeQuantize" for kind, _ in operators):
         return
-    values = [value for kind, operator in operators for value in _normalized(kind, operator)]
+    values = [value for kind, operator in operators for value in _scaled(kind, operator)]
     for value in {(each.get_node().get_name(), each.get_index()): each for each in values}.values():
         if value.get_node().get_type_name() != "Parameter" and value.get_element_type().is_real():
             _insert_opaque(value, parted)
 
 
-def _normalized(kind: str, operator: Any) -> Iterator[Any]:
-    """Yield the value that a norm normalizes, given the norm or a reduction of one that is written out."""
+def _scaled(kind: str, operator: Any) -> Iterator[Any]:
+    """Yield what a norm normalizes, given the norm or a reduction of one that is written out, or what a Gather reads."""
     is_mean = kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")
     if is_mean or kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
         yield operator.input_value(0)
+    elif kind == "Gather":
+        indices, axis = (operator.input_value(position) for position in (1, 2))
+        is_first = axis.get_node().get_type_name() == "Constant" and not axis.get_node().data.any()
+        if not is_first and (indices.get_partial_shape().rank.is_dynamic or len(indices.get_partial_shape()) > 1):
+            yield operator.input_value(0)
     elif kind == "ReduceSum":
         power = operator.input_value(0).get_node()
         if power.get_type_name() in {"Multiply", "Power"} and _is_read_by(power.input_value(0), "Divide"):
@@ -380,7 +386,7 @@ GUARDS: Mapping[str, Callable[[Operators], str | None]] = {
     "slopes of one dimension": separate_slopes,
     "rotary embeddings of another form": separate_rotations,
     "computed factors of Swish": separate_factors,
-    "scales before norms": separate_scales,
+    "scales": separate_scales,
     "long chains": divide_chains,
 }
 """Guards of every model, by the composition that they are for, in this order; some return a note for the report."""

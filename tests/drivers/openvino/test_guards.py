@@ -65,20 +65,22 @@ CASES = {
         l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
     "computed factors of Swish": """g (float[2,5] x, float[1] k) => (float[2,5] y) {
         r = Abs(k) a = Mul(x, r) s = Sigmoid(a) y = Mul(x, s) }""",
-    "weights of another rank": """g (float[3,3,3] x) => (float[1,3,3,3] y)
-        <float[1,1,1,3] k = {1, 2, 3}, int64[4] r = {1, 3, 3, 3}> {
-        v = Add(x, k) t = Transpose<perm=[0,2,1]>(x) u = MatMul(x, t) p = Softmax(u)
-        w = Reshape(p, r) y = MatMul(w, v) }""",
-    "scales before norms": f"""g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)
+    "weights of another rank": """g (float[3,3,3] x, float[2,3,3,3] v) => (float[2,3,3,3] y) {
+        t = Transpose<perm=[0,2,1]>(x) u = MatMul(x, t) p = Softmax(u) y = MatMul(p, v) }""",
+    "scales": f"""g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)
         <{QUANTIZATION}, float[3] g = {{1, 2, 3}}> {{
         a = Mul(x, k) y = InstanceNormalization<epsilon = 0.1>(a, g, g)
         q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Add(d, k) }}""",
-    "scales before norms: layer norm of a dequantized value": f"""g (float[2,3,4] x) => (float[2,3,4] y)
+    "scales: layer norm of a dequantized value": f"""g (float[2,3,4] x) => (float[2,3,4] y)
         <{QUANTIZATION}, float two = {{2}}, float small = {{0.1}}, int64[1] axes = {{-1}}> {{
         q = QuantizeLinear(x, s, o) a = DequantizeLinear(q, s, o)
         m = ReduceMean(a, axes) b = Sub(a, m) p = Pow(b, two) v = ReduceMean(p, axes)
         c = Add(v, small) r = Sqrt(c) y = Div(b, r) }}""",
-    "scales before norms: length": f"""g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)
+    "scales: Gather": f"""g (float[4,2,3] x) => (float[4,2,2,2] y, float[4,2,3] z)
+        <{QUANTIZATION}, float[1,2,1] w = {{-1.7, 0.8}}, int64[2,2] i = {{-1, 1, 0, -2}}> {{
+        a = Mul(x, w) y = Gather<axis = 2>(a, i)
+        q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Add(d, k) }}""",
+    "scales: length": f"""g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)
         <{QUANTIZATION}, float small = {{0.1}}, int64[1] axes = {{1}}> {{
         a = Mul(x, k) p = Mul(a, a) v = ReduceSum(p, axes) c = Add(v, small) r = Sqrt(c) y = Div(a, r)
         q = QuantizeLinear(x, s, o) d = DequantizeLinear(q, s, o) z = Add(d, k) }}""",
