@@ -334,7 +334,7 @@ def separate_scales(operators: Operators) -> None:
 
 
 def _scaled(kind: str, operator: Any) -> Iterator[Any]:
-    """Yield what a norm normalizes, given the norm or a reduction of one that is written out, or what a Gather reads."""
+    """Yield what a norm normalizes, given the norm or a reduction of one written out, or what a Gather reads."""
     is_mean = kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")
     if is_mean or kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
         yield operator.input_value(0)
