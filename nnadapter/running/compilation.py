@@ -18,6 +18,7 @@ from nnadapter.errors import (
     ExecutionError,
     NNAdapterError,
     OutOfMemoryError,
+    RulesError,
     TransientError,
     describe,
 )
@@ -154,20 +155,26 @@ class Compiler:
                 plan = self._bind(partitioning, programs)
                 return Compiled(partitioning, plan, tuple(notes), taken, programs.twins(partitioning.plan))
             reported: list[tuple[Step, BaseException]] = []
-            for step, error in failed:
-                accused = blamed(partitioning, step, error)
-                if not (accused and step.device == host):
-                    if self.incidents.policy("compile") == "forbid":
-                        self._compile_failed(partitioning, step, error, "")
-                    reported.append((step, error))
-                if accused:
-                    judgment = planner.blame(judgment, step, accused)
-                elif step.device == host:
-                    judgment = banning(judgment, self.setting, delegated(self.setting, partitioning.plan, step))
-                    break
-                else:
-                    judgment = self._repair.without(judgment, partitioning, step, error, known)
-            before, partitioning = partitioning, planner.settle(judgment, known)
+            before = partitioning
+            try:
+                for step, error in failed:
+                    accused = blamed(partitioning, step, error)
+                    if not (accused and step.device == host):
+                        if self.incidents.policy("compile") == "forbid":
+                            self._compile_failed(partitioning, step, error, "")
+                        reported.append((step, error))
+                    if accused:
+                        judgment = planner.blame(judgment, step, accused)
+                    elif step.device == host:
+                        judgment = banning(judgment, self.setting, delegated(self.setting, partitioning.plan, step))
+                        break
+                    else:
+                        judgment = self._repair.without(judgment, partitioning, step, error, known)
+                partitioning = planner.settle(judgment, known)
+            except RulesError:
+                for step, error in reported:
+                    self._compile_failed(before, step, error, "and rules leave these nodes no other device")
+                raise
             for step, error in reported:
                 instead = _new_places(before, step, partitioning)
                 if self.setting.by_name[step.device].is_host:

@@ -68,7 +68,12 @@ def register(registry: Any) -> None:
     """Replace the exporter's functions."""
     for target, function in FORMS.items():
         registry.register_op(target, function)
-    quantized = torch.ops.quantized_decomposed
-    if hasattr(quantized, "quantize_per_tensor"):
-        for overload in quantized.quantize_per_tensor.overloads():
-            registry.register_op(getattr(quantized.quantize_per_tensor, overload), _quantize_per_tensor)
+    if has_quantization():
+        operator = torch.ops.quantized_decomposed.quantize_per_tensor
+        for overload in operator.overloads():
+            registry.register_op(getattr(operator, overload), _quantize_per_tensor)
+
+
+def has_quantization() -> bool:
+    """Return whether PyTorch has loaded its operators of quantization, which happens at any time."""
+    return hasattr(torch.ops.quantized_decomposed, "quantize_per_tensor")

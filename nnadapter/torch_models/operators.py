@@ -61,9 +61,14 @@ _SCALING = frozenset(
 """Normalizations with a scale, which PyTorch takes in float32 beside what is coarser."""
 
 
-@cache
 def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
-    """The exporter's table from operators of ATen to functions that write ONNX; made once, it takes half a second."""
+    """Return the exporter's table from operators of ATen to functions that write ONNX."""
+    return _registry(opset, has_quantization=onnx_forms.has_quantization())
+
+
+@cache
+def _registry(opset: int, *, has_quantization: bool) -> Any:  # noqa: ARG001  the table depends on it
+    """Make the table, which takes half a second."""
     with quiet():
         made = _registration.ONNXRegistry.from_torchlib(opset)
     recurrence.register(made)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import InputValueError
 from tests.drivers.fake_npu.harness import close, floats, model_of, oracle, run, run_model
 from tests.every import for_every
 
@@ -173,7 +173,7 @@ def test_gather_elements():
 
 def test_index_out_of_bounds_is_an_error():
     model, feeds = model_of("GATHER", [floats(3), np.array([3])], {"axis": 0})
-    with pytest.raises(ExecutionError, match="3 for an axis of 3"):
+    with pytest.raises(InputValueError, match="3 for an axis of 3"):
         run_model(model, feeds)
 
 

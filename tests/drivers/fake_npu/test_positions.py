@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import InputValueError
 from tests.drivers.fake_npu.against_definition import agrees
 from tests.drivers.fake_npu.harness import floats, model_of, run, run_model
 
@@ -98,5 +98,5 @@ def test_tensor_scatter(mode, axis):
 )
 def test_positions_outside_are_errors(type_, arrays, attributes, message):
     model, feeds = model_of(type_, arrays, attributes)
-    with pytest.raises(ExecutionError, match=message):
+    with pytest.raises(InputValueError, match=message):
         run_model(model, feeds)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nnadapter.drivers.fake_npu.kernels.interpolation import reflected
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import InputValueError
 from tests.drivers.fake_npu.against_definition import agrees
 from tests.drivers.fake_npu.harness import floats, model_of, run, run_model
 
@@ -76,14 +76,14 @@ def test_max_roi_pool(scale):
 
 def test_regions_of_images_that_are_not_there_are_errors():
     model, feeds = model_of("ROI_ALIGN", [floats(2, 1, 4, 4), _REGIONS[:1], np.array([2])], {"output_shape": (1, 1)})
-    with pytest.raises(ExecutionError, match="2 for an axis of 2"):
+    with pytest.raises(InputValueError, match="2 for an axis of 2"):
         run_model(model, feeds)
 
 
 def test_regions_that_are_no_numbers_are_errors():
     regions = np.array([[0, 0, 1, 1], [0, np.nan, 1, 1]], np.float32)
     model, feeds = model_of("ROI_ALIGN", [floats(1, 1, 4, 4), regions, np.zeros(2, int)], {"output_shape": (1, 1)})
-    with pytest.raises(ExecutionError, match="region 1 is"):
+    with pytest.raises(InputValueError, match="region 1 is"):
         run_model(model, feeds)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nnadapter.drivers.fake_npu.kernels import volumes
-from nnadapter.errors import ExecutionError
+from nnadapter.errors import InputValueError
 from tests.drivers.fake_npu.against_definition import agrees
 from tests.drivers.fake_npu.harness import floats, model_of, run_model
 
@@ -99,7 +99,7 @@ def test_unpooling(dtype):
 
 def test_an_index_outside_of_the_unpooled_image_is_an_error():
     model, feeds = model_of("MAX_UNPOOL_2D", [floats(1, 1, 1, 1), np.full((1, 1, 1, 1), 9)], {"output_shape": (3, 3)})
-    with pytest.raises(ExecutionError, match="9 for an axis of 9"):
+    with pytest.raises(InputValueError, match="9 for an axis of 9"):
         run_model(model, feeds)
 
 
