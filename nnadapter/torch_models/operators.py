@@ -67,7 +67,7 @@ def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
 
 
 @cache
-def _registry(opset: int, *, has_quantization: bool) -> Any:  # noqa: ARG001  the table depends on it
+def _registry(opset: int, *, has_quantization: bool) -> Any:
     """Make the table, which takes half a second."""
     with quiet():
         made = _registration.ONNXRegistry.from_torchlib(opset)
