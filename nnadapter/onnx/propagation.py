@@ -53,6 +53,8 @@ _NEEDING_TYPES = MappingProxyType(
 
 Source: onnx 1.23.2, by inference over every schema in a child process; tests/onnx/test_propagation.py repeats it.
 """
+_ELEMENT_TYPES = {f"tensor({name.lower()})": number for name, number in onnx.TensorProto.DataType.items()}
+"""Data types by the words of schemas."""
 _WITHHELD = "nnadapter.withheld"
 """A domain that onnx has no schemas of."""
 Types = dict[str, onnx.ValueInfoProto]
@@ -70,11 +72,33 @@ def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
     """
     model = without_crashes(model)
     types = _types(shape_inference.infer_shapes(model, strict_mode=strict).graph)
+    found = _of_one_type(model, types)
+    if found:
+        model = copied(model)
+        model.graph.value_info.extend(found)
+        types = _types(shape_inference.infer_shapes(model, strict_mode=strict).graph)
     followed = _Followed.of(model)
     if followed.matters:
         guarded = followed.guarded(model, types)
         types = _types(shape_inference.infer_shapes(guarded, strict_mode=strict, data_prop=True).graph)
     return types
+
+
+def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoProto]:
+    """Return the types of outputs that inference leaves open and whose schema allows one tensor type alone."""
+    found, opsets = list[onnx.ValueInfoProto](), opsets_of(model.opset_import)
+    for node in model.graph.node:
+        names = [(position, name) for position, name in enumerate(node.output) if name and name not in types]
+        domain = plain_domain(node.domain)
+        if not names or not onnx.defs.has(node.op_type, domain=domain, max_inclusive_version=opsets.get(domain, 1)):
+            continue
+        formal = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain).outputs
+        for position, name in names:
+            kinds = formal[min(position, len(formal) - 1)].types
+            element = _ELEMENT_TYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
+            if element is not None:
+                found.append(helper.make_tensor_value_info(name, element, None))
+    return found
 
 
 def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from onnx import TensorProto
 
 from nnadapter.offering.preparing import prepare
 from nnadapter.onnx.building import parse
@@ -42,6 +43,14 @@ resource.setrlimit(resource.RLIMIT_AS, ({MOST_BYTES}, {MOST_BYTES}))
 for text in sys.argv[1:]:
     print(str(nna.partition_report(parse(text), devices=["fake_npu", "cpu"]))[:1])
 """
+
+
+def test_an_output_that_may_have_one_type_alone_has_it():
+    """onnx infers no type of the second result of TreeEnsembleClassifier."""
+    text = """<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g (float[2, 3] x) => (y) {
+        label, score = ai.onnx.ml.TreeEnsembleClassifier<classlabels_int64s = [0, 1]>(x) h = Relu(score) y = Neg(h) }"""
+    types = infer(parse(text))
+    assert types["score"].type.tensor_type.elem_type == types["h"].type.tensor_type.elem_type == TensorProto.FLOAT
 
 
 def test_a_vector_of_any_declared_length_takes_no_memory():
