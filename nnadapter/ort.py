@@ -140,7 +140,7 @@ class SessionOptions(_original.SessionOptions):  # type: ignore[misc]  # a class
 
 
 class RunOptions(_original.RunOptions):  # type: ignore[misc]  # a class of pybind11
-    """ONNX Runtime's own, which list their entries: runs with a deadline or in a stream copy them."""
+    """ONNX Runtime's run options with a list of their entries, which copies of them need."""
 
     def __init__(self) -> None:
         super().__init__()

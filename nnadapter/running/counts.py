@@ -1,7 +1,7 @@
-"""Counts in feeds that decide over the size of a result: a bound is checked before memory is taken for it.
+"""Counts in feeds that decide the size of a result, which is checked before memory is allocated for it.
 
-A count is followed from the operator back to an input through operators that move it. Data that it stretches have one
-element at least, so what is compared with the bound is the least number of elements that a result can have.
+A count is traced back from the operator to an input, through operators that only move it. Data that it repeats has at
+least one element, so the bound is compared with the smallest number of elements that the result can have.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ RULES: Mapping[str, tuple[CountRule, ...]] = {
     "Tile": (CountRule((1,), _product),),
     "Upsample": (CountRule((1,), _product),),
 }
-"""Per operator, what decides over the size of its result."""
+"""Per operator, the operands that decide the size of its result."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class CountCheck:
         if elements > self.most and np.isfinite(elements):
             raise InputValueError(
                 f"input {self.inputs[0]!r} makes {self.reader} compute {elements:.0f} elements or more; expected at "
-                f"most {self.most}",
+                f"most {self.most}; feed smaller counts",
                 name=self.inputs[0],
             )
 

@@ -68,7 +68,7 @@ def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
 
 @cache
 def _registry(opset: int, *, has_quantization: bool) -> Any:
-    """Make the table, which takes half a second."""
+    """Make the table, which takes half a second; once more after PyTorch has loaded its quantization operators."""
     with quiet():
         made = _registration.ONNXRegistry.from_torchlib(opset)
     recurrence.register(made)

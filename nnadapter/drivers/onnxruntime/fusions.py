@@ -15,14 +15,26 @@ from typing import NamedTuple
 
 from nnadapter.onnx.mentions import mapped, mentioned
 from nnadapter.onnx.wire_format import Contents
-from nnadapter.onnx.wire_nodes import DOUBLE, INT32, INT64, WireConstant, WireGraph, WireNode, read_graphs
+from nnadapter.onnx.wire_nodes import (
+    DOUBLE,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    UINT8,
+    UINT16,
+    WireConstant,
+    WireGraph,
+    WireNode,
+    read_graphs,
+)
 
 _UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "Slice"))
 """Operators that ONNX Runtime removes before a fusion when they change nothing."""
 _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 """The operand with which an operator changes nothing."""
-_INTEGERS = (2, 3, 4, 5)
-"""Data types that ReluQuantRewrite knows: uint8, int8, uint16, int16. Source: onnx.TensorProto."""
+_INTEGERS = (UINT8, INT8, UINT16, INT16)
+"""Data types that ReluQuantRewrite knows."""
 _LONGEST_CHAIN = 100
 
 

@@ -330,7 +330,7 @@ def separate_scales(operators: Operators) -> None:
     values = [value for kind, operator in operators for value in _scaled(kind, operator)]
     for value in {(each.get_node().get_name(), each.get_index()): each for each in values}.values():
         if value.get_node().get_type_name() != "Parameter" and value.get_element_type().is_real():
-            _insert_opaque(value, parted)
+            _insert_opaque(value, parted)  # the engine moves scales through a Split
 
 
 def _scaled(kind: str, operator: Any) -> Iterator[Any]:
