@@ -334,7 +334,7 @@ def separate_scales(operators: Operators) -> None:
 
 
 def _scaled(kind: str, operator: Any) -> Iterator[Any]:
-    """Yield what a norm normalizes, given the norm or a reduction of one written out, or what a Gather reads."""
+    """Yield the inputs of an operator that a scale must reach: of norms, also written out, and of Gathers."""
     is_mean = kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")
     if is_mean or kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
         yield operator.input_value(0)
