@@ -133,6 +133,18 @@ def test_an_old_form_that_the_evaluator_computes_as_a_newer_one_is_refused(node,
         nna.InferenceSession(model, devices=devices, options=QUIET)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "shape", "aligned"),
+    [("broadcast = 1", "3", (3,)), ("broadcast = 1, axis = 1", "3", (3,)), ("broadcast = 1", "1", (1,))],
+)
+def test_an_old_form_that_broadcasts_as_numpy_does_is_computed(attributes, shape, aligned):
+    head = '<ir_version: 3, opset_import: ["" : 6]>'
+    model = parse(f"{head} old (float[2,3] x, float[{shape}] b) => (float[2,3] y) {{ y = Add<{attributes}>(x, b) }}")
+    x, b = numbers(2, 3), numbers(*aligned)
+    with nna.InferenceSession(model, devices="cpu", options=QUIET) as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x, "b": b})[0], x + b)
+
+
 def test_a_failing_device_is_replaced_by_what_takes_the_nodes():
     text = f"{HEAD} g (uint16[2] i, uint16[2] j) => (uint16[2] k) {{ k = Max(i, j) }}"
     feed = {"i": np.array([1, 9], np.uint16), "j": np.array([3, 4], np.uint16)}

@@ -29,7 +29,7 @@ from nnadapter.drivers.interface import Context, Device, Driver, Execution, Prog
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, ExecutionError
 from nnadapter.ir.operand import Array
-from nnadapter.onnx.nodes import holds_graph, opsets_of, with_nested
+from nnadapter.onnx.nodes import BROADCASTING_OPSET, holds_graph, opsets_of, with_nested
 from nnadapter.onnx.references import bytes_of
 from nnadapter.onnx.schemas import since_version
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
@@ -54,8 +54,8 @@ _CAPABILITY = Capability(
     checks_indices=True,
     profile=_PROFILE,
 )
-_BROADCASTING = 7
-"""The opset since which operands are broadcast as in numpy."""
+_WITHOUT_BROADCAST = frozenset({"Pow", "PRelu"})
+"""Operators whose implementation in the evaluator raises a TypeError for the attribute `broadcast`."""
 _OWN_DOMAIN = "ai.onnx"
 """The long spelling of ONNX's own domain, which the evaluator does not know."""
 
@@ -191,19 +191,30 @@ def _node_verdict(alone: onnx.ModelProto, functions: Container[tuple[str, str]])
     opset = opsets_of(alone.opset_import).get(node.domain, 1)
     if since_version(node.domain, node.op_type, opset) is None:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no {node.op_type!r}")
-    if not node.domain and opset < _BROADCASTING and _is_read_as_newer(node):
+    if not node.domain and opset < BROADCASTING_OPSET and _is_read_as_newer(alone):
         return Unsupported(
             Reason.UNSUPPORTED_ATTRIBUTE, f"onnx's reference evaluator does not compute {node.op_type} of opset {opset}"
         )
     return _verdict(alone)
 
 
-def _is_read_as_newer(node: onnx.NodeProto) -> bool:
-    """Return whether the evaluator ignores how operands are broadcast, or cannot read the type of a Cast."""
+def _is_read_as_newer(alone: onnx.ModelProto) -> bool:
+    """Return whether the evaluator ignores how operands are aligned, or cannot read an attribute."""
+    (node,) = alone.graph.node
+    attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Cast":
-        return any(attribute.name == "to" and attribute.s for attribute in node.attribute)
-    is_broadcast = any(attribute.name == "broadcast" and attribute.i for attribute in node.attribute)
-    return is_broadcast and node.op_type != "Gemm"
+        return "to" in attributes and bool(attributes["to"].s)
+    if node.op_type == "Gemm" or "broadcast" not in attributes or not attributes["broadcast"].i:
+        return False
+    if node.op_type in _WITHOUT_BROADCAST:
+        return True
+    if "axis" not in attributes:
+        return False
+    # numpy aligns the last dimensions
+    types = {value.name: value.type.tensor_type for value in alone.graph.input}
+    first, second = (types[name] for name in node.input)
+    are_known = first.HasField("shape") and second.HasField("shape")
+    return not are_known or attributes["axis"].i + len(second.shape.dim) != len(first.shape.dim)
 
 
 def _alone(

@@ -16,6 +16,7 @@ from nnadapter.offering.part import Part
 from nnadapter.onnx.building import info_of, tensor_of
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.extracting import OnnxIndex, extract
+from nnadapter.onnx.nodes import BROADCASTING_OPSET, opsets_of
 from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.onnx.references import inlined
 from partition.graph import Graph, Node
@@ -59,10 +60,14 @@ class OnnxParts:
         return as_it_was(self.specialized.own, self.index, outputs)
 
     def without_constants(self) -> onnx.ModelProto:
-        """Everything that is left to run, but for constants; with the types of what ops of other domains read."""
+        """Return the remaining graph without constants, with the types of what some operators read.
+
+        These are operators of other domains, and those of ONNX that do not broadcast as numpy does.
+        """
         graph = self.graph
+        is_old = opsets_of(self.index.model.opset_import).get("", 1) < BROADCASTING_OPSET
         whole = self._extract(self._placed(range(len(graph.nodes))), graph, (), (), ())
-        others = (name for node in graph.nodes if plain_domain(node.domain) for name in node.inputs if name)
+        others = (name for node in graph.nodes if is_old or plain_domain(node.domain) for name in node.inputs if name)
         told = (graph.value(name) for name in dict.fromkeys(others) if name not in graph.constants)
         whole.graph.value_info.extend(info_of(value) for value in told if value.dtype)
         return whole

@@ -12,6 +12,8 @@ FunctionKey = tuple[str, str, str]
 """Domain, name and overload of a model-local function."""
 RUNNING_GRAPHS = frozenset(("If", "Loop", "Scan", "SequenceMap"))
 """ONNX's ops that run graphs of their own."""
+BROADCASTING_OPSET = 7
+"""The opset since which operands are broadcast as in numpy."""
 
 
 def graphs_of(attribute: AttributeProto) -> tuple[GraphProto, ...]:

@@ -66,6 +66,11 @@ def registry(opset: int = _constants.TORCHLIB_OPSET) -> Any:
     return _registry(opset, has_quantization=onnx_forms.has_quantization())
 
 
+def clear_registry() -> None:
+    """Forget the tables, so that the next one follows changed forms."""
+    _registry.cache_clear()
+
+
 @cache
 def _registry(opset: int, *, has_quantization: bool) -> Any:
     """Make the table, which takes half a second; once more after PyTorch has loaded its quantization operators."""

@@ -14,6 +14,6 @@ def unloadable_determinant(monkeypatch):
     determinant = torch.ops.aten._linalg_det.default
     forms = {target: form for target, form in onnx_forms.FORMS.items() if target is not determinant}
     monkeypatch.setattr(onnx_forms, "FORMS", forms)
-    operators.registry.cache_clear()
+    operators.clear_registry()
     yield
-    operators.registry.cache_clear()
+    operators.clear_registry()
