@@ -35,6 +35,10 @@ _CHAINED = _ELEMENTWISE | frozenset((
 """Operators of which the engine makes one kernel if they follow each other."""
 _CHANNELS = 1
 _SHAPING = frozenset(("Reshape", "Squeeze", "Transpose", "Unsqueeze"))
+_FOLLOWED = _ELEMENTWISE | _SHAPING | {"Broadcast", "Concat", "Pad", "Slice", "StridedSlice", "Tile"}
+"""Operators after attention that the engine takes into it, or removes where they change nothing."""
+_LONGEST_WALK = 100
+"""Operators after attention that are looked at; if there are more, its result counts as read twice."""
 _HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
 _LONGEST_CHAIN = 100
 """Elementwise operators in a row that the engine compiles in linear time."""
@@ -175,21 +179,23 @@ def _weights(product: Any) -> Iterator[Any]:
 
 def _gates(product: Any) -> Iterator[Any]:
     """Yield the inputs of elementwise operators after a product that need a step."""
-    ports, value, is_shared = [], product.output(0), False
-    while True:
+    ports, is_shared = [], False
+    pending, seen = [product.output(0)], set[str]()
+    while pending:
+        value = pending.pop()
         readers = value.get_target_inputs()
-        is_shared |= len(readers) > 1
-        following = [each for each in readers if each.get_node().get_type_name() in _ELEMENTWISE | _SHAPING]
-        if not following:
-            break
-        for reader in following:
+        is_shared |= len(readers) > 1 or len(seen) > _LONGEST_WALK
+        for reader in readers:
             node = reader.get_node()
-            if node.get_type_name() in _ELEMENTWISE:
+            kind, name = node.get_type_name(), node.get_name()
+            if kind in _ELEMENTWISE:
                 others = [each for each in node.inputs() if each.get_index() != reader.get_index()]
                 ports += [each for each in others if _is_computed(each.get_source_output())]
                 if node.get_output_partial_shape(0).rank != value.get_partial_shape().rank:
                     yield reader
-        value = following[0].get_node().output(0)
+            if kind in _FOLLOWED and name not in seen and len(seen) <= _LONGEST_WALK:
+                seen.add(name)
+                pending.append(node.output(0))
     if is_shared:
         yield from ports
 

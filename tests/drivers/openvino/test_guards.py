@@ -47,6 +47,10 @@ CASES = {
     "gates of attention: the gated value is read twice": f"""
         g (float[2,1,8,16] x, float[2,1,8,1] m) => (float[2,1,8,16] y, float[2,1,8,16] z) {{
         {ATTENTION} a = Relu(m) y = Mul(w, a) z = Tanh(y) }}""",
+    "gates of attention: the gated value is read twice after an operator that changes nothing": f"""
+        g (float[2,1,8,16] x, float[2,1,8,1] m) => (float[2,1,8,16] z) {{
+        {ATTENTION} s = Sigmoid(m) a = Mul(m, s) y = Mul(w, a) c = Concat<axis = 0>(y) r = ReduceMean<axes=[-1]>(c)
+        z = Mul(r, c) }}""",
     "gates of attention: the input itself, in float16": f"""
         g (float16[2,1,8,16] x) => (float16[2,1,8,16] y, float16[2,1,8,16] z) {{
         {ATTENTION} y = Add(w, x) z = Tanh(y) }}""",
