@@ -59,10 +59,10 @@ def check(composition: Composition, device: str) -> str:
     wrong = [at for at, pair in enumerate(zip(results, expected, strict=True)) if not _close(*pair, tolerance)]
     if not wrong:
         return ""
-    exact = _evaluate(
-        _in_float64(composition.model), {name: array.astype(np.float64) for name, array in composition.feeds.items()}
-    )
-    wrong = [at for at in wrong if _close(expected[at], exact[at], tolerance / 10)]  # others are ill-conditioned
+    if not {"quantized", "nearly_neutral"} & set(composition.fragments):  # these differ in another data type
+        feeds = {name: array.astype(np.float64) for name, array in composition.feeds.items()}
+        exact = _evaluate(_in_float64(composition.model), feeds)
+        wrong = [at for at in wrong if _close(expected[at], exact[at], tolerance / 10)]  # others are ill-conditioned
     return "; ".join(
         f"{composition.model.graph.output[at].name}: got {results[at].shape} {results[at].ravel()[:4]}, "
         f"expected {expected[at].shape} {expected[at].ravel()[:4]}"

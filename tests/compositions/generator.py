@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -65,8 +66,11 @@ def generate(seed: int, *, dynamic: bool | None = None, only: Sequence[str] = ()
 
 
 def _draw(seed: int, random: Random, dynamic: bool | None, names: Sequence[str]) -> Composition:
-    graph = Graph(random)
     fragments = random.choices(names, k=random.choice((1, 1, 1, 2, 2, 3)))
+    types = {TYPES_OF_FRAGMENTS[name] for name in fragments if name in TYPES_OF_FRAGMENTS}
+    if len(types) > 1:
+        raise ValueError("fragments of different types")
+    graph = Graph(random, *types)
     value = graph.input(_shape(random))
     for name in fragments:
         value = FRAGMENTS[name](graph, graph.unchanged(value, 0.15))
@@ -89,16 +93,19 @@ def _shape(random: Random) -> tuple[int, ...]:
 class Graph:
     """A graph under construction, which knows the shape of every value."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, data_type: int | None = None) -> None:
         self.random = random
         self.opset = random.choice(OPSETS)
-        self.type = random.choices((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE), (90, 5, 5))[0]
+        drawn = random.choices((TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE), (90, 5, 5))[0]
+        self.type = drawn if data_type is None else data_type
         self.dtype = _TYPES[self.type]
         self.numbers = np.random.default_rng(random.getrandbits(32))
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
         self.inputs: list[Value] = []
         self.values: list[Value] = []
+        self.outputs: list[Value] = []
+        """Values that are outputs in any case."""
         self.feeds: dict[str, np.ndarray] = {}
         self.as_nodes = random.random() < 0.3
 
@@ -237,7 +244,7 @@ class Graph:
         one = self.constant(np.ones((1,) * self.random.randint(0, min(1, value.rank))))
         forms: list[Callable[[], Value]] = [
             lambda: self.unary("Identity", value),
-            lambda: self.unary("Cast", value, to=self.type),
+            lambda: self.cast(value),
             lambda: self.unary("Dropout", value),
             lambda: self.binary("Mul", value, one),
             lambda: self.node("Div", [value, one], value.shape),
@@ -257,6 +264,18 @@ class Graph:
         ]
         return self.random.choice(forms)()
 
+    def cast(self, value: Value) -> Value:
+        """Cast a value to the type that it has; the result is often an output."""
+        result = self.unary("Cast", value, to=self.type)
+        if self.chance(0.5):
+            self.outputs.append(result)
+        return result
+
+    def square(self, value: Value, rank: int) -> Value:
+        """Return a value all of whose dimensions are equal, made of an input and the mean of a value."""
+        mean = self.reduce("ReduceMean", value, range(value.rank), keepdims=0) if value.rank else value
+        return self.binary("Add", self.input((self.random.choice((2, 3, 4)),) * rank), mean)
+
     def _unsqueezed(self, value: Value) -> Value:
         at = self.random.randint(0, value.rank)
         axis = self.constant([at], np.int64)
@@ -270,9 +289,11 @@ class Graph:
 
     def finish(self, seed: int, value: Value, fragments: tuple[str, ...], *, dynamic: bool) -> Composition:
         """Return the composition whose outputs are a value and, by chance, intermediate values."""
-        others = [each for each in self.values if each.name != value.name]
+        always = [each for each in self.outputs if each.name != value.name]
+        names = {value.name, *(each.name for each in always)}
+        others = [each for each in self.values if each.name not in names]
         count = min(len(others), self.random.choice((0, 0, 0, 1, 1, 2, 3)))
-        outputs = [value, *self.random.sample(others, count)]
+        outputs = [value, *always, *self.random.sample(others, count)]
         if value.name in self.feeds or not any(value.name in node.output for node in self.nodes):
             outputs[0] = self.unary("Identity", value)
         self.random.shuffle(outputs)
@@ -879,6 +900,138 @@ def operators(graph: Graph, x: Value) -> Value:
     return graph.node("PRelu", [x, slope], x.shape)
 
 
+# Compositions with one detail that optimizers overlook
+
+
+def nearly_norm(graph: Graph, x: Value) -> Value:
+    """Write a layer norm or an RMS norm of a square value, with one detail changed."""
+    x = graph.square(x, graph.random.choice((1, 2, 2, 3)))
+    is_layer = graph.chance(0.6)
+    changes = ["mean first", "mean without keepdims", "root first"] if is_layer else ["length of scale"]
+    changes += ["exponent", "power of two", "square without keepdims", "rank of two", "rank of epsilon"]
+    change = graph.random.choice(changes)
+    centered = x
+    if is_layer:
+        mean = graph.reduce("ReduceMean", x, (x.rank - 1,), keepdims=int(change != "mean without keepdims"))
+        pair = (mean, x) if change == "mean first" else (x, mean)
+        centered = graph.node("Sub", pair, np.broadcast_shapes(x.shape, mean.shape))
+    two = graph.constant(np.full((1, 1) if change == "rank of two" else (), 4 if change == "exponent" else 2))
+    pair = (two, centered) if change == "power of two" else (centered, two)
+    power = graph.node("Pow", pair, np.broadcast_shapes(centered.shape, two.shape))
+    variance = graph.reduce("ReduceMean", power, (power.rank - 1,), keepdims=int(change != "square without keepdims"))
+    epsilon = graph.constant(np.full((1, 1, 1) if change == "rank of epsilon" else (), 0.1))
+    root = graph.unary("Sqrt", graph.binary("Add", variance, epsilon))
+    pair = (root, centered) if change == "root first" else (centered, root)
+    value = graph.node("Div", pair, np.broadcast_shapes(centered.shape, root.shape))
+    length = 2 if change == "length of scale" and value.shape[-1] == 1 else value.shape[-1]
+    return graph.binary("Mul", value, graph.constant(graph.numbers.standard_normal(length) + 1))
+
+
+def short_scale(graph: Graph, x: Value) -> Value:
+    """Write an RMS norm of single numbers, whose scale has more of them."""
+    x = graph.reduce("ReduceMean", x, (x.rank - 1,), keepdims=1) if x.rank else graph.reshape(x, (1,))
+    variance = graph.reduce("ReduceMean", square(graph, x), (-1,), keepdims=1)
+    root = graph.unary("Sqrt", graph.binary("Add", variance, graph.constant(0.1)))
+    value = graph.node("Div", [x, root], np.broadcast_shapes(x.shape, root.shape))
+    return graph.binary("Mul", value, graph.constant(graph.numbers.standard_normal(2) + 1))
+
+
+def reciprocal(graph: Graph, x: Value) -> Value:
+    """Write a product with a reciprocal, whose 1 may have more dimensions than the other operands."""
+    one = graph.constant(np.ones((1,) * graph.random.randint(0, x.rank + 2)))
+    divisor = graph.input(x.shape, positive=True)
+    inverse = graph.node("Div", [one, divisor], np.broadcast_shapes(one.shape, x.shape))
+    factor = graph.unchanged(x, 0.4)
+    return graph.node("Mul", [inverse, factor], inverse.shape)
+
+
+def slopes(graph: Graph, x: Value) -> Value:
+    """Write a PRelu whose slopes are a vector as long as there are channels."""
+    x = graph.square(x, graph.random.choice((3, 4)))
+    vector = graph.constant(np.abs(graph.numbers.standard_normal(x.shape[-1])))
+    negative = graph.unary("Relu", graph.unary("Neg", x))
+    return graph.node("Sub", [graph.unary("Relu", x), graph.binary("Mul", vector, negative)], x.shape)
+
+
+def factors(graph: Graph, x: Value) -> Value:
+    """Write a Swish whose factor is a computed number."""
+    factor = graph.unary("Abs", graph.input((1,) * graph.random.randint(1, max(1, x.rank))))
+    scaled = graph.binary("Mul", x, factor)
+    return graph.binary("Mul", x, graph.unary("Sigmoid", scaled))
+
+
+def nearly_neutral(graph: Graph, x: Value) -> Value:
+    """Write a product that is the identity in float32 alone, less the value."""
+    x = graph.binary("Add", graph.unary("Abs", x), graph.constant(1))
+    product = graph.node("Mul", [x, graph.constant(1 + 1e-9)], x.shape)
+    return graph.binary("Mul", graph.node("Sub", [product, x], x.shape), graph.constant(1e9))
+
+
+def emptied(graph: Graph, x: Value) -> Value:
+    """Write an expansion to nothing, which is an output, beside an activation."""
+    x = graph.unary("Abs", x)
+    single = graph.reduce("ReduceMax", x, range(x.rank), keepdims=1) if x.rank else graph.reshape(x, (1,))
+    shape = (*single.shape[:-1], 0)
+    empty = graph.node("Expand", [single, graph.constant(shape, np.int64)], shape)
+    graph.values.remove(empty)
+    graph.outputs.append(graph.unary("Neg", empty))
+    return graph.binary("Add", x, graph.parameter(x))
+
+
+def quantized(graph: Graph, x: Value) -> Value:
+    """Write a scale before a norm or a Gather, beside a quantized input.
+
+    Only inputs are quantized: elsewhere a sum in another order may change a number by a step of the quantization.
+    """
+    if graph.opset < 19:
+        raise ValueError("onnx's evaluator has no DequantizeLinear of this opset")
+    while x.rank < 3:
+        x = graph.reshape(x, (1, *x.shape))
+    shape = [1] * x.rank
+    if graph.chance(0.5):
+        axis = graph.random.randrange(x.rank)
+        shape[axis] = x.shape[axis]
+    scaled = graph.binary("Mul", x, graph.constant(graph.numbers.uniform(0.5, 3, shape)))
+    form = graph.random.randrange(5)
+    if form == 0:
+        scale, bias = (graph.constant(graph.numbers.standard_normal(x.shape[1])) for _ in range(2))
+        value = graph.node("InstanceNormalization", [scaled, scale, bias], x.shape, epsilon=0.1)
+    elif form == 1 and graph.opset >= 17:
+        scale = graph.constant(graph.numbers.standard_normal(x.shape[-1]))
+        value = graph.node("LayerNormalization", [scaled, scale], x.shape, epsilon=0.1)
+    elif form == 2:
+        axis = graph.random.randrange(1, x.rank)
+        size = x.shape[axis]
+        indices = graph.constant(graph.numbers.integers(-size, size, (2, 2)), np.int64)
+        sizes = (*x.shape[:axis], 2, 2, *x.shape[axis + 1 :])
+        value = graph.node("Gather", [scaled, indices], sizes, axis=axis)
+    else:
+        value = (norm, length_norm)[form % 2](graph, scaled)
+    kinds = [np.uint8, np.int8]
+    side = graph.input((2, 3))
+    if graph.chance(0.5):
+        side = graph.unary("Relu", graph.unary("Neg", side))
+        kinds += [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
+        kinds += [ml_dtypes.uint4, ml_dtypes.int4] * 2 * (graph.opset >= 21)
+    side = requantized(graph, side, graph.random.choice(kinds))
+    mean = graph.reduce("ReduceMean", side, (0, 1), keepdims=0)
+    graph.outputs.append(side)
+    return graph.binary("Add", value, mean)
+
+
+def requantized(graph: Graph, x: Value, dtype: Any) -> Value:
+    """Quantize a value, and perhaps once more with the same parameters or others."""
+    step, zero = 0.05, 0 if dtype not in (np.uint8, np.int8) else graph.random.choice((0, 100))
+    for at in range(graph.random.choice((1, 2, 2))):
+        if at and graph.chance(0.7):
+            step, zero = (0.07, zero) if zero == 0 or graph.chance(0.5) else (step, 0)
+        scale = graph.constant(0.5 if dtype not in (np.uint8, np.int8) else step)
+        zero_point = graph.constant(zero, dtype)
+        stored = graph.node("QuantizeLinear", [x, scale, zero_point], x.shape, floating=False)
+        x = graph.node("DequantizeLinear", [stored, scale, zero_point], x.shape)
+    return x
+
+
 FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
     "norm": norm,
     "length_norm": length_norm,
@@ -901,4 +1054,14 @@ FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
     "masked": masked,
     "moved": moved,
     "operators": operators,
+    "nearly_norm": nearly_norm,
+    "short_scale": short_scale,
+    "reciprocal": reciprocal,
+    "slopes": slopes,
+    "factors": factors,
+    "nearly_neutral": nearly_neutral,
+    "emptied": emptied,
+    "quantized": quantized,
 }
+TYPES_OF_FRAGMENTS = {"nearly_neutral": TensorProto.DOUBLE, "quantized": TensorProto.FLOAT}
+"""Data types of the graphs that hold these fragments; those of others are drawn."""

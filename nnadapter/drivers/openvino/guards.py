@@ -37,6 +37,8 @@ _CHANNELS = 1
 _SHAPING = frozenset(("Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _FOLLOWED = _ELEMENTWISE | _SHAPING | {"Broadcast", "Concat", "Pad", "Slice", "StridedSlice", "Tile"}
 """Operators after attention that the engine takes into it, or removes where they change nothing."""
+_REWRITTEN = frozenset(("Divide", "Subtract"))
+"""Operators that the engine writes as a product or a sum with an operand that it computes."""
 _LONGEST_WALK = 100
 """Operators after attention that are looked at; if there are more, its result counts as read twice."""
 _HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
@@ -190,7 +192,10 @@ def _gates(product: Any) -> Iterator[Any]:
             kind, name = node.get_type_name(), node.get_name()
             if kind in _ELEMENTWISE:
                 others = [each for each in node.inputs() if each.get_index() != reader.get_index()]
-                ports += [each for each in others if _is_computed(each.get_source_output())]
+                is_rewritten = kind in _REWRITTEN and any(not _is_constant(each.get_source_output()) for each in others)
+                ports += (
+                    [reader] if is_rewritten else [each for each in others if _is_computed(each.get_source_output())]
+                )
                 if node.get_output_partial_shape(0).rank != value.get_partial_shape().rank:
                     yield reader
             if kind in _FOLLOWED and name not in seen and len(seen) <= _LONGEST_WALK:
@@ -206,6 +211,10 @@ def _is_computed(value: Any) -> bool:
     if kind == "Parameter":
         return bool(value.get_element_type().get_type_name() != "f32")
     return kind not in {"Constant", "VariadicSplit"}
+
+
+def _is_constant(value: Any) -> bool:
+    return bool(value.get_node().get_type_name() == "Constant")
 
 
 def separate_weights(operators: Operators) -> None:

@@ -51,6 +51,8 @@ CASES = {
         g (float[2,1,8,16] x, float[2,1,8,1] m) => (float[2,1,8,16] z) {{
         {ATTENTION} s = Sigmoid(m) a = Mul(m, s) y = Mul(w, a) c = Concat<axis = 0>(y) r = ReduceMean<axes=[-1]>(c)
         z = Mul(r, c) }}""",
+    "gates of attention: a division by an input": f"""
+        g (float[2,1,8,16] x, float[16] m) => (float[2,1,8,16] w, float[2,1,8,16] y) {{ {ATTENTION} y = Div(w, m) }}""",
     "gates of attention: the input itself, in float16": f"""
         g (float16[2,1,8,16] x) => (float16[2,1,8,16] y, float16[2,1,8,16] z) {{
         {ATTENTION} y = Add(w, x) z = Tanh(y) }}""",
