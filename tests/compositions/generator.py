@@ -907,9 +907,8 @@ def nearly_norm(graph: Graph, x: Value) -> Value:
     """Write a layer norm or an RMS norm of a square value, with one detail changed."""
     x = graph.square(x, graph.random.choice((1, 2, 2, 3)))
     is_layer = graph.chance(0.6)
-    changes = ["mean first", "mean without keepdims", "root first"] if is_layer else ["length of scale"]
-    changes += ["exponent", "power of two", "square without keepdims", "rank of two", "rank of epsilon"]
-    change = graph.random.choice(changes)
+    changes = ["exponent", "power of two", "square without keepdims", "rank of two", "rank of epsilon"]
+    change = graph.random.choice(changes + ["mean first", "mean without keepdims", "root first"] * is_layer)
     centered = x
     if is_layer:
         mean = graph.reduce("ReduceMean", x, (x.rank - 1,), keepdims=int(change != "mean without keepdims"))
@@ -923,8 +922,9 @@ def nearly_norm(graph: Graph, x: Value) -> Value:
     root = graph.unary("Sqrt", graph.binary("Add", variance, epsilon))
     pair = (root, centered) if change == "root first" else (centered, root)
     value = graph.node("Div", pair, np.broadcast_shapes(centered.shape, root.shape))
-    length = 2 if change == "length of scale" and value.shape[-1] == 1 else value.shape[-1]
-    return graph.binary("Mul", value, graph.constant(graph.numbers.standard_normal(length) + 1))
+    length = value.shape[-1]
+    value = graph.binary("Mul", value, graph.constant(graph.numbers.standard_normal(length) + 1))
+    return graph.binary("Add", value, graph.constant(graph.numbers.standard_normal(length))) if is_layer else value
 
 
 def short_scale(graph: Graph, x: Value) -> Value:
