@@ -265,11 +265,12 @@ class Graph:
         return self.random.choice(forms)()
 
     def cast(self, value: Value) -> Value:
-        """Cast a value to the type that it has; the result is often an output."""
+        """Cast a value to the type that it has; the result is often an output, and perhaps has no other reader."""
         result = self.unary("Cast", value, to=self.type)
         if self.chance(0.5):
-            self.outputs.append(result)
-        return result
+            return result
+        self.outputs.append(result)
+        return self.random.choice((result, value))
 
     def square(self, value: Value, rank: int) -> Value:
         """Return a value all of whose dimensions are equal, made of an input and the mean of a value."""
@@ -612,6 +613,8 @@ def attention(graph: Graph, x: Value) -> Value:
     weights = graph.unchanged(
         graph.unary("Softmax", scores, **({} if axis == -1 and graph.chance(0.5) else {"axis": axis}))
     )
+    if graph.chance(0.1):
+        values = graph.input((2, *values.shape))
     if weights.shape[-1] != values.shape[-2]:
         return weights
     result = graph.matmul(weights, values) if np.all(_broadcast(weights.shape[:-2], values.shape[:-2])) else weights
@@ -960,6 +963,13 @@ def factors(graph: Graph, x: Value) -> Value:
     return graph.binary("Mul", x, graph.unary("Sigmoid", scaled))
 
 
+def cast(graph: Graph, x: Value) -> Value:
+    """Write a sum with an input that is cast to the type that it has; the result of the cast is an output."""
+    other = graph.unary("Cast", graph.input(x.shape[graph.random.randint(0, x.rank) :]), to=graph.type)
+    graph.outputs.append(other)
+    return graph.binary("Add", x, other)
+
+
 def nearly_neutral(graph: Graph, x: Value) -> Value:
     """Write a product that is the identity in float32 alone, less the value."""
     x = graph.binary("Add", graph.unary("Abs", x), graph.constant(1))
@@ -1059,6 +1069,7 @@ FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
     "reciprocal": reciprocal,
     "slopes": slopes,
     "factors": factors,
+    "cast": cast,
     "nearly_neutral": nearly_neutral,
     "emptied": emptied,
     "quantized": quantized,

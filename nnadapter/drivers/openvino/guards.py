@@ -51,15 +51,13 @@ _SIZES = frozenset(("i64", "u64"))
 
 
 def opaque(value: Any) -> Any:
-    """Return a value after a step that changes nothing and is in no pattern of the engine: a Split into one part.
-
-    A value without dimensions comes back as it is.
-    """
-    if value.get_partial_shape().rank == 0:
-        return value
+    """Return a value after a step that changes nothing and is in no pattern of the engine: a Split into one part."""
     operators = module().opset13
-    parts = operators.constant(np.array([-1], np.int64))
-    return operators.variadic_split(value, operators.constant(np.int64(0)), parts).output(0)
+    first, parts = operators.constant(np.int64(0)), operators.constant(np.array([-1], np.int64))
+    if value.get_partial_shape().rank != 0:
+        return operators.variadic_split(value, first, parts).output(0)
+    vector = operators.unsqueeze(value, first)
+    return operators.squeeze(operators.variadic_split(vector, first, parts).output(0), first).output(0)
 
 
 def _insert_opaque(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
@@ -87,8 +85,6 @@ def replace_casts(operators: Operators) -> None:
             readers, names = result.get_target_inputs(), result.get_names()
             is_output = any(each.get_node().get_type_name() == "Result" for each in readers)
             step = opaque(source) if is_output else source
-            if step == source and is_output:
-                continue
             for reader in readers:
                 reader.replace_source_output(step)
             if is_output:

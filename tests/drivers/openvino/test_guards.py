@@ -23,6 +23,8 @@ QUANTIZATION = "float k = {3}, float s = {0.03}, int8 o = {0}"
 CASES = {
     "casts to the same type": """g (float[2,3,4,6] x, float[4,6] b) => (float[2,3,4,6] y, float[4,6] t) {
         t = Cast<to = 1>(b) a = Add(x, t) y = Softmax(a) }""",
+    "casts to the same type: without dimensions": """g (float[2,3] x, float b) => (float[2,3] y, float t) {
+        t = Cast<to = 1>(b) y = Add(x, t) }""",
     "constants that enlarge": """g (float[1,4] x) => (float[3,4] y) <float[3,1] k = {1.7, 1.7, 1.7}> {
         a = Mul(x, k) s = Sigmoid(a) y = Mul(x, s) }""",
     "constants that enlarge: more dimensions": """g (float[2,3] x) => (float[1,1,2,3] y) <float[1,1,1,1] zero = {0}> {
@@ -53,6 +55,9 @@ CASES = {
         z = Mul(r, c) }}""",
     "gates of attention: a division by an input": f"""
         g (float[2,1,8,16] x, float[16] m) => (float[2,1,8,16] w, float[2,1,8,16] y) {{ {ATTENTION} y = Div(w, m) }}""",
+    "gates of attention: a gate without dimensions": f"""
+        g (float[2,1,8,16] x, float m) => (float[2,1,8,16] w, float[2,1,8,16] y) {{
+        {ATTENTION} s = Sigmoid(m) y = Mul(w, s) }}""",
     "gates of attention: the input itself, in float16": f"""
         g (float16[2,1,8,16] x) => (float16[2,1,8,16] y, float16[2,1,8,16] z) {{
         {ATTENTION} y = Add(w, x) z = Tanh(y) }}""",
