@@ -432,6 +432,7 @@ def test_sparse_tensors_go_in_and_come_out(devices):
         "(float[N,2] x) => (float[N,2] y) { y = Relu(x, x) }",
         "(string[N,2] x) => (string[N,2] y) { y = Relu(x) }",
         "(float[N,2] x) => (float[N,2] y) { y = NoSuchOperator(x) }",
+        "(float[N,N] x) => (float[N,N] y) { y = com.microsoft.Solve(x, x) }",
         "(bool[N,2] x) => (float[N,2] y) { y = ai.onnx.ml.Normalizer(x) }",
         "(float[N,2] x, double[N,2] z) => (float[N,2] y) { y = Add(x, z) }",
         "(float[N,2] x, int64[N,2] z) => (float[M,2] y) { y = Concat<axis=0>(x, z) }",

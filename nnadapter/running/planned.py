@@ -100,7 +100,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         shapes = self._declared_shapes()
         self._meanwhile = _meanwhile(self) if options.background and setting.accelerators else None
         if shapes is None:
-            _refuse_invalid(model, prepared, setting)
+            _refuse_invalid(model, prepared, setting, session_options)
             return
         if self._meanwhile is not None:
             self._own.settled(shapes)
@@ -381,11 +381,16 @@ class PlannedEngine(PlansEngine[Compiled]):
         return fixed if len(fixed) == len(shapes) else None
 
 
-def _refuse_invalid(model: onnx.ModelProto, prepared: Prepared, setting: Setting) -> None:
+def _refuse_invalid(
+    model: onnx.ModelProto,
+    prepared: Prepared,
+    setting: Setting,
+    session_options: onnxruntime.SessionOptions | None,
+) -> None:
     """Refuse at opening what ONNX Runtime would: no node of a model with dynamic shapes is compiled before a run.
 
     Raises:
-        InvalidModelError: a node contradicts the definition of its operator, and no device accepts it.
+        InvalidModelError: a node contradicts the definition of its operator, or has none, and no device accepts it.
     """
     if prepared.original is None and all(node.origins == (node.name,) for node in prepared.graph.nodes):
         model, nodes = prepared.model, prepared.nodes  # in order
@@ -403,9 +408,11 @@ def _refuse_invalid(model: onnx.ModelProto, prepared: Prepared, setting: Setting
 
     def is_external(position: int) -> bool:
         node = model.graph.node[position]
-        return has_kernels or bool(brought_versions(node.domain, node.op_type))
+        is_offered = plain_domain(node.domain) in setting.domains
+        return has_kernels or is_offered or bool(brought_versions(node.domain, node.op_type))
 
-    refuse_invalid_nodes(model, suspects, infos, is_external, lambda: setting.last_resort.context.supported(model))
+    others = [device.context for device in setting.devices if not device.takes_ir and not device.is_host]
+    refuse_invalid_nodes(model, suspects, infos, is_external, others, session_options)
 
 
 def _version_of(node: onnx.NodeProto, model: onnx.ModelProto) -> int:

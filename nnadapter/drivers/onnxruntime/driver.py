@@ -28,7 +28,7 @@ from nnadapter.drivers.onnxruntime.sessions import new_session_options, open_ses
 from nnadapter.drivers.onnxruntime.weights import loadable_of
 from nnadapter.drivers.profile import Profile
 from nnadapter.errors import CompilationError, DeviceNotFoundError, InvalidModelError
-from nnadapter.onnx.domains import plain_domain
+from nnadapter.onnx.domains import op_name, plain_domain
 from nnadapter.onnx.nodes import opsets_of, with_nested
 from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER, QUIET, loadable, onnxruntime_limits
 from nnadapter.onnx.schemas import since_version
@@ -45,6 +45,7 @@ _OLDEST_JUDGED_OPSET = 7
 _KNOWN_OPSET = 23
 """Every ONNX Runtime that this package runs with knows this opset; what is newer is asked for."""
 _OF_TYPES = "Type Error: "
+_UNKNOWN_OPERATOR = "is not a registered function/op"
 """ONNX Runtime's words for types that contradict a schema, whatever the kind of its error."""
 _LOADED_PARTS = 64
 """Parts of models of which it is remembered that ONNX Runtime loads them."""
@@ -182,9 +183,10 @@ def refuse_invalid_nodes(
     suspects: Collection[int],
     types: Mapping[str, onnx.ValueInfoProto],
     is_external: Callable[[int], bool],
-    last_resort: Callable[[], Sequence[Verdict]],
+    others: Sequence[Context],
+    session_options: onnxruntime.SessionOptions | None = None,
 ) -> None:
-    """Raise the error of ONNX Runtime for a node that it refuses as invalid, whatever the shapes of the inputs.
+    """Raise an error for a node that is invalid or of an unknown operator, whatever the shapes of the inputs.
 
     Nodes of one operator with the same attributes and types are tried once. The weights of the model are not read.
 
@@ -193,11 +195,12 @@ def refuse_invalid_nodes(
         suspects: positions of the nodes that are tried.
         types: the types of what they read and make, as far as they are known.
         is_external: whether a node, by its position, may be of an operator that a third party brings.
-        last_resort: gives the verdicts of the last resort, for nodes that are valid in a version of ONNX that ONNX
-            Runtime does not know.
+        others: contexts of further devices that take ONNX, the last resort among them. They may know operators that
+            ONNX Runtime does not, and later versions of ONNX.
+        session_options: the caller's, which may bring a library of operators.
 
     Raises:
-        InvalidModelError: a node is invalid; the cause is ONNX Runtime's error.
+        InvalidModelError: no device takes a node; the cause is ONNX Runtime's error.
     """
     from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
@@ -219,10 +222,21 @@ def refuse_invalid_nodes(
 
     for position in find_refused(positions, parts, attempt):
         error = errors.get(parts.part([position]).SerializeToString(deterministic=True))
-        is_invalid = isinstance(error, InvalidGraph) or _OF_TYPES in str(error)
-        if error is not None and is_invalid and not is_external(position):
-            if parts.is_valid(position) and last_resort()[position]:
-                continue
+        if error is None or is_external(position):
+            continue
+        is_unknown = _UNKNOWN_OPERATOR in str(error)
+        part = parts.part([position])
+        if (is_unknown or parts.is_valid(position)) and any(all(each.supported(part)) for each in others):
+            continue
+        if is_unknown and refused_nodes(part, session_options):
+            node = model.graph.node[position]
+            name, label = op_name(node.domain, node.op_type), node.name or f"{node.op_type}_{position}"
+            raise InvalidModelError(
+                f"node {label!r} ({node.op_type}) is taken by no device, not even by the CPU: {brief(error)}; install "
+                f"the package that brings {name}, give session options with the library that has the operator, or "
+                "export without it"
+            ) from error
+        if isinstance(error, InvalidGraph) or _OF_TYPES in str(error):
             raise InvalidModelError(
                 f"the model is invalid: {brief(error)}; correct the node, or export the model again"
             ) from error
