@@ -12,6 +12,8 @@ FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, FLOAT16, DOUBLE = 1, 2, 3, 4, 5
 """Data types of TensorProto."""
 _FORMATS = {FLOAT: "f", FLOAT16: "e", DOUBLE: "d"}
 _FORMATS |= {INT8: "b", INT16: "h", INT32: "i", INT64: "q", UINT8: "B", UINT16: "H"}
+_INTEGERS = 8
+"""The field of AttributeProto."""
 _MOST_VALUES = 64
 """Constants with more elements are read without their values."""
 
@@ -55,6 +57,15 @@ class WireGraph:
             return default
         found = (varint(self.contents, start)[0] for tag, _, start, _ in fields(self.contents, *place) if tag >> 3 == 3)
         return next(found, 0)
+
+    def integers(self, node: WireNode, name: str) -> tuple[int, ...]:
+        """Return the integers of an attribute, none if a node does not have it."""
+        found: list[int] = []
+        for tag, _, start, end in fields(self.contents, *node.attributes.get(name, (0, 0))):
+            while tag >> 3 == _INTEGERS and start < end:  # one in a field, or all of them packed
+                number, start = varint(self.contents, start)
+                found.append(number)
+        return tuple(found)
 
 
 def read_graphs(contents: Contents) -> list[WireGraph]:

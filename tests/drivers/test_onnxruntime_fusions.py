@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -65,6 +67,13 @@ for kind, number in ("float8e4m3fn", 17), ("float8e5m2", 19), ("int4", 22):
       y = DequantizeLinear(q, s, z) }}"""
 WRONG["Relu quantized to uint4"] = """g (float[4] x) => (float[4] y) <float s = {0.5}, uint4 z = {8}> {
   d = Neg(x)  r = Relu(d)  q = QuantizeLinear(r, s, z)  y = DequantizeLinear(q, s, z) }"""
+HALF = """g (float16[2,2,4] x) => (float16[2,a,b] y) <float16[4,4] c =
+  {{1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3, 1}}> {{ {} }}"""
+CRASHES = {
+    "float16 batch": HALF.format("t = Transpose<perm=[1,0,2]>(x) y = MatMul(t, c)"),
+    "float16 batch and a computed constant": HALF.format("t = Transpose<perm=[1,0,2]>(x) k = Neg(c) y = MatMul(t, k)"),
+    "float16 batch on the right": HALF.format("t = Transpose<perm=[1,2,0]>(x) i = Identity(t) y = MatMul(c, i)"),
+}
 RIGHT = {
     "layer norm": LAYER_NORM.format(**PLAIN),
     "epsilon first": LAYER_NORM.format(**PLAIN | {"total": "eps, v"}),
@@ -125,8 +134,26 @@ def test_a_wrong_optimizer_is_disabled(name: str, devices: object) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("devices", ["cpu", BESIDE], ids=["cpu", "beside fake_npu"])
+@pytest.mark.parametrize("name", CRASHES)
+def test_an_optimizer_that_ends_the_process_is_disabled(name: str, devices: object) -> None:
+    model = parsed(CRASHES[name])
+    feed = feed_for(model)
+    (got,), (expected,) = run(model, feed, devices), by_onnxruntime(model, feed, "ORT_DISABLE_ALL")
+    np.testing.assert_allclose(got, expected, rtol=1e-2)
+
+
+def test_each_crash_of_the_list_happens_in_onnxruntime() -> None:
+    code = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.stdin.buffer.read())"
+    for text in CRASHES.values():
+        contents = parsed(text).SerializeToString()
+        assert fusions.wrong_fusions(contents) == ("MatmulTransposeFusion",)
+        child = subprocess.run([sys.executable, "-c", code], input=contents, capture_output=True, check=False)
+        assert child.returncode < 0
+
+
 def test_each_flaw_of_the_list_goes_wrong_in_onnxruntime() -> None:
-    found = set()
+    found = set(fusions.FLAWS["float16 batch"].optimizers)  # it ends the process
     for text in WRONG.values():
         model = parsed(text)
         feed = feed_for(model)

@@ -1,4 +1,4 @@
-"""Optimizers of ONNX Runtime that compute something else than the model, found before a model is loaded.
+"""Optimizers of ONNX Runtime that compute something else than the model or crash, found before a model is loaded.
 
 `FLAWS` lists them: the optimizers to disable, and a check of a graph. The words that a form needs are searched for
 first, so most models cost one search through their bytes.
@@ -17,6 +17,7 @@ from nnadapter.onnx.mentions import mapped, mentioned
 from nnadapter.onnx.wire_format import Contents
 from nnadapter.onnx.wire_nodes import (
     DOUBLE,
+    FLOAT16,
     INT8,
     INT16,
     INT32,
@@ -36,15 +37,20 @@ _NEUTRAL = {"Add": 0.0, "Sub": 0.0, "Mul": 1.0, "Div": 1.0}
 _INTEGERS = (UINT8, INT8, UINT16, INT16)
 """Data types that ReluQuantRewrite knows."""
 _LONGEST_CHAIN = 100
+_MATRIX_RANK = 2
+_MOVED_BATCH = (b"permB", *(b"perm@" + bytes((first,)) for first in range(1, 6)))
+"""The beginning of a `perm` of packed numbers, and of one whose first number is not 0."""
 
 
 class Flaw(NamedTuple):
-    """A form of graph that some optimizers compute wrongly."""
+    """A form of graph that some optimizers compute wrongly, or end the process for."""
 
     optimizers: tuple[str, ...]
     words: tuple[bytes, ...]
     """Words that a model of the form mentions."""
     occurs_in: Callable[[WireGraph], bool]
+    any_word: tuple[bytes, ...] = ()
+    """Words of which a model of the form mentions one."""
 
 
 class _Norm(NamedTuple):
@@ -175,6 +181,52 @@ def _requantized(graph: WireGraph) -> bool:
     return False
 
 
+def _half_batch(graph: WireGraph) -> bool:
+    """Check for a float16 product of constants and a Transpose that makes the second of several dimensions the first.
+
+    The fused product makes `FuseFp16InitializerToFp32NodeTransformer` end the process.
+    """
+    for node in graph.nodes:
+        if node.op_type == "MatMul" and len(node.inputs) == 2:
+            for name, other in (node.inputs, node.inputs[::-1]):
+                if _moves_batch(graph, name) and _is_half(graph, other):
+                    return True
+    return False
+
+
+def _moves_batch(graph: WireGraph, name: str) -> bool:
+    """Check for such a Transpose, before operators that change nothing or other Transposes."""
+    for _ in range(_LONGEST_CHAIN):
+        node = graph.producers.get(name)
+        if node is None or not node.inputs:
+            return False
+        if node.op_type == "Transpose":
+            permutation = graph.integers(node, "perm")
+            if len(permutation) > _MATRIX_RANK and permutation[0] != 0:
+                return True
+        elif node.op_type not in _UNCHANGED and _other_operand(graph, node) is None:
+            return False
+        name = _other_operand(graph, node) or node.inputs[0]
+    return False
+
+
+def _is_half(graph: WireGraph, name: str) -> bool:
+    """Check whether a value follows from constants of which one is float16."""
+    pending, seen, has_half = [name], set[str](), False
+    while pending:
+        name = pending.pop()
+        constant, node = graph.constants.get(name), graph.producers.get(name)
+        if constant is not None:
+            has_half |= constant.data_type == FLOAT16
+        elif node is None:
+            return False
+        elif name not in seen:
+            seen.add(name)
+            has_half |= node.op_type == "Cast" and graph.integer(node, "to", 0) == FLOAT16
+            pending.extend(filter(None, node.inputs))
+    return has_half
+
+
 def _parameters(graph: WireGraph, node: WireNode) -> tuple[WireConstant | None, ...]:
     return tuple(_constant(graph, name) for name in node.inputs[1:])
 
@@ -187,6 +239,7 @@ FLAWS = {
     "empty Expand": Flaw(("ExpandElimination",), (b"Expand",), _expand_to_nothing),
     "quantized Relu": Flaw(("ReluQuantRewrite",), (b"Relu", b"QuantizeLinear"), _quantized_relu),
     "requantization": Flaw(("DoubleQDQPairsRemover",), (b"DequantizeLinear", b"QuantizeLinear"), _requantized),
+    "float16 batch": Flaw(("MatmulTransposeFusion",), (b"MatMul", b"Transpose"), _half_batch, _MOVED_BATCH),
 }
 
 
@@ -204,12 +257,16 @@ def wrong_fusions(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
 
 
 def _wrong_fusions(contents: Contents) -> tuple[str, ...]:
-    words = mentioned(contents, frozenset(word for flaw in FLAWS.values() for word in flaw.words))
-    flaws = [flaw for flaw in FLAWS.values() if words.issuperset(flaw.words)]
+    words = mentioned(contents, frozenset(word for flaw in FLAWS.values() for word in (*flaw.words, *flaw.any_word)))
+    flaws = [flaw for flaw in FLAWS.values() if _may_occur(flaw, words)]
     if not flaws:
         return ()
     graphs = read_graphs(contents)
     return tuple(name for flaw in flaws if any(map(flaw.occurs_in, graphs)) for name in flaw.optimizers)
+
+
+def _may_occur(flaw: Flaw, words: frozenset[bytes]) -> bool:
+    return words.issuperset(flaw.words) and (not flaw.any_word or not words.isdisjoint(flaw.any_word))
 
 
 def _producer(graph: WireGraph, name: str) -> WireNode | None:
