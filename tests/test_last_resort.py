@@ -145,6 +145,15 @@ def test_an_old_form_that_broadcasts_as_numpy_does_is_computed(attributes, shape
         np.testing.assert_array_equal(session.run(None, {"x": x, "b": b})[0], x + b)
 
 
+@pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
+def test_a_value_of_unknown_rank_is_computed(devices):
+    model = parse(f"{HEAD} g (double[3,4] x, int64[r] s) => (double[3,4] y) {{ a = Reshape(x, s) y = Softplus(a) }}")
+    x = numbers(3, 4).astype(np.float64)
+    with nna.InferenceSession(model, devices=devices, options=QUIET) as session:
+        (found,) = session.run(None, {"x": x, "s": np.array([3, 4])})
+    np.testing.assert_allclose(found, np.log1p(np.exp(x)), rtol=1e-6)
+
+
 def test_a_failing_device_is_replaced_by_what_takes_the_nodes():
     text = f"{HEAD} g (uint16[2] i, uint16[2] j) => (uint16[2] k) {{ k = Max(i, j) }}"
     feed = {"i": np.array([1, 9], np.uint16), "j": np.array([3, 4], np.uint16)}

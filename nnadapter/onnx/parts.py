@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import onnx
 from onnx import TensorProto, checker
+from onnx.shape_inference import infer_shapes
 
 from nnadapter.onnx.building import copied, model_of, tensor_info, with_inputs_for
 from nnadapter.onnx.equations import check_equations
@@ -190,8 +191,16 @@ class Parts:
         """Whether a node is what its schema says."""
         alone = self.part([position])
         del alone.graph.output[:]
+        infers = without_crashes(alone) is alone
         try:
-            checker.check_model(alone, full_check=without_crashes(alone) is alone)
+            if all(_has_shape(value) for value in alone.graph.input):
+                checker.check_model(alone, full_check=infers)
+            else:  # which `check_model` refuses
+                context = checker.C.CheckerContext()
+                context.ir_version, context.opset_imports = alone.ir_version, opsets_of(alone.opset_import)
+                checker.check_node(alone.graph.node[0], context)
+                if infers:
+                    infer_shapes(alone, check_type=True, strict_mode=True)
         except FAILURES:
             return False
         return True
@@ -203,6 +212,10 @@ class Parts:
     def _shape(self, name: str) -> _Shape:
         value = self._values.get(name)
         return None if value is None else value.shape
+
+
+def _has_shape(value: onnx.ValueInfoProto) -> bool:
+    return not value.type.HasField("tensor_type") or value.type.tensor_type.HasField("shape")
 
 
 def _nameless(shapes: Sequence[_Shape]) -> tuple[_Shape, ...]:
