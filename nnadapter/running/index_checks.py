@@ -12,8 +12,10 @@ from nnadapter.errors import InputValueError
 from nnadapter.ir.index_ranges import Bound, IndexCheck, Size
 from nnadapter.ir.operand import Array
 
-_ROWS_AT_ONCE = (512, 16, 1)
-"""Rows of several indices that are compared as one: numpy's reductions of short rows take many times as long."""
+_WIDTH_BYTES = 8192
+_FEW_ROWS = 16
+"""Rows of several indices are compared as one, of so many bytes and then of so few rows: numpy's reductions of short
+rows take many times as long."""
 _Limit = Callable[[Sequence[Any]], int] | int | None
 
 
@@ -116,7 +118,7 @@ def _extremes_of_columns(array: Array, count: int) -> tuple[Array, Array]:
 
 
 def _over_rows(extreme: np.ufunc, flat: Array, count: int) -> Array:
-    for rows in _ROWS_AT_ONCE:
+    for rows in (max(1, _WIDTH_BYTES // (count * flat.itemsize)), _FEW_ROWS, 1):
         width = rows * count
         whole = flat.size // width * width
         if whole > width or rows == 1:
