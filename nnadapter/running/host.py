@@ -89,6 +89,7 @@ class HostEngine:
         self._counts = self._loader.count_checks(self.session)
         self._names = [value.name for value in self.session.get_outputs()]
         self._texts = [value.name for value in self.session.get_inputs() if value.type == "tensor(string)"]
+        self._checks_feeds = bool(self._counts or self._texts)
         by_memory = gives_foreign_memory(self.session)
         self._run = around(run_by_memory(self.session) if by_memory else inner_run(self.session))
         self._run_binding = around(self.session.run_with_iobinding)
@@ -138,10 +139,8 @@ class HostEngine:
     def _run_with(
         self, names: Sequence[str] | None, feed: Mapping[str, Any], options: Any
     ) -> tuple[list[Any], Provenance]:
-        if self._texts and isinstance(feed, Mapping):
-            feed = self._with_texts(feed)
-        for each in self._counts:
-            each.check(feed)
+        if self._checks_feeds:
+            feed = self._checked(feed)
         started = time.perf_counter()
         try:
             results = self._run(names or self._names, feed, options)
@@ -225,6 +224,14 @@ class HostEngine:
         with translated("ONNX Runtime failed to run the model", "check what is bound"):
             self._run_binding(binding, options)
         return of_one(0, CPU, time.perf_counter() - started)
+
+    def _checked(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the feed for ONNX Runtime after the checks of counts."""
+        if self._texts and isinstance(feed, Mapping):
+            feed = self._with_texts(feed)
+        for each in self._counts:
+            each.check(feed)
+        return feed
 
     def _with_texts(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the feed with strings in place of arrays of bytes, beyond whose elements ONNX Runtime would read."""
