@@ -415,7 +415,7 @@ def softmax(graph: Graph, x: Value, *, is_masked: bool = False) -> Value:
     """Write Softmax or LogSoftmax out; of masked values, less the largest, so that no sum is 0."""
     axes = graph.axes(x)
     if graph.chance(0.6) or is_masked:
-        largest = graph.reduce("ReduceMax", x, axes)
+        largest = graph.reduce("ReduceMax", x, axes, keepdims=1 if is_masked else None)
         x = graph.node("Sub", [x, largest], np.broadcast_shapes(x.shape, largest.shape))
     powers = graph.unchanged(graph.unary("Exp", x))
     total = graph.reduce("ReduceSum", powers, axes)
