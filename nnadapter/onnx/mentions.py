@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from nnadapter.onnx.wire_format import Contents, fields
@@ -48,8 +49,22 @@ def mentioned(contents: Contents, words: frozenset[bytes]) -> frozenset[bytes]:
     Raises:
         IndexError: the contents are no model.
     """
+    return frozenset(filter(search(contents), words))
+
+
+def search(contents: Contents) -> Callable[[bytes], bool]:
+    """Return a function that searches a model for a word, beside the graph's initializers, and remembers the answer.
+
+    Raises:
+        IndexError: the contents are no model.
+    """
     parts = list(_beside_weights(contents))
-    return frozenset(word for word in words if any(contents.find(word, start, end) >= 0 for start, end in parts))
+
+    @cache
+    def is_mentioned(word: bytes) -> bool:
+        return any(contents.find(word, start, end) >= 0 for start, end in parts)
+
+    return is_mentioned
 
 
 def _beside_weights(contents: Contents) -> Iterator[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nnadapter.onnx.wire_format import Contents, fields, varint
@@ -12,6 +12,12 @@ FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, FLOAT16, DOUBLE = 1, 2, 3, 4, 5
 """Data types of TensorProto."""
 _FORMATS = {FLOAT: "f", FLOAT16: "e", DOUBLE: "d"}
 _FORMATS |= {INT8: "b", INT16: "h", INT32: "i", INT64: "q", UINT8: "B", UINT16: "H"}
+_INPUT, _OUTPUT, _OP_TYPE, _ATTRIBUTE = 0x0A, 0x12, 0x22, 0x2A
+"""Tags of NodeProto."""
+_GRAPH_TYPES = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
+"""The field of AttributeProto that says that an attribute is a graph or several."""
+_NAME_OF_TENSOR = 8
+"""The field of TensorProto."""
 _INTEGERS = 8
 """The field of AttributeProto."""
 _MOST_VALUES = 64
@@ -31,13 +37,51 @@ class WireConstant(NamedTuple):
         return self.values[0] if self.values is not None and len(self.values) == 1 else None
 
 
-class WireNode(NamedTuple):
-    """A node of a graph or function; `attributes` are positions in the contents by name."""
+class WireNode:
+    """A node of a graph or function."""
 
-    op_type: str
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    attributes: Mapping[str, tuple[int, int]]
+    __slots__ = ("_attributes", "_contents", "_places", "inputs", "op_type", "outputs")
+
+    def __init__(self, contents: Contents, start: int, end: int) -> None:
+        """Read a NodeProto, all fields of which are messages or strings with a tag of one byte."""
+        inputs: list[str] = []
+        outputs: list[str] = []
+        places: list[tuple[int, int]] = []
+        self.op_type = ""
+        at = start
+        while at < end:
+            tag, size, begin = contents[at], contents[at + 1], at + 2
+            if size & 0x80:
+                size, begin = varint(contents, at + 1)
+            at = begin + size
+            if tag == _INPUT:
+                inputs.append(str(contents[begin:at], "utf-8"))
+            elif tag == _OUTPUT:
+                outputs.append(str(contents[begin:at], "utf-8"))
+            elif tag == _OP_TYPE:
+                self.op_type = str(contents[begin:at], "utf-8")
+            elif tag == _ATTRIBUTE:
+                places.append((begin, at))
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self._contents, self._places = contents, places
+        self._attributes: Mapping[str, tuple[int, int]] | None = None
+
+    @property
+    def attributes(self) -> Mapping[str, tuple[int, int]]:
+        """The positions of attributes in the contents, by name."""
+        if self._attributes is None:
+            self._attributes = {_name_of(self._contents, *place): place for place in self._places}
+        return self._attributes
+
+    def graphs(self) -> Iterator[tuple[int, int]]:
+        """Yield the positions of the graphs in attributes."""
+        if self.op_type == "Constant":
+            return
+        for begin, end in self._places:
+            if any(self._contents.find(kind, begin, end) >= 0 for kind in _GRAPH_TYPES):
+                for tag, _, start, stop in fields(self._contents, begin, end):
+                    if tag >> 3 in (6, 11):
+                        yield start, stop
 
 
 class WireGraph:
@@ -46,9 +90,22 @@ class WireGraph:
     def __init__(self, contents: Contents) -> None:
         self.contents = contents
         self.nodes: list[WireNode] = []
-        self.constants: dict[str, WireConstant] = {}
         self.ranks: dict[str, int] = {}
         self.producers: dict[str, WireNode] = {}
+        self._initializers: dict[str, tuple[int, int]] = {}
+        self._constants: dict[str, WireConstant | None] = {}
+
+    def constant(self, name: str) -> WireConstant | None:
+        """Return a constant: an initializer, or the result of a Constant node; None if the value is neither."""
+        if name not in self._constants:
+            place, node = self._initializers.get(name), self.producers.get(name)
+            if place is not None:
+                self._constants[name] = _read_tensor(self.contents, *place)
+            elif node is not None and node.op_type == "Constant":
+                self._constants[name] = _value_of(self.contents, node.attributes)
+            else:
+                return None
+        return self._constants[name]
 
     def integer(self, node: WireNode, name: str, default: int) -> int:
         """Return an integer attribute of a node."""
@@ -86,7 +143,7 @@ def read_graphs(contents: Contents) -> list[WireGraph]:
 def _read_graph(contents: Contents, start: int, end: int, outer: WireGraph | None, graphs: list[WireGraph]) -> None:
     graph = WireGraph(contents)
     if outer is not None:  # values of the outer graph are visible
-        graph.constants.update(outer.constants)
+        graph._initializers.update(outer._initializers)
         graph.ranks.update(outer.ranks)
         graph.producers.update(outer.producers)
     graphs.append(graph)
@@ -96,8 +153,7 @@ def _read_graph(contents: Contents, start: int, end: int, outer: WireGraph | Non
         if kind == 1:
             nodes.append((begin, stop))
         elif kind == 5:
-            name, constant = _read_tensor(contents, begin, stop)
-            graph.constants[name] = constant
+            graph._initializers[_name_of(contents, begin, stop, _NAME_OF_TENSOR)] = begin, stop
         elif kind in (11, 12, 13):
             _read_rank(contents, begin, stop, graph)
     _read_nodes(nodes, graph, graphs)
@@ -112,44 +168,20 @@ def _read_function(contents: Contents, start: int, end: int, graphs: list[WireGr
 
 def _read_nodes(places: Sequence[tuple[int, int]], graph: WireGraph, graphs: list[WireGraph]) -> None:
     contents = graph.contents
-    inner: list[tuple[int, int]] = []
-    for start, end in places:
-        inputs: list[str] = []
-        outputs: list[str] = []
-        op_type = ""
-        attributes: dict[str, tuple[int, int]] = {}
-        for tag, _, begin, stop in fields(contents, start, end):
-            kind = tag >> 3
-            if kind == 1:
-                inputs.append(_text(contents, begin, stop))
-            elif kind == 2:
-                outputs.append(_text(contents, begin, stop))
-            elif kind == 4:
-                op_type = _text(contents, begin, stop)
-            elif kind == 5:
-                name, graphs_inside = _read_attribute(contents, begin, stop)
-                attributes[name] = begin, stop
-                inner += graphs_inside
-        node = WireNode(op_type, tuple(inputs), tuple(outputs), attributes)
-        graph.nodes.append(node)
-        if op_type == "Constant" and outputs:
-            constant = _value_of(contents, attributes)
-            if constant is not None:
-                graph.constants[outputs[0]] = constant
-        for output in outputs:
+    graph.nodes = [WireNode(contents, start, end) for start, end in places]
+    for node in graph.nodes:
+        for output in node.outputs:
             graph.producers[output] = node
-    for start, end in inner:
-        _read_graph(contents, start, end, graph, graphs)
+    for node in graph.nodes:
+        for place in node.graphs():
+            _read_graph(contents, *place, graph, graphs)
 
 
-def _read_attribute(contents: Contents, start: int, end: int) -> tuple[str, list[tuple[int, int]]]:
-    name, graphs = "", []
-    for tag, _, begin, stop in fields(contents, start, end):
-        if tag >> 3 == 1:
-            name = _text(contents, begin, stop)
-        elif tag >> 3 in (6, 11):
-            graphs.append((begin, stop))
-    return name, graphs
+def _name_of(contents: Contents, start: int, end: int, field: int = 1) -> str:
+    """Return the name of a message."""
+    return next(
+        (_text(contents, begin, stop) for tag, _, begin, stop in fields(contents, start, end) if tag >> 3 == field), ""
+    )
 
 
 def _value_of(contents: Contents, attributes: Mapping[str, tuple[int, int]]) -> WireConstant | None:
@@ -157,7 +189,7 @@ def _value_of(contents: Contents, attributes: Mapping[str, tuple[int, int]]) -> 
     for name, place in attributes.items():
         for tag, _, begin, stop in fields(contents, *place):
             if name == "value" and tag >> 3 == 5:
-                return _read_tensor(contents, begin, stop)[1]
+                return _read_tensor(contents, begin, stop)
             if name == "value_float" and tag >> 3 == 2:
                 return WireConstant(FLOAT, (), struct.unpack("<f", contents[begin:stop]))
             if name == "value_int" and tag >> 3 == 3:
@@ -165,9 +197,9 @@ def _value_of(contents: Contents, attributes: Mapping[str, tuple[int, int]]) -> 
     return None
 
 
-def _read_tensor(contents: Contents, start: int, end: int) -> tuple[str, WireConstant]:
-    """Return the name and the contents of a TensorProto."""
-    name, data_type = "", 0
+def _read_tensor(contents: Contents, start: int, end: int) -> WireConstant:
+    """Return the contents of a TensorProto."""
+    data_type = 0
     shape: list[int] = []
     values: tuple[int, int, int, int] | None = None
     for tag, _, begin, stop in fields(contents, start, end):
@@ -176,8 +208,6 @@ def _read_tensor(contents: Contents, start: int, end: int) -> tuple[str, WireCon
             shape += _integers(contents, tag, begin, stop)
         elif kind == 2:
             data_type = varint(contents, begin)[0]
-        elif kind == 8:
-            name = _text(contents, begin, stop)
         elif kind in (4, 5, 7, 9, 10) and stop - begin <= 8 * _MOST_VALUES:
             values = kind, tag, begin, stop
     size = 1
@@ -186,7 +216,7 @@ def _read_tensor(contents: Contents, start: int, end: int) -> tuple[str, WireCon
     numbers = _numbers(contents, data_type, *values) if values is not None and size <= _MOST_VALUES else None
     if numbers is not None and len(numbers) != size:
         numbers = None
-    return name, WireConstant(data_type, tuple(shape), numbers if size else ())
+    return WireConstant(data_type, tuple(shape), numbers if size else ())
 
 
 def _numbers(contents: Contents, data_type: int, kind: int, tag: int, start: int, end: int) -> tuple[float, ...] | None:

@@ -134,10 +134,14 @@ def wire_checks(source: str | os.PathLike[str] | bytes, inputs: frozenset[str]) 
             if not mentioned(contents, frozenset(map(str.encode, RULES))):
                 return ()
             graph = read_graphs(contents)[0]
+
+            def values(name: str) -> Sequence[float] | None:
+                constant = graph.constant(name)
+                return None if constant is None else constant.values
+
+            return count_checks(graph.nodes, graph.producers, values, inputs)
     except (OSError, ValueError, IndexError, TypeError, RecursionError, struct.error):
         return ()
-    constants = {name: constant.values for name, constant in graph.constants.items() if constant.values is not None}
-    return count_checks(graph.nodes, graph.producers, constants.get, inputs)
 
 
 def count_checks(

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from nnadapter.onnx.mentions import mapped, mentioned
+from nnadapter.onnx.mentions import mapped, search
 from nnadapter.onnx.wire_format import Contents
 from nnadapter.onnx.wire_nodes import (
     DOUBLE,
@@ -139,7 +139,7 @@ def _nearly_neutral(graph: WireGraph) -> bool:
     for node in graph.nodes:
         neutral = _NEUTRAL.get(node.op_type)
         for name in node.inputs if neutral is not None else ():
-            constant = graph.constants.get(name)
+            constant = graph.constant(name)
             number = constant.number if constant is not None and constant.data_type == DOUBLE else None
             if number is not None and number != neutral and _in_float32(number) == neutral:
                 return True
@@ -164,7 +164,7 @@ def _quantized_relu(graph: WireGraph) -> bool:
     for node in graph.nodes:
         if node.op_type != "QuantizeLinear" or len(node.inputs) < 3:
             continue
-        relu, zero_point = _producer(graph, node.inputs[0]), graph.constants.get(node.inputs[2])
+        relu, zero_point = _producer(graph, node.inputs[0]), graph.constant(node.inputs[2])
         is_constant = zero_point is not None and zero_point.data_type in _INTEGERS
         if relu is not None and relu.op_type == "Relu" and not is_constant:
             return True
@@ -215,7 +215,7 @@ def _is_half(graph: WireGraph, name: str) -> bool:
     pending, seen, has_half = [name], set[str](), False
     while pending:
         name = pending.pop()
-        constant, node = graph.constants.get(name), graph.producers.get(name)
+        constant, node = graph.constant(name), graph.producers.get(name)
         if constant is not None:
             has_half |= constant.data_type == FLOAT16
         elif node is None:
@@ -257,16 +257,16 @@ def wrong_fusions(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
 
 
 def _wrong_fusions(contents: Contents) -> tuple[str, ...]:
-    words = mentioned(contents, frozenset(word for flaw in FLAWS.values() for word in (*flaw.words, *flaw.any_word)))
-    flaws = [flaw for flaw in FLAWS.values() if _may_occur(flaw, words)]
+    is_mentioned = search(contents)
+    flaws = [
+        flaw
+        for flaw in FLAWS.values()
+        if all(map(is_mentioned, flaw.words)) and (not flaw.any_word or any(map(is_mentioned, flaw.any_word)))
+    ]
     if not flaws:
         return ()
     graphs = read_graphs(contents)
     return tuple(name for flaw in flaws if any(map(flaw.occurs_in, graphs)) for name in flaw.optimizers)
-
-
-def _may_occur(flaw: Flaw, words: frozenset[bytes]) -> bool:
-    return words.issuperset(flaw.words) and (not flaw.any_word or not words.isdisjoint(flaw.any_word))
 
 
 def _producer(graph: WireGraph, name: str) -> WireNode | None:
@@ -274,7 +274,7 @@ def _producer(graph: WireGraph, name: str) -> WireNode | None:
 
 
 def _constant(graph: WireGraph, name: str) -> WireConstant | None:
-    return graph.constants.get(_root(graph, name))
+    return graph.constant(_root(graph, name))
 
 
 def _root(graph: WireGraph, name: str) -> str:
@@ -305,5 +305,5 @@ def _other_operand(graph: WireGraph, node: WireNode) -> str | None:
 
 
 def _number(graph: WireGraph, name: str) -> float | None:
-    constant = graph.constants.get(name)
+    constant = graph.constant(name)
     return constant.number if constant is not None else None
