@@ -312,7 +312,7 @@ def _has_width(value: Any, shape: Any) -> bool:
 
 
 def separate_factors(operators: Operators) -> None:
-    """Put an opaque step before each Sigmoid of a product with a computed number.
+    """Put an opaque step before each Sigmoid of a product with a number that is not constant.
 
     The engine makes a Swish of it, which takes a number without dimensions alone.
     """
@@ -321,13 +321,14 @@ def separate_factors(operators: Operators) -> None:
             continue
         source = operator.input_value(0)
         factors = source.get_node().input_values() if source.get_node().get_type_name() == "Multiply" else []
-        if any(_is_computed(each) and _is_number(each) for each in factors):
+        if any(_is_number(each) and not _is_constant(each) for each in factors):
             operator.input(0).replace_source_output(opaque(source))
 
 
 def _is_number(value: Any) -> bool:
+    """Check whether a value has dimensions, all of them 1."""
     shape = value.get_partial_shape()
-    return not shape.rank.is_dynamic and all(size == 1 for size in shape)
+    return not shape.rank.is_dynamic and len(shape) > 0 and all(size == 1 for size in shape)
 
 
 def separate_scales(operators: Operators) -> None:

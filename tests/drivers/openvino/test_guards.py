@@ -76,6 +76,8 @@ CASES = {
         l = Mul(x, c) q = Mul(r, s) y = Add(l, q) }""",
     "computed factors of Swish": """g (float[2,5] x, float[1] k) => (float[2,5] y) {
         r = Abs(k) a = Mul(x, r) s = Sigmoid(a) y = Mul(x, s) }""",
+    "computed factors of Swish: an input": """g (float[2,5] x, float[1] k) => (float[2,5] y) {
+        a = Mul(x, k) s = Sigmoid(a) y = Mul(x, s) }""",
     "weights of another rank": """g (float[3,3,3] x, float[2,3,3,3] v) => (float[2,3,3,3] y) {
         t = Transpose<perm=[0,2,1]>(x) u = MatMul(x, t) p = Softmax(u) y = MatMul(p, v) }""",
     "scales": f"""g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)
