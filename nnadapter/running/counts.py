@@ -58,7 +58,8 @@ def _product(numbers: _Numbers) -> float:
 
 
 def _sum(numbers: _Numbers) -> float:
-    return float(numbers.astype(np.float64).sum())
+    """Add counts; negative ones count as large, since ONNX Runtime cuts some to 32 bits, where they may be positive."""
+    return float(np.abs(numbers.astype(np.float64)).sum())
 
 
 def _range(start: _Numbers, limit: _Numbers, step: _Numbers) -> float:
