@@ -36,11 +36,11 @@ _CHAINED = _ELEMENTWISE | frozenset((
 _CHANNELS = 1
 _SHAPING = frozenset(("Reshape", "Squeeze", "Transpose", "Unsqueeze"))
 _FOLLOWED = _ELEMENTWISE | _SHAPING | {"Broadcast", "Concat", "Pad", "Slice", "StridedSlice", "Tile"}
-"""Operators after attention that the engine takes into it, or removes where they change nothing."""
+"""Operators in and after attention that the engine takes into it, or removes where they change nothing."""
 _REWRITTEN = frozenset(("Divide", "Subtract"))
 """Operators that the engine writes as a product or a sum with an operand that it computes."""
 _LONGEST_WALK = 100
-"""Operators after attention that are looked at; if there are more, its result counts as read twice."""
+"""Operators that are followed; if more of them come after attention, its result counts as read twice."""
 _HALVING = frozenset(("Slice", "Split", "StridedSlice", "VariadicSplit"))
 _LONGEST_CHAIN = 100
 """Elementwise operators in a row that the engine compiles in linear time."""
@@ -170,7 +170,7 @@ def _weights(product: Any) -> Iterator[Any]:
         node = pending.pop()
         if node.get_type_name() == "Softmax":
             yield node
-        elif node.get_type_name() in _ELEMENTWISE | _SHAPING and node.get_name() not in seen:
+        elif node.get_type_name() in _FOLLOWED and node.get_name() not in seen and len(seen) <= _LONGEST_WALK:
             seen.add(node.get_name())
             pending.extend(each.get_node() for each in node.input_values())
 

@@ -55,6 +55,10 @@ CASES = {
         z = Mul(r, c) }}""",
     "gates of attention: a division by an input": f"""
         g (float[2,1,8,16] x, float[16] m) => (float[2,1,8,16] w, float[2,1,8,16] y) {{ {ATTENTION} y = Div(w, m) }}""",
+    "gates of attention: weights after an operator that changes nothing": """
+        g (float[4,4,4,4] x) => (float[4,4,4,4] y, float[4,4,4,4] z) <int64[4] n = {4, 4, 4, 4}> {
+        t = Transpose<perm=[0,1,3,2]>(x) u = MatMul(x, t) p = Softmax<axis=-1>(u) e = Expand(p, n) w = MatMul(e, x)
+        a = Relu(x) y = Add(w, a) z = Tanh(y) }""",
     "gates of attention: a gate without dimensions": f"""
         g (float[2,1,8,16] x, float m) => (float[2,1,8,16] w, float[2,1,8,16] y) {{
         {ATTENTION} s = Sigmoid(m) y = Mul(w, s) }}""",
