@@ -62,10 +62,14 @@ def opaque(value: Any) -> Any:
 
 def _insert_opaque(value: Any, step_of: Callable[[Any], Any] = opaque) -> None:
     """Put an opaque step between a value and all that reads it."""
-    readers, names = value.get_target_inputs(), value.get_names()
-    step = step_of(value)
-    if step == value:
-        return
+    readers, step = value.get_target_inputs(), step_of(value)
+    if step != value:
+        _replace(value, step, readers)
+
+
+def _replace(value: Any, step: Any, readers: Any) -> None:
+    """Let readers of a value read another value, which gets its names."""
+    names = value.get_names()
     for reader in readers:
         reader.replace_source_output(step)
     value.set_names(set())
@@ -223,6 +227,21 @@ def separate_weights(operators: Operators) -> None:
             ranks = {str(each.get_partial_shape().rank) for each in operator.input_values()}
             if any({str(each.get_output_partial_shape(0).rank)} != ranks for each in _weights(operator)):
                 operator.input(0).replace_source_output(opaque(operator.input_value(0)))
+
+
+def multiply_by_numbers(operators: Operators) -> None:
+    """Write each product of a matrix and a constant of one element as an elementwise product.
+
+    The engine takes it into the product of matrices before it, and does not compile that.
+    """
+    for kind, operator in operators:
+        if kind == "MatMul" and not operator.get_attributes()["transpose_a"]:
+            matrix, number = operator.input_values()
+            is_number = _is_constant(number) and tuple(number.get_shape()) == (1, 1)
+            if is_number and matrix.get_partial_shape().rank == len(number.get_shape()):
+                product = operator.output(0)
+                step = module().opset13.multiply(matrix, number).output(0)
+                _replace(product, step, product.get_target_inputs())
 
 
 def separate_slopes(operators: Operators) -> None:
@@ -395,6 +414,7 @@ GUARDS: Mapping[str, Callable[[Operators], str | None]] = {
     "reductions that drop dimensions": separate_reductions,
     "gates of attention": separate_gates,
     "weights of another rank": separate_weights,
+    "products with one number": multiply_by_numbers,
     "slopes of one dimension": separate_slopes,
     "rotary embeddings of another form": separate_rotations,
     "computed factors of Swish": separate_factors,

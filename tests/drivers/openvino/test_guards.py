@@ -84,6 +84,8 @@ CASES = {
         a = Mul(x, k) s = Sigmoid(a) y = Mul(x, s) }""",
     "weights of another rank": """g (float[3,3,3] x, float[2,3,3,3] v) => (float[2,3,3,3] y) {
         t = Transpose<perm=[0,2,1]>(x) u = MatMul(x, t) p = Softmax(u) y = MatMul(p, v) }""",
+    "products with one number": """g (float[6,4] x) => (float[6,1] y)
+        <float[4,1] c = {1, 2, 3, 4}, float[1,1] k = {2}> { a = MatMul(x, c) r = Relu(a) y = MatMul(r, k) }""",
     "scales": f"""g (float[2,3,4] x) => (float[2,3,4] y, float[2,3,4] z)
         <{QUANTIZATION}, float[3] g = {{1, 2, 3}}> {{
         a = Mul(x, k) y = InstanceNormalization<epsilon = 0.1>(a, g, g)
