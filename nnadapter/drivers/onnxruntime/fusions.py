@@ -172,13 +172,24 @@ def _quantized_relu(graph: WireGraph) -> bool:
 
 
 def _requantized(graph: WireGraph) -> bool:
-    """Check for a pair of QuantizeLinear and DequantizeLinear after a pair with another scale or zero point."""
+    """Check for a pair of QuantizeLinear and DequantizeLinear after a pair with other parameters."""
     for second in graph.nodes:
         between = _producer(graph, second.inputs[0]) if second.op_type == "QuantizeLinear" else None
         first = _producer(graph, between.inputs[0]) if between and between.op_type == "DequantizeLinear" else None
         if first and first.op_type == "QuantizeLinear" and _parameters(graph, first) != _parameters(graph, second):
             return True
     return False
+
+
+def _parameters(graph: WireGraph, node: WireNode) -> tuple[object, ...]:
+    return tuple(_constant(graph, name) for name in node.inputs[1:]), _layout(graph, node)
+
+
+def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
+    """Return the axis and the block size of a quantization, empty if it has one scale."""
+    scale = _constant(graph, node.inputs[1])
+    is_single = scale is not None and not scale.shape
+    return () if is_single else (graph.integer(node, "axis", 1), graph.integer(node, "block_size", 0))
 
 
 def _half_batch(graph: WireGraph) -> bool:
@@ -225,10 +236,6 @@ def _is_half(graph: WireGraph, name: str) -> bool:
             has_half |= node.op_type == "Cast" and graph.integer(node, "to", 0) == FLOAT16
             pending.extend(filter(None, node.inputs))
     return has_half
-
-
-def _parameters(graph: WireGraph, node: WireNode) -> tuple[WireConstant | None, ...]:
-    return tuple(_constant(graph, name) for name in node.inputs[1:])
 
 
 FLAWS = {

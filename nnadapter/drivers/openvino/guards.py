@@ -396,16 +396,21 @@ def divide_chains(operators: Operators) -> str | None:
     for kind, operator in operators:
         if kind in _CHAINED:
             length = 1 + max(lengths.get(each.get_node().get_name(), 0) for each in operator.input_values())
-            if length >= _LONGEST_CHAIN and operator.get_output_element_type(0).is_real():
+            if length >= _LONGEST_CHAIN and _takes_long(kind, operator):
                 _insert_opaque(operator.output(0))
                 length, steps = 0, steps + 1
             lengths[operator.get_name()] = length
     if not steps:
         return None
     return (
-        f"{DIVIDED_CHAINS}: OpenVINO's compile time grows with the cube of the elementwise operators in a row, so "
-        f"{steps} steps are put into the segment, one after every {_LONGEST_CHAIN} of them"
+        f"{DIVIDED_CHAINS}: OpenVINO's compile time grows with the cube of the number of elementwise operators in a "
+        f"row, so {steps} steps that change nothing are inserted, one after every {_LONGEST_CHAIN} of them"
     )
+
+
+def _takes_long(kind: str, operator: Any) -> bool:
+    """Check for operators whose chains take long: those of real numbers and of conditions, not those of integers."""
+    return kind.startswith("Logical") or bool(operator.get_output_element_type(0).is_real())
 
 
 GUARDS: Mapping[str, Callable[[Operators], str | None]] = {

@@ -1,7 +1,8 @@
-"""Reductions in the engine's model over the last of three dimensions, with a constant per channel behind them.
+"""Reductions in the engine's model over the first or last of three dimensions, with a constant per channel after them.
 
-The engine computes a reduction and what is elementwise behind it in one go. There it takes the constants of the first
-batch for those of all batches: it reads on behind their end. Of four dimensions it is right. Seen with OpenVINO 2026.4.
+The engine computes a reduction and the elementwise operators after it at once. There it takes the constants of the
+first batch for those of all batches and reads beyond their end, or takes the first one for all channels. In four
+dimensions it is right. Seen with OpenVINO 2026.4.
 """
 
 from __future__ import annotations
@@ -33,31 +34,34 @@ def reduce_in_four_dimensions(model: Any) -> None:
     Others stay: the engine knows norms, for one, by how they are written.
     """
     for operator in model.get_ordered_ops():
-        if operator.get_type_name() in _MAKERS and _reduces_last(operator) and _meets_constants(operator):
-            _give_dimension(operator)
+        if operator.get_type_name() in _MAKERS:
+            axis = _reduced_axis(operator)
+            if axis in (0, _LAST) and _meets_constants(operator):
+                _give_dimension(operator, axis)
 
 
-def _give_dimension(reduction: Any) -> None:
+def _give_dimension(reduction: Any, axis: int) -> None:
     operators = module().opset13
-    make, last = getattr(operators, _MAKERS[reduction.get_type_name()]), operators.constant(np.array([_LAST]))
+    make, reduced_axis = getattr(operators, _MAKERS[reduction.get_type_name()]), operators.constant(np.array([axis]))
     widened = operators.unsqueeze(reduction.input_value(0), operators.constant(np.array([_RANK])))
     # With the last one kept the engine does without the fourth dimension, where all sizes are known.
-    reduced = make(widened, operators.constant(np.array([_LAST, _RANK])), False)
+    reduced = make(widened, operators.constant(np.array([axis, _RANK])), False)
     reduced.set_friendly_name(reduction.get_friendly_name())
-    made = operators.unsqueeze(reduced, last) if reduction.get_keep_dims() else reduced
+    made = operators.unsqueeze(reduced, reduced_axis) if reduction.get_keep_dims() else reduced
     for reader in reduction.output(0).get_target_inputs():
         reader.replace_source_output(made.output(0))
 
 
-def _reduces_last(reduction: Any) -> bool:
+def _reduced_axis(reduction: Any) -> int | None:
+    """Return the only axis that is reduced, of three; None if there are others."""
     rank, source = reduction.get_input_partial_shape(0).rank, reduction.input_value(1).get_node()
     if rank.is_dynamic or rank.get_length() != _RANK:
-        return False
+        return None
     if source.get_type_name() == "Range":  # of global pooling: from here on
         first = source.input_value(0).get_node()
-        return first.get_type_name() == "Constant" and int(first.data.item()) == _LAST
-    axes = source.data.reshape(-1) if source.get_type_name() == "Constant" else np.array([])
-    return axes.size > 0 and bool((axes % _RANK == _LAST).all())
+        return _LAST if first.get_type_name() == "Constant" and int(first.data.item()) == _LAST else None
+    axes = {int(axis) % _RANK for axis in source.data.reshape(-1)} if source.get_type_name() == "Constant" else set()
+    return axes.pop() if len(axes) == 1 else None
 
 
 def _meets_constants(operator: Any) -> bool:

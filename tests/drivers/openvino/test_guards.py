@@ -178,6 +178,13 @@ def test_long_chain_of_selections_is_divided():
     assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 4
 
 
+def test_long_chain_of_conditions_is_divided():
+    count = 2 * guards._LONGEST_CHAIN + 1
+    nodes = " ".join(f"v{at + 1} = Xor(v{at}, a)" for at in range(count))
+    model = loading.read(model_of(f"g (bool[4] a) => (bool[4] y) {{ v0 = Not(a) {nodes} y = Not(v{count}) }}"))
+    assert [operator.get_type_name() for operator in model.get_ordered_ops()].count("VariadicSplit") == 2
+
+
 def test_report_says_that_long_chains_are_divided(tmp_path):
     model, feed = chain(2 * guards._LONGEST_CHAIN + 1, "Tanh($)"), {"x": np.ones(4, np.float32)}
     for _ in range(2):  # the second session reads the program from the cache

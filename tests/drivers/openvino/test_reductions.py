@@ -1,4 +1,4 @@
-"""Reductions over the last of three dimensions, with constants per channel, which the engine reads beyond their end."""
+"""Reductions over one of three dimensions, with constants per channel, which the engine misreads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nnadapter.drivers.openvino.loading import read
 from tests.every import for_every
 
 CONSTANTS = """float[1, 3] flat = {-4.5, 2, 3}, float[1, 3, 1] deep = {-4.5, 2, 3}, float[3] each = {1, 2, 3},
-float[3] spread = {4, 5, 6}, int64[1] last = {-1}, float half = {0.5}"""
+float[3] spread = {4, 5, 6}, int64[1] last = {-1}, int64[1] first = {0}, float half = {0.5}"""
 REDUCED = {
     "flat": "m = {}<keepdims = 0>(x, last)",
     "deep": "m = {}(x, last)",
@@ -68,3 +68,9 @@ def test_other_reductions_stay_as_they_are():
     assert ranks(NORM) == [3, 3]
     assert ranks("m = ReduceMean(x, last)  y = Mul(m, half)") == [3]
     assert ranks("m = ReduceMean(x, last)  y = Mul(m, deep)") == [4]
+
+
+def test_a_constant_per_channel_after_a_reduction_of_the_first_dimension():
+    for batch in (2, "N"):
+        for op_type in ("ReduceMean", "ReduceSum"):
+            check(f"m = {op_type}(x, first) y = Add(m, deep)", batch)
