@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
+from functools import cached_property
+from math import prod
 from typing import NamedTuple
 
 from nnadapter.onnx.wire_format import Contents, fields, varint
@@ -12,14 +15,23 @@ FLOAT, UINT8, INT8, UINT16, INT16, INT32, INT64, FLOAT16, DOUBLE = 1, 2, 3, 4, 5
 """Data types of TensorProto."""
 _FORMATS = {FLOAT: "f", FLOAT16: "e", DOUBLE: "d"}
 _FORMATS |= {INT8: "b", INT16: "h", INT32: "i", INT64: "q", UINT8: "B", UINT16: "H"}
-_INPUT, _OUTPUT, _OP_TYPE, _ATTRIBUTE = 0x0A, 0x12, 0x22, 0x2A
+_INPUT, _OUTPUT, _OP_TYPE, _ATTRIBUTE, _DOMAIN = 0x0A, 0x12, 0x22, 0x2A, 0x3A
 """Tags of NodeProto."""
+_REDUCING = frozenset(("ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"))
+_KEEPING_RANKS = _REDUCING | frozenset((
+    "Abs", "Add", "Cast", "Clip", "Div", "Dropout", "Erf", "Exp", "Identity", "Log", "Max", "Min", "Mul", "Neg", "Pow",
+    "Reciprocal", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Sub", "Tanh", "Transpose",
+))  # fmt: skip
+"""Operators whose result has as many dimensions as the operand that has most."""
 _GRAPH_TYPES = (b"\xa0\x01\x05", b"\xa0\x01\x0a")
 """The field of AttributeProto that says that an attribute is a graph or several."""
 _NAME_OF_TENSOR = 8
 """The field of TensorProto."""
-_INTEGERS = 8
-"""The field of AttributeProto."""
+_FLOATS, _INTEGERS = 7, 8
+"""Fields of AttributeProto."""
+_MOST_NODES = 100_000
+"""Nodes up to which calls are inlined."""
+_DEEPEST_CALL = 32
 _MOST_VALUES = 64
 """Constants with more elements are read without their values."""
 
@@ -30,6 +42,8 @@ class WireConstant(NamedTuple):
     data_type: int
     shape: tuple[int, ...]
     values: tuple[float, ...] | None
+    is_known: bool = True
+    """Whether its type and shape are known."""
 
     @property
     def number(self) -> float | None:
@@ -37,17 +51,20 @@ class WireConstant(NamedTuple):
         return self.values[0] if self.values is not None and len(self.values) == 1 else None
 
 
+_UNKNOWN = WireConstant(0, (), None, is_known=False)
+
+
 class WireNode:
     """A node of a graph or function."""
 
-    __slots__ = ("_attributes", "_contents", "_places", "inputs", "op_type", "outputs")
+    __slots__ = ("_attributes", "_contents", "_places", "domain", "inputs", "op_type", "outputs")
 
     def __init__(self, contents: Contents, start: int, end: int) -> None:
         """Read a NodeProto, all fields of which are messages or strings with a tag of one byte."""
         inputs: list[str] = []
         outputs: list[str] = []
         places: list[tuple[int, int]] = []
-        self.op_type = ""
+        self.op_type = self.domain = ""
         at = start
         while at < end:
             tag, size, begin = contents[at], contents[at + 1], at + 2
@@ -62,6 +79,8 @@ class WireNode:
                 self.op_type = str(contents[begin:at], "utf-8")
             elif tag == _ATTRIBUTE:
                 places.append((begin, at))
+            elif tag == _DOMAIN:
+                self.domain = str(contents[begin:at], "utf-8")
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._contents, self._places = contents, places
         self._attributes: Mapping[str, tuple[int, int]] | None = None
@@ -72,6 +91,13 @@ class WireNode:
         if self._attributes is None:
             self._attributes = {_name_of(self._contents, *place): place for place in self._places}
         return self._attributes
+
+    def renamed(self, names: Mapping[str, str]) -> WireNode:
+        """Return the node with other names for what it reads and makes."""
+        node = copy(self)
+        node.inputs = tuple(names.get(name, name) for name in self.inputs)
+        node.outputs = tuple(names.get(name, name) for name in self.outputs)
+        return node
 
     def graphs(self) -> Iterator[tuple[int, int]]:
         """Yield the positions of the graphs in attributes."""
@@ -96,7 +122,7 @@ class WireGraph:
         self._constants: dict[str, WireConstant | None] = {}
 
     def constant(self, name: str) -> WireConstant | None:
-        """Return a constant: an initializer, or the result of a Constant node; None if the value is neither."""
+        """Return a constant: an initializer, or what ONNX Runtime folds into one; None if the value is neither."""
         if name not in self._constants:
             place, node = self._initializers.get(name), self.producers.get(name)
             if place is not None:
@@ -104,8 +130,56 @@ class WireGraph:
             elif node is not None and node.op_type == "Constant":
                 self._constants[name] = _value_of(self.contents, node.attributes)
             else:
-                return None
+                is_folded = node is not None and name in self._folded_names
+                self._constants[name] = self._folded(node) if node is not None and is_folded else None
         return self._constants[name]
+
+    @cached_property
+    def _folded_names(self) -> frozenset[str]:
+        """The results of operators that read constants alone."""
+        names = set(self._initializers)
+        for node in self.nodes:
+            reads = filter(None, node.inputs)
+            is_constant = all(name in names for name in reads) if any(node.inputs) else node.op_type == "Constant"
+            if is_constant and not any(True for _ in node.graphs()):
+                names.update(node.outputs)
+        return frozenset(names)
+
+    def _folded(self, node: WireNode) -> WireConstant:
+        """Return the result of an operator that reads constants alone."""
+        inputs = [self.constant(name) for name in node.inputs if name]
+        first = inputs[0]
+        if first is None or not first.is_known:
+            return _UNKNOWN
+        if node.op_type in ("Identity", "Dropout"):
+            return first
+        if node.op_type == "Cast":
+            return first._replace(data_type=self.integer(node, "to", 0))
+        if node.op_type == "Unsqueeze":
+            axes = inputs[1].shape[0] if len(inputs) > 1 and inputs[1] and inputs[1].shape else 0
+            added = axes or len(self.integers(node, "axes"))
+            return first._replace(shape=(1,) * added + first.shape)
+        if node.op_type == "Reshape" and inputs[1] is not None and inputs[1].values is not None:
+            shape = tuple(map(int, inputs[1].values))
+            return first._replace(shape=shape) if all(size > 0 for size in shape) else _UNKNOWN
+        if node.op_type == "ConstantOfShape" and first.values is not None:
+            shape = tuple(map(int, first.values))
+            value = _value_of(self.contents, node.attributes) or WireConstant(FLOAT, (), (0.0,))
+            numbers = value.values * prod(shape) if value.values and prod(shape) <= _MOST_VALUES else None
+            return WireConstant(value.data_type, shape, numbers)
+        return _UNKNOWN
+
+    def least_rank(self, name: str, depth: int = 0) -> int:
+        """Return the number of dimensions of a value, or a smaller number if it is not known."""
+        if name in self.ranks:
+            return self.ranks[name]
+        node = self.producers.get(name)
+        if node is None or depth > _DEEPEST_CALL or node.op_type not in _KEEPING_RANKS:
+            constant = self.constant(name)
+            return len(constant.shape) if constant is not None else 0
+        if node.op_type in _REDUCING:
+            return self.least_rank(node.inputs[0], depth + 1) if self.integer(node, "keepdims", 1) else 0
+        return max(self.least_rank(each, depth + 1) for each in node.inputs)
 
     def integer(self, node: WireNode, name: str, default: int) -> int:
         """Return an integer attribute of a node."""
@@ -125,19 +199,113 @@ class WireGraph:
         return tuple(found)
 
 
+class _Body(NamedTuple):
+    """A function, or a branch of an If."""
+
+    graph: WireGraph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+_Functions = Mapping[tuple[str, str], _Body]
+"""By domain and name."""
+
+
 def read_graphs(contents: Contents) -> list[WireGraph]:
     """Return the main graph, all graphs inside it, and the bodies of functions.
 
     Raises:
         IndexError, UnicodeDecodeError: the contents are no model.
     """
+    return _read(contents)[0]
+
+
+def read_inlined_graphs(contents: Contents) -> list[WireGraph]:
+    """Return what `read_graphs` does, and graphs with calls replaced by what they run, as ONNX Runtime inlines them.
+
+    A graph with an If comes back once with all first branches, and once with all second ones.
+
+    Raises:
+        IndexError, UnicodeDecodeError: the contents are no model.
+    """
+    graphs, functions = _read(contents)
+    inlined: list[WireGraph] = []
+    for graph in graphs:
+        has_choice = any(node.op_type == "If" for node in graph.nodes)
+        has_call = any((node.domain, node.op_type) in functions for node in graph.nodes)
+        if has_choice or has_call:
+            branches = ("then_branch", "else_branch") if has_choice or functions else ("then_branch",)
+            inlined += [_inlined(graph, functions, branch) for branch in branches]
+    return graphs + inlined
+
+
+def _read(contents: Contents) -> tuple[list[WireGraph], _Functions]:
     graphs: list[WireGraph] = []
+    functions: dict[tuple[str, str], _Body] = {}
     for tag, _, start, end in fields(contents, 0, len(contents)):
         if tag >> 3 == 7:
             _read_graph(contents, start, end, None, graphs)
         elif tag >> 3 == 25:
-            _read_function(contents, start, end, graphs)
-    return graphs
+            _read_function(contents, start, end, graphs, functions)
+    return graphs, functions
+
+
+def _inlined(graph: WireGraph, functions: _Functions, branch: str) -> WireGraph:
+    """Return a graph with the bodies of functions and one branch of each If in the place of calls.
+
+    Raises:
+        IndexError: it would have too many nodes.
+    """
+    flat = WireGraph(graph.contents)
+    flat.ranks, flat.producers = graph.ranks, dict(graph.producers)
+    flat._initializers.update(graph._initializers)
+
+    def add(nodes: Sequence[WireNode], names: Mapping[str, str], depth: int) -> None:
+        for node in nodes:
+            body = functions.get((node.domain, node.op_type)) or _branch_of(graph, node, branch)
+            renamed = node.renamed(names)
+            if body is None or depth > _DEEPEST_CALL:
+                flat.nodes.append(renamed)
+                flat.producers.update(dict.fromkeys(renamed.outputs, renamed))
+                if len(flat.nodes) > _MOST_NODES:
+                    raise IndexError("calls of too many nodes")
+                continue
+            own = (*body.graph._initializers, *(name for inner in body.graph.nodes for name in inner.outputs))
+            prefix = f"{len(flat.nodes)}/{depth}/"
+            inner_names = {**(names if node.op_type == "If" else {}), **{name: prefix + name for name in own}}
+            inner_names.update(zip(body.inputs, renamed.inputs, strict=False))
+            flat._initializers.update((inner_names[name], at) for name, at in body.graph._initializers.items())
+            add(body.graph.nodes, inner_names, depth + 1)
+            for result, name in zip(body.outputs, renamed.outputs, strict=False):
+                identity = flat.producers[name] = _identity(inner_names.get(result, result), name)
+                flat.nodes.append(identity)
+
+    add(graph.nodes, {}, 0)
+    return flat
+
+
+def _branch_of(graph: WireGraph, node: WireNode, branch: str) -> _Body | None:
+    if node.op_type != "If" or branch not in node.attributes:
+        return None
+    contents = graph.contents
+    places = (place[2:] for place in fields(contents, *node.attributes[branch]) if place[0] >> 3 == 6)
+    start, end = next(places, (0, 0))
+    body = WireGraph(contents)
+    outputs = []
+    for tag, _, begin, stop in fields(contents, start, end):
+        if tag >> 3 == 1:
+            body.nodes.append(WireNode(contents, begin, stop))
+        elif tag >> 3 == 5:
+            body._initializers[_name_of(contents, begin, stop, _NAME_OF_TENSOR)] = begin, stop
+        elif tag >> 3 == 12:
+            outputs.append(_name_of(contents, begin, stop))
+    return _Body(body, (), tuple(outputs))
+
+
+def _identity(source: str, result: str) -> WireNode:
+    node = WireNode(b"", 0, 0)
+    node.op_type, node.inputs, node.outputs = "Identity", (source,), (result,)
+    return node
 
 
 def _read_graph(contents: Contents, start: int, end: int, outer: WireGraph | None, graphs: list[WireGraph]) -> None:
@@ -159,11 +327,21 @@ def _read_graph(contents: Contents, start: int, end: int, outer: WireGraph | Non
     _read_nodes(nodes, graph, graphs)
 
 
-def _read_function(contents: Contents, start: int, end: int, graphs: list[WireGraph]) -> None:
+def _read_function(
+    contents: Contents, start: int, end: int, graphs: list[WireGraph], functions: dict[tuple[str, str], _Body]
+) -> None:
     graph = WireGraph(contents)
     graphs.append(graph)
-    places = [(begin, stop) for tag, _, begin, stop in fields(contents, start, end) if tag >> 3 == 7]
+    texts: dict[int, list[str]] = {}
+    places: list[tuple[int, int]] = []
+    for tag, _, begin, stop in fields(contents, start, end):
+        if tag >> 3 == 7:
+            places.append((begin, stop))
+        elif tag >> 3 in (1, 4, 5, 10):
+            texts.setdefault(tag >> 3, []).append(_text(contents, begin, stop))
     _read_nodes(places, graph, graphs)
+    key = texts.get(10, [""])[0], texts.get(1, [""])[0]
+    functions[key] = _Body(graph, tuple(texts.get(4, ())), tuple(texts.get(5, ())))
 
 
 def _read_nodes(places: Sequence[tuple[int, int]], graph: WireGraph, graphs: list[WireGraph]) -> None:
@@ -194,7 +372,20 @@ def _value_of(contents: Contents, attributes: Mapping[str, tuple[int, int]]) -> 
                 return WireConstant(FLOAT, (), struct.unpack("<f", contents[begin:stop]))
             if name == "value_int" and tag >> 3 == 3:
                 return WireConstant(INT64, (), (_signed(varint(contents, begin)[0]),))
+        if name in ("value_floats", "value_ints"):
+            return _list_of(contents, *place, is_float=name == "value_floats")
     return None
+
+
+def _list_of(contents: Contents, start: int, end: int, *, is_float: bool) -> WireConstant:
+    """Return the numbers of an attribute."""
+    numbers: list[float] = []
+    for tag, _, begin, stop in fields(contents, start, end):
+        if tag >> 3 == _FLOATS and is_float:
+            numbers += struct.unpack(f"<{(stop - begin) // 4}f", contents[begin:stop])
+        elif tag >> 3 == _INTEGERS and not is_float:
+            numbers += _integers(contents, tag, begin, stop)
+    return WireConstant(FLOAT if is_float else INT64, (len(numbers),), tuple(numbers))
 
 
 def _read_tensor(contents: Contents, start: int, end: int) -> WireConstant:

@@ -27,7 +27,7 @@ from nnadapter.onnx.wire_nodes import (
     WireConstant,
     WireGraph,
     WireNode,
-    read_graphs,
+    read_inlined_graphs,
 )
 
 _UNCHANGED = frozenset(("Identity", "Dropout", "Cast", "Expand", "Transpose", "Slice"))
@@ -54,13 +54,13 @@ class Flaw(NamedTuple):
 
 
 class _Norm(NamedTuple):
-    """A division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`."""
+    """A division by `Sqrt(Add(ReduceMean(Pow(base, exponent)), epsilon))`, or a product with its reciprocal."""
 
     power: WireNode
     mean: WireNode
     epsilon: str
     root: WireNode
-    division: WireNode
+    numerator: str
 
 
 def _layer_norm(graph: WireGraph) -> bool:
@@ -69,7 +69,7 @@ def _layer_norm(graph: WireGraph) -> bool:
         base, exponent = (_producer(graph, name) for name in norm.power.inputs)
         if all(node is None or node.op_type != "Sub" for node in (base, exponent)):
             continue
-        numerator = _producer(graph, norm.division.inputs[0])
+        numerator = _producer(graph, norm.numerator)
         power = _constant(graph, norm.power.inputs[1])
         if power is None or power.number != 2 or _has_another_shape(graph, norm) or numerator is norm.root:
             return True
@@ -82,14 +82,16 @@ def _rms_norm(graph: WireGraph) -> bool:
     """Check for an RMS norm of another shape than its input: a mean without keepdims, or constants of a higher rank."""
     for norm in _norms(graph):
         exponent = _constant(graph, norm.power.inputs[1])
-        if (exponent is None or exponent.number == 2) and _has_another_shape(graph, norm):
+        is_square = exponent is None or not exponent.is_known or exponent.number == 2
+        if is_square and _has_another_shape(graph, norm):
             return True
     return False
 
 
 def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
+    rank = max(1, graph.least_rank(norm.power.inputs[0]))
     constants = (_constant(graph, name) for name in (norm.power.inputs[1], norm.epsilon))
-    if any(constant is not None and len(constant.shape) > 1 for constant in constants):
+    if any(each is not None and (not each.is_known or len(each.shape) > rank) for each in constants):
         return True
     return graph.integer(norm.mean, "keepdims", 1) == 0
 
@@ -109,27 +111,39 @@ def _is_reversed(graph: WireGraph, node: WireNode) -> bool:
 
 
 def _norms(graph: WireGraph) -> Iterator[_Norm]:
-    divisions = [node for node in graph.nodes if node.op_type == "Div" and len(node.inputs) == 2]
-    for division in divisions:
-        for name in division.inputs:
-            root = _producer(graph, name)
-            total = _producer(graph, root.inputs[0]) if root is not None and root.op_type == "Sqrt" else None
-            if root is None or total is None or total.op_type != "Add":
-                continue
-            for operand, epsilon in (total.inputs, total.inputs[::-1]):
-                mean = _producer(graph, operand)
-                power = _producer(graph, mean.inputs[0]) if mean is not None and mean.op_type == "ReduceMean" else None
-                if mean is not None and power is not None and power.op_type == "Pow":
-                    yield _Norm(power, mean, epsilon, root, division)
+    for numerator, name in _quotients(graph):
+        root = _producer(graph, name)
+        total = _producer(graph, root.inputs[0]) if root is not None and root.op_type == "Sqrt" else None
+        if root is None or total is None or total.op_type != "Add":
+            continue
+        for operand, epsilon in (total.inputs, total.inputs[::-1]):
+            mean = _producer(graph, operand)
+            power = _producer(graph, mean.inputs[0]) if mean is not None and mean.op_type == "ReduceMean" else None
+            if mean is not None and power is not None and power.op_type == "Pow":
+                yield _Norm(power, mean, epsilon, root, numerator)
+
+
+def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
+    """Yield the numerator and each operand of a division, or the factor and the divisor of a reciprocal."""
+    for node in graph.nodes:
+        if len(node.inputs) != 2:
+            continue
+        if node.op_type == "Div":
+            yield from ((node.inputs[0], name) for name in node.inputs)
+        elif node.op_type == "Mul":
+            for name, factor in (node.inputs, node.inputs[::-1]):
+                division = _producer(graph, name)
+                if division is not None and division.op_type == "Div" and len(division.inputs) == 2:
+                    yield factor, division.inputs[1]
 
 
 def _reciprocal(graph: WireGraph) -> bool:
     """Check for `1 / x * w` of integers, or with a 1 that has more dimensions than x."""
     for node in graph.nodes:
         one = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
-        if one is None or one.number != 1:
+        if one is None or (one.is_known and one.number != 1):
             continue
-        if one.data_type in (INT32, INT64) or len(one.shape) > graph.ranks.get(node.inputs[1], 0):
+        if not one.is_known or one.data_type in (INT32, INT64) or len(one.shape) > graph.least_rank(node.inputs[1]):
             return True
     return False
 
@@ -227,7 +241,7 @@ def _is_half(graph: WireGraph, name: str) -> bool:
     while pending:
         name = pending.pop()
         constant, node = graph.constant(name), graph.producers.get(name)
-        if constant is not None:
+        if constant is not None and constant.is_known:
             has_half |= constant.data_type == FLOAT16
         elif node is None:
             return False
@@ -272,7 +286,7 @@ def _wrong_fusions(contents: Contents) -> tuple[str, ...]:
     ]
     if not flaws:
         return ()
-    graphs = read_graphs(contents)
+    graphs = read_inlined_graphs(contents)
     return tuple(name for flaw in flaws if any(map(flaw.occurs_in, graphs)) for name in flaw.optimizers)
 
 
@@ -281,7 +295,7 @@ def _producer(graph: WireGraph, name: str) -> WireNode | None:
 
 
 def _constant(graph: WireGraph, name: str) -> WireConstant | None:
-    return graph.constant(_root(graph, name))
+    return graph.constant(name) or graph.constant(_root(graph, name))
 
 
 def _root(graph: WireGraph, name: str) -> str:
