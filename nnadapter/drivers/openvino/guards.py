@@ -142,13 +142,25 @@ def _enlarges(constant: Any, shape: Any) -> bool:
 def separate_reductions(operators: Operators) -> None:
     """Put an opaque step after each reduction that drops its dimensions and is read by elementwise operators.
 
-    The engine takes it for one that retains them, and a norm or Softmax of it for one along these dimensions.
+    The engine takes it for one that retains them, and a norm or Softmax of it for one along these dimensions. It removes
+    changes of shape between the two that cancel each other.
     """
     for kind, operator in operators:
-        if kind.startswith("Reduce") and not operator.get_attributes().get("keep_dims", True):
-            readers = operator.output(0).get_target_inputs()
-            if any(each.get_node().get_type_name() in _ELEMENTWISE for each in readers):
-                _insert_opaque(operator.output(0))
+        is_reduced = kind.startswith("Reduce") and not operator.get_attributes().get("keep_dims", True)
+        if is_reduced and _reaches_elementwise(operator.output(0)):
+            _insert_opaque(operator.output(0))
+
+
+def _reaches_elementwise(value: Any) -> bool:
+    pending, count = [value], 0
+    while pending:
+        for reader in pending.pop().get_target_inputs():
+            node, count = reader.get_node(), count + 1
+            if node.get_type_name() in _ELEMENTWISE or count > _LONGEST_WALK:
+                return True
+            if node.get_type_name() in _FOLLOWED:
+                pending.append(node.output(0))
+    return False
 
 
 def separate_gates(operators: Operators) -> None:
