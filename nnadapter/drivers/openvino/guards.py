@@ -142,8 +142,8 @@ def _enlarges(constant: Any, shape: Any) -> bool:
 def separate_reductions(operators: Operators) -> None:
     """Put an opaque step after each reduction that drops its dimensions and is read by elementwise operators.
 
-    The engine takes it for one that retains them, and a norm or Softmax of it for one along these dimensions. It removes
-    changes of shape between the two that cancel each other.
+    The engine takes it for one that retains them, and a norm or Softmax of it for one along these dimensions. It
+    removes changes of shape between the two that cancel each other.
     """
     for kind, operator in operators:
         is_reduced = kind.startswith("Reduce") and not operator.get_attributes().get("keep_dims", True)
