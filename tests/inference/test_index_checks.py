@@ -196,3 +196,13 @@ def test_counts_in_feeds_and_bindings_are_bounded():
             binding.bind_output("y")
             with pytest.raises(nna.errors.InputValueError, match="expected at most"):
                 session.run_with_iobinding(binding)
+
+
+@pytest.mark.parametrize("device", ["cpu", "fake_npu"])
+@pytest.mark.parametrize("lengths", [[1, 0], [1, 4], [-1, 5]])
+def test_lengths_of_split_that_do_not_fit_are_errors_of_the_input(device, lengths):
+    text = "g (float[3,4] x, int64[2] k) => (float[3,n] y, float[3,m] z) { a = Relu(x) y, z = Split<axis = 1>(a, k) }"
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 18]> {text}')
+    with nna.InferenceSession(model, devices=device) as session, pytest.raises(nna.errors.InvalidInputError) as error:
+        session.run(None, {"x": np.ones((3, 4), np.float32), "k": np.array(lengths)})
+    assert ".cc:" not in str(error.value)

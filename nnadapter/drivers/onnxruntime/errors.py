@@ -74,12 +74,16 @@ _OF_INPUTS = re.compile(
     "|ScalesValidation|does not match|axis_tensor|not in valid range|smaller than|is not in|HandleNegativeAxis"
     "|AllocateRawInternal|[Oo]verflow"
     "|^(?:(?!while running).)*while running (AffineGrid|Col2Im|DFT|MaxRoiPool|Reshape|Resize|RoiAlign"
-    "|SplitToSequence|Squeeze|STFT|TensorScatter) "
+    "|Split|SplitToSequence|Squeeze|STFT|TensorScatter) "
 )
 """Words of ONNX Runtime about indices, lengths, counts and sizes in the inputs, whatever the kind of its error.
 
 An operator in a branch of If is left out: the branch may contradict itself.
 """
+
+
+_POSITION = re.compile(r"\S*\.(?:cc|h):\d+ (?:[\w:*&<>~, ]+\([^()]*\)|\w+) ")
+"""A file and line of ONNX Runtime's source, and the function there."""
 
 
 def brief(error: BaseException) -> str:
@@ -88,4 +92,4 @@ def brief(error: BaseException) -> str:
     if "[ONNXRuntimeError]" in text:
         # A provider's error stands inside ONNX Runtime's own; the innermost says what happened.
         text = text.rpartition("[ONNXRuntimeError]")[2].split(" : ", 3)[-1]
-    return text or type(error).__name__
+    return _POSITION.sub("", text) or type(error).__name__
