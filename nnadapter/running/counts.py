@@ -1,7 +1,7 @@
 """Counts in feeds that decide the size of a result, which is checked before memory is allocated for it.
 
-A count is traced back from the operator to an input, through operators that only move it. Data that it repeats has at
-least one element, so the bound is compared with the smallest number of elements that the result can have.
+A count is traced back from the operator to an input, through operators that only move it. A repeated tensor is taken to
+have at least one element, so the bound is compared with the fewest elements that the result can have.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOVES = frozenset(("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze", "Flat
 
 
 class CountedNode(Protocol):
-    """A node as the check reads it."""
+    """Interface of a node: its operator, inputs and outputs."""
 
     @property
     def op_type(self) -> str:
@@ -124,7 +124,7 @@ class CountCheck:
 
 
 def wire_checks(source: str | os.PathLike[str] | bytes, inputs: frozenset[str]) -> tuple[CountCheck, ...]:
-    """Return the checks of a serialized model, read without onnx; none for what is no serialized model.
+    """Return the checks of a serialized model, read without onnx; none if the source is not a serialized model.
 
     Args:
         source: its path, or its contents.

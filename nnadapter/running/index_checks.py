@@ -14,8 +14,8 @@ from nnadapter.ir.operand import Array
 
 _WIDTH_BYTES = 8192
 _FEW_ROWS = 16
-"""Rows of several indices are compared as one, of so many bytes and then of so few rows: numpy's reductions of short
-rows take many times as long."""
+"""Rows of several indices are reduced in blocks, first of `_WIDTH_BYTES` bytes, then of `_FEW_ROWS` rows: numpy's
+reductions of short rows take many times as long."""
 _Limit = Callable[[Sequence[Any]], int] | int | None
 
 
@@ -56,7 +56,7 @@ class BoundCheck(NamedTuple):
     def _compare(
         self, least: Any, most: Any, low: int | None, high: int | None, exception: int | None, array: Array | None
     ) -> None:
-        if array is not None and array.dtype.kind == "f":  # is cut to whole numbers later; not a number is neither
+        if array is not None and array.dtype.kind == "f":  # floats are truncated later; NaN is outside every range
             is_within = (low is None or least > low - 1) and (high is None or most < high + 1) and least <= most
         else:
             is_within = (low is None or least >= low) and (high is None or most <= high)
@@ -86,7 +86,7 @@ class BoundCheck(NamedTuple):
 
 
 def bound_checks(checks: Sequence[IndexCheck], slots: Mapping[str, int]) -> tuple[BoundCheck, ...]:
-    """Return checks with the slots of what they ask for."""
+    """Return checks with the slots of the values that they read."""
 
     def limit(bound: Bound | None) -> _Limit:
         if not isinstance(bound, Size):

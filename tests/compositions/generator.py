@@ -978,7 +978,7 @@ def nearly_neutral(graph: Graph, x: Value) -> Value:
 
 
 def emptied(graph: Graph, x: Value) -> Value:
-    """Write an expansion to nothing, which is an output, beside an activation."""
+    """Write an expansion to nothing, which is an output, and an activation."""
     x = graph.unary("Abs", x)
     single = graph.reduce("ReduceMax", x, range(x.rank), keepdims=1) if x.rank else graph.reshape(x, (1,))
     shape = (*single.shape[:-1], 0)
@@ -989,7 +989,7 @@ def emptied(graph: Graph, x: Value) -> Value:
 
 
 def quantized(graph: Graph, x: Value) -> Value:
-    """Write a scale before a norm or a Gather, beside a quantized input.
+    """Write a scale before a norm or a Gather, and quantize another input.
 
     Only inputs are quantized: elsewhere a sum in another order may change a number by a step of the quantization.
     """

@@ -1,4 +1,4 @@
-"""Random compositions on the CPU, beside fake_npu and on openvino equal onnx's reference evaluator."""
+"""Random compositions on the CPU, with fake_npu and on openvino equal onnx's reference evaluator."""
 
 from __future__ import annotations
 

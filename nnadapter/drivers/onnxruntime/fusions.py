@@ -39,7 +39,7 @@ _INTEGERS = (UINT8, INT8, UINT16, INT16)
 _LONGEST_CHAIN = 100
 _MATRIX_RANK = 2
 _MOVED_BATCH = (b"permB", *(b"perm@" + bytes((first,)) for first in range(1, 6)))
-"""The beginning of a `perm` of packed numbers, and of one whose first number is not 0."""
+"""Byte patterns of an attribute `perm`: packed, or unpacked with a first number other than 0."""
 
 
 class Flaw(NamedTuple):
@@ -97,7 +97,7 @@ def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
 
 
 def _is_reversed(graph: WireGraph, node: WireNode) -> bool:
-    """Check if a Sub is anything but `x - mean`, with the dimensions of x kept in the mean."""
+    """Check whether a Sub is not `x - mean` with retained dimensions."""
     first, second = (_producer(graph, name) for name in node.inputs)
     if second is None or second.op_type != "ReduceMean":
         return first is not None and first.op_type == "ReduceMean"
@@ -207,7 +207,7 @@ def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
 
 
 def _half_batch(graph: WireGraph) -> bool:
-    """Check for a float16 product of constants and a Transpose that makes the second of several dimensions the first.
+    """Check for a float16 product of constants and a Transpose that makes a later dimension the first.
 
     The fused product makes `FuseFp16InitializerToFp32NodeTransformer` end the process.
     """
@@ -220,7 +220,7 @@ def _half_batch(graph: WireGraph) -> bool:
 
 
 def _moves_batch(graph: WireGraph, name: str) -> bool:
-    """Check for such a Transpose, before operators that change nothing or other Transposes."""
+    """Check for a Transpose that makes a later dimension the first, before operators that change nothing."""
     for _ in range(_LONGEST_CHAIN):
         node = graph.producers.get(name)
         if node is None or not node.inputs:
@@ -265,7 +265,7 @@ FLAWS = {
 
 
 def wrong_fusions(source: str | os.PathLike[str] | bytes) -> tuple[str, ...]:
-    """Return the optimizers that compute something else than a model; none for what is no serialized model.
+    """Return the optimizers that compute something else than a model; none if the source is not a serialized model.
 
     Args:
         source: its path, or its contents.

@@ -77,7 +77,7 @@ def _replace(value: Any, step: Any, readers: Any) -> None:
 
 
 def replace_casts(operators: Operators) -> None:
-    """Remove each Convert to the type that its input has; one that is an output becomes an opaque step.
+    """Remove each Convert to the type that its input has. One that is an output becomes an opaque step.
 
     The engine leaves the output of such a Convert unwritten if its input has other readers.
     """
@@ -303,7 +303,7 @@ def _is_odd_rotation(concat: Any) -> bool:
 
 
 def _negated(node: Any) -> Any:
-    """The half that a node negates, by Negative or by a product with a constant."""
+    """Return the half that a node negates, by Negative or by a product with a constant; None if there is none."""
     kind = node.get_type_name()
     if kind == "Negative":
         return node.input_value(0)
@@ -377,7 +377,7 @@ def separate_scales(operators: Operators) -> None:
 
 
 def _scaled(kind: str, operator: Any) -> Iterator[Any]:
-    """Yield the inputs of an operator that a scale must reach: of norms, also written out, and of Gathers."""
+    """Yield the inputs before which scales stay: those of norms, also written out, and of Gathers."""
     is_mean = kind == "ReduceMean" and _is_read_by(operator.input_value(0), "Subtract")
     if is_mean or kind in {"GroupNormalization", "MVN", "NormalizeL2"}:
         yield operator.input_value(0)
@@ -399,7 +399,7 @@ def _is_read_by(value: Any, kind: str) -> bool:
 def divide_chains(operators: Operators) -> str | None:
     """Put an opaque step after every hundredth elementwise operator in a row, and return a note of it.
 
-    The engine makes one kernel of such a row, and the time that it takes for that grows with the cube of its length.
+    The engine makes one kernel of such a row. Its compile time grows with the cube of the number of operators.
     """
     if len(operators) <= _LONGEST_CHAIN:
         return None

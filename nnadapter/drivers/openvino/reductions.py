@@ -29,9 +29,9 @@ _LAST = _RANK - 1
 
 
 def reduce_in_four_dimensions(model: Any) -> None:
-    """Give what such a reduction reduces a fourth dimension of one, which goes with the last one.
+    """Give the input of such a reduction a fourth dimension of size 1, which is reduced as well.
 
-    Others stay: the engine knows norms, for one, by how they are written.
+    Others stay as they are: the engine recognizes norms, for instance, by how they are written.
     """
     for operator in model.get_ordered_ops():
         if operator.get_type_name() in _MAKERS:
@@ -65,7 +65,7 @@ def _reduced_axis(reduction: Any) -> int | None:
 
 
 def _meets_constants(operator: Any) -> bool:
-    """Whether what one operator after another does to a result alone has a constant of several elements."""
+    """Check whether a chain of single readers has a constant of several elements."""
     readers = operator.output(0).get_target_inputs()
     while len(readers) == 1:
         reader = next(iter(readers))
