@@ -81,6 +81,7 @@ def _summary(output: str, report: PartitionReport) -> str:
     segments = ", ".join(
         f"{sum(segment.device == device for segment in report.segments)} on {device}" for device in _used(report)
     )
+    segments = segments or "none"
     is_fixed = not any(plan.HasField("open") for plan in file.message.plans)
     why = report.plans.sizes if is_fixed and report.plans is not None else ""
     served = served_sets(file, plans_held(file))

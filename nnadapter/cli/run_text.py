@@ -125,7 +125,7 @@ def _where(facts: RunFacts) -> Iterator[str]:
         counted = f"{len(seconds)} segments" if len(seconds) > 1 else "1 segment"
         yield f"ran on    {device}: {counted}, {duration(sum(seconds))} in the last run"
     if not steps:
-        yield "ran on    nothing: every result was known before the run"
+        yield "ran on    no device: each output is an input or was known before the run"
     for step in steps:
         if step.failure:
             yield f"fell back segment {step.segment} ran on {step.device}: {step.failure}"
