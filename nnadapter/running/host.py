@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from nnadapter.drivers.crashes import print_crashes
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
-from nnadapter.drivers.onnxruntime.optimizers import UnoptimizedRuns, disabled_optimizers, with_fewer_optimizations
+from nnadapter.drivers.onnxruntime.optimizers import (
+    UnoptimizedRuns,
+    disabled_optimizers,
+    with_fewer_optimizations,
+    without_extended,
+)
 from nnadapter.drivers.onnxruntime.values import (
     gives_foreign_memory,
     goes_by_memory,
@@ -394,8 +399,17 @@ class _Loader:
     def _open(
         self, path_or_bytes: str | os.PathLike[str] | bytes, options: onnxruntime.SessionOptions | None
     ) -> onnxruntime.InferenceSession:
-        arguments = {**self._arguments, "disabled_optimizers": self._disabled} if self._disabled else self._arguments
-        return onnxruntime.InferenceSession(path_or_bytes, options, providers=[self._provider], **arguments)
+        if not self._disabled:
+            return onnxruntime.InferenceSession(path_or_bytes, options, providers=[self._provider], **self._arguments)
+        options = options or onnxruntime.SessionOptions()
+        with without_extended(options, self._disabled):
+            return onnxruntime.InferenceSession(
+                path_or_bytes,
+                options,
+                providers=[self._provider],
+                disabled_optimizers=self._disabled,
+                **self._arguments,
+            )
 
     def _lower(
         self,

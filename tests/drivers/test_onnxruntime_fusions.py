@@ -59,6 +59,9 @@ WRONG = {
     "Expand to nothing": """g (float[1,4] x) => (float[0,4] y) <int64[2] s = {0, 1}> {
       a = Abs(x)  b = Expand(a, s)  y = Neg(b) }""",
     "another scale": QUANTIZED_TWICE.format(scale=0.07, zero=100),
+    "another axis": """g (float[2,2] x) => (float[2,2] y) <float[2] s = {0.5, 2}, uint8[2] z = {100, 100}> {
+      a = QuantizeLinear<axis = 0>(x, s, z)  b = DequantizeLinear<axis = 0>(a, s, z)
+      d = QuantizeLinear<axis = 1>(b, s, z)  y = DequantizeLinear<axis = 1>(d, s, z) }""",
     "another zero point": QUANTIZED_TWICE.format(scale=0.05, zero=0),
 }
 for kind, number in ("float8e4m3fn", 17), ("float8e5m2", 19), ("int4", 22):

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from nnadapter.drivers.onnxruntime.optimizers import EXTENDED
 from nnadapter.onnx.mentions import mapped, search
 from nnadapter.onnx.wire_format import Contents
 from nnadapter.onnx.wire_nodes import (
@@ -187,20 +188,30 @@ def _quantized_relu(graph: WireGraph) -> bool:
 
 def _requantized(graph: WireGraph) -> bool:
     """Check for a pair of QuantizeLinear and DequantizeLinear after a pair with other parameters."""
+    return any(_parameters(graph, first) != _parameters(graph, second) for first, second in _requantizations(graph))
+
+
+def _requantized_along(graph: WireGraph) -> bool:
+    """Check for a pair of QuantizeLinear and DequantizeLinear after a pair along another axis."""
+    return any(_layout(graph, first) != _layout(graph, second) for first, second in _requantizations(graph))
+
+
+def _requantizations(graph: WireGraph) -> Iterator[tuple[WireNode, WireNode]]:
+    """Yield the QuantizeLinear of each pair that comes directly after another one, after that of the other."""
     for second in graph.nodes:
         between = _producer(graph, second.inputs[0]) if second.op_type == "QuantizeLinear" else None
         first = _producer(graph, between.inputs[0]) if between and between.op_type == "DequantizeLinear" else None
-        if first and first.op_type == "QuantizeLinear" and _parameters(graph, first) != _parameters(graph, second):
-            return True
-    return False
+        if first and first.op_type == "QuantizeLinear":
+            yield first, second
 
 
 def _parameters(graph: WireGraph, node: WireNode) -> tuple[object, ...]:
-    return tuple(_constant(graph, name) for name in node.inputs[1:]), _layout(graph, node)
+    """Return the scale and the zero point, and what they are per axis or block of."""
+    return (*(_constant(graph, name) for name in node.inputs[1:]), _layout(graph, node))
 
 
 def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
-    """Return the axis and the block size of a quantization, empty if it has one scale."""
+    """Return the axis and the block size of a quantization, nothing if it has one scale."""
     scale = _constant(graph, node.inputs[1])
     is_single = scale is not None and not scale.shape
     return () if is_single else (graph.integer(node, "axis", 1), graph.integer(node, "block_size", 0))
@@ -260,6 +271,9 @@ FLAWS = {
     "empty Expand": Flaw(("ExpandElimination",), (b"Expand",), _expand_to_nothing),
     "quantized Relu": Flaw(("ReluQuantRewrite",), (b"Relu", b"QuantizeLinear"), _quantized_relu),
     "requantization": Flaw(("DoubleQDQPairsRemover",), (b"DequantizeLinear", b"QuantizeLinear"), _requantized),
+    "requantization along another axis": Flaw(
+        ("TransposeOptimizer", EXTENDED), (b"DequantizeLinear", b"QuantizeLinear"), _requantized_along
+    ),
     "float16 batch": Flaw(("MatmulTransposeFusion",), (b"MatMul", b"Transpose"), _half_batch, _MOVED_BATCH),
 }
 

@@ -24,6 +24,8 @@ _Result = TypeVar("_Result")
 FEWER_OPTIMIZATIONS = "fewer optimizations"
 """The beginning of notes that give the optimization level that runs, and the reason."""
 DISABLED_OPTIMIZERS = "optimization.disable_specified_optimizers"
+EXTENDED = "extended optimizations"
+"""Stands among disabled optimizers for all above the level ORT_ENABLE_BASIC, some of which have no name."""
 _MOST_ATTEMPTS = 3
 """Failed runs of one program that are repeated without optimizations; feeds may be at fault as well."""
 
@@ -82,7 +84,10 @@ def with_fewer_optimizations(
             continue
         chosen = level
         break
-    note = f"{FEWER_OPTIMIZATIONS}: {what} at optimization level {highest.name} ({brief(error)}), so {chosen.name} runs"
+    note = (
+        f"{FEWER_OPTIMIZATIONS}: {what} at optimization level {highest.name} ({brief(error)}), "
+        f"so it runs at {chosen.name}"
+    )
     warnings.warn(note, DriverWarning, stacklevel=3)
     return result, note
 
@@ -116,6 +121,16 @@ def _may_come_of_optimizers(error: Exception) -> bool:
 
     kinds = (native.InvalidArgument, native.Fail, native.RuntimeException, native.NotImplemented)
     return isinstance(error, kinds) and "terminate flag" not in str(error)
+
+
+@contextmanager
+def without_extended(options: onnxruntime.SessionOptions, disabled: Iterable[str]) -> Iterator[None]:
+    """Lower the optimization level of session options for a while if extended optimizations are disabled."""
+    from nnadapter.process.real_onnxruntime import onnxruntime
+
+    level, basic = options.graph_optimization_level, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    with _at_level(options, basic if EXTENDED in disabled and int(level) > int(basic) else level):
+        yield
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.onnxruntime.arena import SMALLEST_MODEL, USES_SHARED_ARENA, register_arena
 from nnadapter.drivers.onnxruntime.errors import translated
 from nnadapter.drivers.onnxruntime.fusions import wrong_fusions
-from nnadapter.drivers.onnxruntime.optimizers import disabled_optimizers, with_fewer_optimizations
+from nnadapter.drivers.onnxruntime.optimizers import disabled_optimizers, with_fewer_optimizations, without_extended
 from nnadapter.drivers.onnxruntime.values import RunInto, run_into_of, run_of
 from nnadapter.errors import InvalidOptionError
 from nnadapter.ir.operand import Array
@@ -268,13 +268,14 @@ def open_session(
         options.optimized_model_filepath = ""  # it is for the whole model, and this may be a segment
 
         def attempt() -> onnxruntime.InferenceSession:
-            session = onnxruntime.InferenceSession(
-                model.contents,
-                options,
-                providers=list(providers) or None,
-                enable_fallback=int(bool(providers)),
-                disabled_optimizers=wrong,
-            )
+            with without_extended(options, wrong):
+                session = onnxruntime.InferenceSession(
+                    model.contents,
+                    options,
+                    providers=list(providers) or None,
+                    enable_fallback=int(bool(providers)),
+                    disabled_optimizers=wrong,
+                )
             accept(session)
             return session
 
