@@ -225,7 +225,7 @@ def refuse_invalid_nodes(
         if error is None or is_external(position):
             continue
         is_unknown = _UNKNOWN_OPERATOR in str(error)
-        part = parts.part([position])
+        part = _with_sizes(parts.part([position]))
         if (is_unknown or parts.is_valid(position)) and any(all(each.supported(part)) for each in others):
             continue
         if is_unknown and refused_nodes(part, session_options):
@@ -240,6 +240,17 @@ def refuse_invalid_nodes(
             raise InvalidModelError(
                 f"the model is invalid: {brief(error)}; correct the node, or export the model again"
             ) from error
+
+
+def _with_sizes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy whose inputs have size 1 for each unknown size: devices may refuse operators of dynamic shapes."""
+    from nnadapter.onnx.building import copied
+
+    sized = copied(model)
+    for value in sized.graph.input:
+        for dimension in value.type.tensor_type.shape.dim:
+            dimension.dim_value = dimension.dim_value or 1
+    return sized
 
 
 @remembered(_LOADED_PARTS)
