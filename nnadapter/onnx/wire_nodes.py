@@ -120,6 +120,7 @@ class WireGraph:
         self.producers: dict[str, WireNode] = {}
         self._initializers: dict[str, tuple[int, int]] = {}
         self._constants: dict[str, WireConstant | None] = {}
+        self._least_ranks: dict[str, int] = {}
 
     def constant(self, name: str) -> WireConstant | None:
         """Return a constant: an initializer, or what ONNX Runtime folds into one; None if the value is neither."""
@@ -173,6 +174,11 @@ class WireGraph:
         """Return the number of dimensions of a value, or a smaller number if it is not known."""
         if name in self.ranks:
             return self.ranks[name]
+        if name not in self._least_ranks:
+            self._least_ranks[name] = self._least_rank(name, depth)
+        return self._least_ranks[name]
+
+    def _least_rank(self, name: str, depth: int) -> int:
         node = self.producers.get(name)
         if node is None or depth > _DEEPEST_CALL or node.op_type not in _KEEPING_RANKS:
             constant = self.constant(name)
@@ -223,7 +229,7 @@ def read_graphs(contents: Contents) -> list[WireGraph]:
 def read_inlined_graphs(contents: Contents) -> list[WireGraph]:
     """Return what `read_graphs` does, and graphs with calls replaced by what they run, as ONNX Runtime inlines them.
 
-    A graph with an If comes back once with all first branches, and once with all second ones.
+    Each comes back once with all first branches of If, and once with all second ones.
 
     Raises:
         IndexError, UnicodeDecodeError: the contents are no model.
@@ -234,8 +240,7 @@ def read_inlined_graphs(contents: Contents) -> list[WireGraph]:
         has_choice = any(node.op_type == "If" for node in graph.nodes)
         has_call = any((node.domain, node.op_type) in functions for node in graph.nodes)
         if has_choice or has_call:
-            branches = ("then_branch", "else_branch") if has_choice or functions else ("then_branch",)
-            inlined += [_inlined(graph, functions, branch) for branch in branches]
+            inlined += [_inlined(graph, functions, branch) for branch in ("then_branch", "else_branch")]
     return graphs + inlined
 
 
@@ -253,8 +258,7 @@ def _read(contents: Contents) -> tuple[list[WireGraph], _Functions]:
 def _inlined(graph: WireGraph, functions: _Functions, branch: str) -> WireGraph:
     """Return a graph with the bodies of functions and one branch of each If in the place of calls.
 
-    Raises:
-        IndexError: it would have too many nodes.
+    Calls after the first `_MOST_NODES` nodes stay as they are.
     """
     flat = WireGraph(graph.contents)
     flat.ranks, flat.producers = graph.ranks, dict(graph.producers)
@@ -264,11 +268,9 @@ def _inlined(graph: WireGraph, functions: _Functions, branch: str) -> WireGraph:
         for node in nodes:
             body = functions.get((node.domain, node.op_type)) or _branch_of(graph, node, branch)
             renamed = node.renamed(names)
-            if body is None or depth > _DEEPEST_CALL:
+            if body is None or depth > _DEEPEST_CALL or len(flat.nodes) > _MOST_NODES:
                 flat.nodes.append(renamed)
                 flat.producers.update(dict.fromkeys(renamed.outputs, renamed))
-                if len(flat.nodes) > _MOST_NODES:
-                    raise IndexError("calls of too many nodes")
                 continue
             own = (*body.graph._initializers, *(name for inner in body.graph.nodes for name in inner.outputs))
             prefix = f"{len(flat.nodes)}/{depth}/"

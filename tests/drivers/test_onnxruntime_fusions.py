@@ -292,3 +292,10 @@ def test_compare_names_the_cpu_when_only_the_cpu_differs(monkeypatch) -> None:
     assert difference.cpu_differs
     assert report.agrees
     assert "cpu DIFFERS" in str(report)
+
+
+def test_values_that_are_read_twice_in_a_row_are_followed_once() -> None:
+    squares = " ".join(f"v{at + 1} = Mul(v{at}, v{at})" for at in range(30))
+    model = parsed(f"""g (float[4] x) => (float[4] y) <float[1] one = {{1}}> {{
+      v0 = Tanh(x)  {squares}  d = Div(one, v30)  y = Mul(d, x) }}""")
+    assert fusions.wrong_fusions(model.SerializeToString()) == ()

@@ -45,8 +45,9 @@ _OLDEST_JUDGED_OPSET = 7
 _KNOWN_OPSET = 23
 """Every ONNX Runtime that this package runs with knows this opset; what is newer is asked for."""
 _OF_TYPES = "Type Error: "
-_UNKNOWN_OPERATOR = "is not a registered function/op"
 """ONNX Runtime's words for types that contradict a schema, whatever the kind of its error."""
+_UNKNOWN_OPERATOR = "is not a registered function/op"
+"""ONNX Runtime's words for an operator that it does not have."""
 _LOADED_PARTS = 64
 """Parts of models of which it is remembered that ONNX Runtime loads them."""
 _PROFILE = Profile(
