@@ -948,6 +948,26 @@ def reciprocal(graph: Graph, x: Value) -> Value:
     return graph.node("Mul", [inverse, factor], inverse.shape)
 
 
+def batch_product(graph: Graph, x: Value) -> Value:
+    """Write a product of a constant and a Transpose that makes a later dimension the first."""
+    x = graph.square(x, 3)
+    perm = graph.random.choice([(1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+    transposed = graph.unchanged(graph.transpose(x, perm), 0.3)
+    weights = graph.constant(graph.numbers.standard_normal((x.shape[-1],) * 2) * 0.5)
+    if graph.chance(0.3):
+        weights = graph.unary("Neg", weights)
+    return graph.matmul(*((transposed, weights) if graph.chance(0.7) else (weights, transposed)))
+
+
+def column_product(graph: Graph, x: Value) -> Value:
+    """Write a product with a column, and one of the result and a constant of one element."""
+    while x.rank < 2:
+        x = graph.reshape(x, (1, *x.shape))
+    column = graph.constant(graph.numbers.standard_normal((x.shape[-1], 1)))
+    value = graph.unchanged(graph.matmul(x, column), 0.2)
+    return graph.matmul(value, graph.constant([[1.5]]))
+
+
 def slopes(graph: Graph, x: Value) -> Value:
     """Write a PRelu whose slopes are a vector as long as there are channels."""
     x = graph.square(x, graph.random.choice((3, 4)))
@@ -1023,7 +1043,10 @@ def quantized(graph: Graph, x: Value) -> Value:
         side = graph.unary("Relu", graph.unary("Neg", side))
         kinds += [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
         kinds += [ml_dtypes.uint4, ml_dtypes.int4] * 2 * (graph.opset >= 21)
-    side = requantized(graph, side, graph.random.choice(kinds))
+    if graph.chance(0.2):
+        side = requantized_along(graph, graph.input((3, 3)))
+    else:
+        side = requantized(graph, side, graph.random.choice(kinds))
     mean = graph.reduce("ReduceMean", side, (0, 1), keepdims=0)
     graph.outputs.append(side)
     return graph.binary("Add", value, mean)
@@ -1039,6 +1062,19 @@ def requantized(graph: Graph, x: Value, dtype: Any) -> Value:
         zero_point = graph.constant(zero, dtype)
         stored = graph.node("QuantizeLinear", [x, scale, zero_point], x.shape, floating=False)
         x = graph.node("DequantizeLinear", [stored, scale, zero_point], x.shape)
+    return x
+
+
+def requantized_along(graph: Graph, x: Value) -> Value:
+    """Quantize a square matrix by rows, and then by columns or by rows again.
+
+    No multiple of one scale lies halfway between two multiples of another, where engines round differently.
+    """
+    scale = graph.constant(graph.numbers.choice((0.05, 0.07, 0.11), x.shape[0]))
+    zero_point = graph.constant(graph.numbers.choice((90, 100), x.shape[0]), np.uint8)
+    for axis in (0, graph.random.choice((0, 1, 1))):
+        stored = graph.node("QuantizeLinear", [x, scale, zero_point], x.shape, floating=False, axis=axis)
+        x = graph.node("DequantizeLinear", [stored, scale, zero_point], x.shape, axis=axis)
     return x
 
 
@@ -1067,6 +1103,8 @@ FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
     "nearly_norm": nearly_norm,
     "short_scale": short_scale,
     "reciprocal": reciprocal,
+    "batch_product": batch_product,
+    "column_product": column_product,
     "slopes": slopes,
     "factors": factors,
     "cast": cast,
@@ -1074,5 +1112,9 @@ FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
     "emptied": emptied,
     "quantized": quantized,
 }
-TYPES_OF_FRAGMENTS = {"nearly_neutral": TensorProto.DOUBLE, "quantized": TensorProto.FLOAT}
+TYPES_OF_FRAGMENTS = {
+    "nearly_neutral": TensorProto.DOUBLE,
+    "quantized": TensorProto.FLOAT,
+    "batch_product": TensorProto.FLOAT16,
+}
 """Data types of the graphs that hold these fragments; those of others are drawn."""
