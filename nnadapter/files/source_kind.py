@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from enum import Enum, auto
-from pathlib import Path
 
 MAGIC = b"\x89NNA\r\n\x1a\n"
 """The first bytes of a file of parts: not text, and damaged by whoever takes it for text."""
@@ -34,20 +33,21 @@ def kind_of(source: object) -> SourceKind:
         return SourceKind.COMPILED if source.startswith(MAGIC) else SourceKind.ONNX
     if not isinstance(source, (str, os.PathLike)):
         return SourceKind.MODULE if _is_module(source) else SourceKind.ONNX
-    path = Path(source)
+    path = os.fsdecode(source)
     is_folder, beginning = _looked_at(path)
     if beginning == MAGIC:
         return SourceKind.COMPILED
-    is_paddle = is_folder or path.name.endswith(PADDLE_ENDINGS) or path.name == PADDLE_OLD_NAME
+    name = os.path.basename(path)
+    is_paddle = is_folder or name.endswith(PADDLE_ENDINGS) or name == PADDLE_OLD_NAME
     return SourceKind.PADDLE if is_paddle else SourceKind.ONNX
 
 
-def _looked_at(path: Path) -> tuple[bool, bytes]:
+def _looked_at(path: str) -> tuple[bool, bytes]:
     """Whether a path is a folder, and how the file begins that it else is; a pipe is read once, and not here."""
     try:
-        if not path.is_file():
-            return path.is_dir(), b""
-        with path.open("rb") as file:
+        if not os.path.isfile(path):
+            return os.path.isdir(path), b""
+        with open(path, "rb") as file:
             return False, file.read(len(MAGIC))
     except (OSError, ValueError):
         return False, b""

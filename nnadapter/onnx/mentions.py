@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 
 from nnadapter.onnx.wire_format import Contents, fields
 
@@ -39,7 +38,7 @@ def mapped(source: str | os.PathLike[str] | bytes) -> Iterator[Contents]:
     if isinstance(source, bytes):
         yield source
         return
-    with Path(source).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+    with open(source, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
         yield contents
 
 

@@ -13,15 +13,14 @@ What is no message ends the walk: whoever parses it says what is wrong.
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
+from nnadapter.onnx.mentions import mapped
 from nnadapter.onnx.wire_format import BYTES, Contents, fields
 
 _FUNCTIONS = 25 << 3 | BYTES
@@ -103,9 +102,7 @@ def check_size(source: str | os.PathLike[str] | bytes, what: str) -> bool:
         IndexError: it is no message.
     """
     try:
-        if isinstance(source, bytes):
-            return _checked(source, what)
-        with Path(source).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as contents:
+        with mapped(source) as contents:
             return _checked(contents, what)
     except (OSError, ValueError):  # a file that is empty, or cannot be mapped
         return False
