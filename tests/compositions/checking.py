@@ -59,7 +59,9 @@ def check(composition: Composition, device: str) -> str:
     wrong = [at for at, pair in enumerate(zip(results, expected, strict=True)) if not _close(*pair, tolerance)]
     if not wrong:
         return ""
-    if not {"quantized", "nearly_neutral"} & set(composition.fragments):  # these differ in another data type
+    if not {"quantized", "quantized_axes", "nearly_neutral"} & set(
+        composition.fragments
+    ):  # these differ in another data type
         feeds = {name: array.astype(np.float64) for name, array in composition.feeds.items()}
         exact = _evaluate(_in_float64(composition.model), feeds)
         wrong = [at for at in wrong if _close(expected[at], exact[at], tolerance / 10)]  # others are ill-conditioned

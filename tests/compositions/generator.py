@@ -949,14 +949,16 @@ def reciprocal(graph: Graph, x: Value) -> Value:
 
 
 def batch_product(graph: Graph, x: Value) -> Value:
-    """Write a product of a constant and a Transpose that makes a later dimension the first."""
-    x = graph.square(x, 3)
+    """Write a product of a constant and a Transpose of an input that makes a later dimension the first."""
+    size = graph.random.choice((2, 3, 4))
     perm = graph.random.choice([(1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
-    transposed = graph.unchanged(graph.transpose(x, perm), 0.3)
-    weights = graph.constant(graph.numbers.standard_normal((x.shape[-1],) * 2) * 0.5)
+    batch = graph.unchanged(graph.transpose(graph.input((size,) * 3), perm), 0.3)
+    weights = graph.constant(graph.numbers.standard_normal((size, size)) * 0.5)
     if graph.chance(0.3):
         weights = graph.unary("Neg", weights)
-    return graph.matmul(*((transposed, weights) if graph.chance(0.7) else (weights, transposed)))
+    product = graph.matmul(*((batch, weights) if graph.chance(0.7) else (weights, batch)))
+    mean = graph.reduce("ReduceMean", x, range(x.rank), keepdims=0) if x.rank else x
+    return graph.binary("Add", product, mean)
 
 
 def column_product(graph: Graph, x: Value) -> Value:
@@ -1043,10 +1045,7 @@ def quantized(graph: Graph, x: Value) -> Value:
         side = graph.unary("Relu", graph.unary("Neg", side))
         kinds += [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
         kinds += [ml_dtypes.uint4, ml_dtypes.int4] * 2 * (graph.opset >= 21)
-    if graph.chance(0.2):
-        side = requantized_along(graph, graph.input((3, 3)))
-    else:
-        side = requantized(graph, side, graph.random.choice(kinds))
+    side = requantized(graph, side, graph.random.choice(kinds))
     mean = graph.reduce("ReduceMean", side, (0, 1), keepdims=0)
     graph.outputs.append(side)
     return graph.binary("Add", value, mean)
@@ -1065,17 +1064,21 @@ def requantized(graph: Graph, x: Value, dtype: Any) -> Value:
     return x
 
 
-def requantized_along(graph: Graph, x: Value) -> Value:
-    """Quantize a square matrix by rows, and then by columns or by rows again.
+def quantized_axes(graph: Graph, x: Value) -> Value:
+    """Quantize a square matrix by rows, and then by columns or by rows again; add its mean to a value.
 
     No multiple of one scale lies halfway between two multiples of another, where engines round differently.
     """
-    scale = graph.constant(graph.numbers.choice((0.05, 0.07, 0.11), x.shape[0]))
-    zero_point = graph.constant(graph.numbers.choice((90, 100), x.shape[0]), np.uint8)
+    if graph.opset < 19:
+        raise ValueError("onnx's evaluator has no DequantizeLinear of this opset")
+    matrix = graph.input((3, 3))
+    scale = graph.constant(graph.numbers.choice((0.05, 0.07, 0.11), 3))
+    zero_point = graph.constant(graph.numbers.choice((90, 100), 3), np.uint8)
     for axis in (0, graph.random.choice((0, 1, 1))):
-        stored = graph.node("QuantizeLinear", [x, scale, zero_point], x.shape, floating=False, axis=axis)
-        x = graph.node("DequantizeLinear", [stored, scale, zero_point], x.shape, axis=axis)
-    return x
+        stored = graph.node("QuantizeLinear", [matrix, scale, zero_point], (3, 3), floating=False, axis=axis)
+        matrix = graph.node("DequantizeLinear", [stored, scale, zero_point], (3, 3), axis=axis)
+    graph.outputs.append(matrix)
+    return graph.binary("Add", x, graph.reduce("ReduceMean", matrix, (0, 1), keepdims=0))
 
 
 FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
@@ -1111,10 +1114,12 @@ FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
     "nearly_neutral": nearly_neutral,
     "emptied": emptied,
     "quantized": quantized,
+    "quantized_axes": quantized_axes,
 }
 TYPES_OF_FRAGMENTS = {
     "nearly_neutral": TensorProto.DOUBLE,
     "quantized": TensorProto.FLOAT,
+    "quantized_axes": TensorProto.FLOAT,
     "batch_product": TensorProto.FLOAT16,
 }
 """Data types of the graphs that hold these fragments; those of others are drawn."""
