@@ -59,7 +59,7 @@ def check(composition: Composition, device: str) -> str:
     wrong = [at for at, pair in enumerate(zip(results, expected, strict=True)) if not _close(*pair, tolerance)]
     if not wrong:
         return ""
-    if not {"quantized", "quantized_axes", "nearly_neutral"} & set(
+    if not {"quantized_input", "quantization_axes", "nearly_neutral"} & set(
         composition.fragments
     ):  # these differ in another data type
         feeds = {name: array.astype(np.float64) for name, array in composition.feeds.items()}

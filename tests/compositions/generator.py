@@ -502,7 +502,7 @@ def _times_half(graph: Graph, x: Value, gate: Value) -> Value:
     return graph.binary("Mul", x, graph.node("Div", [gate, two], np.broadcast_shapes(gate.shape, two.shape)))
 
 
-def leaky(graph: Graph, x: Value) -> Value:
+def leaky_relu(graph: Graph, x: Value) -> Value:
     """Write LeakyRelu, PRelu or a clipped Relu by Max, Min, Mul or Where."""
     slope = graph.number(graph.random.choice((0.1, 0.01, 0.5, 1.5)), x) if graph.chance(0.6) else graph.parameter(x)
     form = graph.random.random()
@@ -527,7 +527,7 @@ def leaky(graph: Graph, x: Value) -> Value:
     return graph.binary("Min", graph.binary("Max", x, graph.number(0, x)), graph.number(6, x))
 
 
-def hard(graph: Graph, x: Value) -> Value:
+def hard_swish(graph: Graph, x: Value) -> Value:
     """Write HardSwish or HardSigmoid out."""
     shifted = graph.unchanged(graph.binary("Add", x, graph.number(3, x)))
     form = graph.random.random()
@@ -583,13 +583,13 @@ def attention(graph: Graph, x: Value) -> Value:
         x = graph.transpose(x, perm)
     size = x.shape[-1]
 
-    def projected() -> Value:
+    def project() -> Value:
         if graph.chance(0.5):
             return x
         value = graph.matmul(x, graph.constant(graph.numbers.standard_normal((size, size)) * 0.5))
         return graph.binary("Add", value, graph.parameter(value)) if graph.chance(0.4) else value
 
-    query, key, values = projected(), projected(), projected()
+    query, key, values = project(), project(), project()
     swapped = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
     key = graph.transpose(key, swapped)
     factor = 1 / math.sqrt(size)
@@ -707,7 +707,7 @@ def _activated(graph: Graph, x: Value) -> Value:
     if form < 0.5:
         return graph.node("Clip", [x, graph.constant(0), graph.constant(6)], x.shape)
     if form < 0.7:
-        return graph.random.choice((swish, gelu, fast_gelu, leaky, hard, mish))(graph, x)
+        return graph.random.choice((swish, gelu, fast_gelu, leaky_relu, hard_swish, mish))(graph, x)
     return x
 
 
@@ -734,7 +734,7 @@ def arithmetic(graph: Graph, x: Value) -> Value:
 # Compositions of data movement
 
 
-def gated(graph: Graph, x: Value) -> Value:
+def gated_unit(graph: Graph, x: Value) -> Value:
     """Write a gated linear unit: one half times an activation of the other."""
     if not x.rank or x.shape[-1] % 2:
         x = (
@@ -748,7 +748,7 @@ def gated(graph: Graph, x: Value) -> Value:
     first, second = _halves(graph, x, axis)
     if graph.chance(0.3):
         first, second = second, first
-    return graph.binary("Mul", first, graph.random.choice((sigmoid, swish, gelu, mish, leaky))(graph, second))
+    return graph.binary("Mul", first, graph.random.choice((sigmoid, swish, gelu, mish, leaky_relu))(graph, second))
 
 
 def _halves(graph: Graph, x: Value, axis: int) -> tuple[Value, Value]:
@@ -769,7 +769,7 @@ def _halves(graph: Graph, x: Value, axis: int) -> tuple[Value, Value]:
     return parts[0], parts[1]
 
 
-def rotary(graph: Graph, x: Value) -> Value:
+def rotary_embedding(graph: Graph, x: Value) -> Value:
     """Write a rotary embedding."""
     if not x.rank or x.shape[-1] % 2:
         return arithmetic(graph, x)
@@ -781,7 +781,7 @@ def rotary(graph: Graph, x: Value) -> Value:
     return graph.binary("Add", left, right)
 
 
-def grouped(graph: Graph, x: Value) -> Value:
+def group_norm(graph: Graph, x: Value) -> Value:
     """Write a group norm by reshaping and InstanceNormalization or a written-out norm."""
     while x.rank < 3:
         x = graph.reshape(x, (1, *x.shape))
@@ -800,16 +800,18 @@ def grouped(graph: Graph, x: Value) -> Value:
     return graph.binary("Add", value, graph.parameter(value)) if graph.chance(0.7) else value
 
 
-def excited(graph: Graph, x: Value) -> Value:
+def squeeze_excite(graph: Graph, x: Value) -> Value:
     """Write squeeze and excite: channels scaled by a gate that is computed from their means."""
     if x.rank < 3:
         return swish(graph, x)
     means = graph.reduce("ReduceMean", x, range(2, x.rank), keepdims=1)
-    gate = graph.random.choice((sigmoid, hard, leaky))(graph, graph.binary("Mul", means, graph.parameter(means)))
+    gate = graph.random.choice((sigmoid, hard_swish, leaky_relu))(
+        graph, graph.binary("Mul", means, graph.parameter(means))
+    )
     return graph.binary("Mul", x, gate)
 
 
-def skipped(graph: Graph, x: Value) -> Value:
+def residual(graph: Graph, x: Value) -> Value:
     """Write an activation with a residual connection, and a norm of the sum."""
     inner = graph.random.choice((product, gelu, swish, attention))(graph, x)
     value = graph.binary("Add", x, inner)
@@ -818,7 +820,7 @@ def skipped(graph: Graph, x: Value) -> Value:
     return norm(graph, value)
 
 
-def masked(graph: Graph, x: Value) -> Value:
+def mask(graph: Graph, x: Value) -> Value:
     """Write a selection by a condition, or a mask made of numbers."""
     bound = graph.parameter(x)
     op_type = graph.random.choice(("Greater", "Less", "GreaterOrEqual" if graph.opset >= 16 else "Less"))
@@ -843,7 +845,7 @@ def masked(graph: Graph, x: Value) -> Value:
     return softmax(graph, value, is_masked=True) if graph.chance(0.3) else value
 
 
-def moved(graph: Graph, x: Value) -> Value:
+def movement(graph: Graph, x: Value) -> Value:
     """Write data movement whose shapes are computed: reshapes, transposes, expansions, slices and padding."""
     for _ in range(graph.random.randint(1, 3)):
         form = graph.random.randrange(7)
@@ -970,7 +972,7 @@ def column_product(graph: Graph, x: Value) -> Value:
     return graph.matmul(value, graph.constant([[1.5]]))
 
 
-def slopes(graph: Graph, x: Value) -> Value:
+def vector_slopes(graph: Graph, x: Value) -> Value:
     """Write a PRelu whose slopes are a vector as long as there are channels."""
     x = graph.square(x, graph.random.choice((3, 4)))
     vector = graph.constant(np.abs(graph.numbers.standard_normal(x.shape[-1])))
@@ -978,7 +980,7 @@ def slopes(graph: Graph, x: Value) -> Value:
     return graph.node("Sub", [graph.unary("Relu", x), graph.binary("Mul", vector, negative)], x.shape)
 
 
-def factors(graph: Graph, x: Value) -> Value:
+def swish_factor(graph: Graph, x: Value) -> Value:
     """Write a Swish whose factor is a computed number."""
     factor = graph.unary("Abs", graph.input((1,) * graph.random.randint(1, max(1, x.rank))))
     scaled = graph.binary("Mul", x, factor)
@@ -999,7 +1001,7 @@ def nearly_neutral(graph: Graph, x: Value) -> Value:
     return graph.binary("Mul", graph.node("Sub", [product, x], x.shape), graph.constant(1e9))
 
 
-def emptied(graph: Graph, x: Value) -> Value:
+def empty_expand(graph: Graph, x: Value) -> Value:
     """Write an expansion to nothing, which is an output, and an activation."""
     x = graph.unary("Abs", x)
     single = graph.reduce("ReduceMax", x, range(x.rank), keepdims=1) if x.rank else graph.reshape(x, (1,))
@@ -1010,7 +1012,7 @@ def emptied(graph: Graph, x: Value) -> Value:
     return graph.binary("Add", x, graph.parameter(x))
 
 
-def quantized(graph: Graph, x: Value) -> Value:
+def quantized_input(graph: Graph, x: Value) -> Value:
     """Write a scale before a norm or a Gather, and quantize another input.
 
     Only inputs are quantized: elsewhere a sum in another order may change a number by a step of the quantization.
@@ -1045,13 +1047,13 @@ def quantized(graph: Graph, x: Value) -> Value:
         side = graph.unary("Relu", graph.unary("Neg", side))
         kinds += [ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2]
         kinds += [ml_dtypes.uint4, ml_dtypes.int4] * 2 * (graph.opset >= 21)
-    side = requantized(graph, side, graph.random.choice(kinds))
+    side = requantize(graph, side, graph.random.choice(kinds))
     mean = graph.reduce("ReduceMean", side, (0, 1), keepdims=0)
     graph.outputs.append(side)
     return graph.binary("Add", value, mean)
 
 
-def requantized(graph: Graph, x: Value, dtype: Any) -> Value:
+def requantize(graph: Graph, x: Value, dtype: Any) -> Value:
     """Quantize a value, and perhaps once more with the same parameters or others."""
     step, zero = 0.05, 0 if dtype not in (np.uint8, np.int8) else graph.random.choice((0, 100))
     for at in range(graph.random.choice((1, 2, 2))):
@@ -1064,7 +1066,7 @@ def requantized(graph: Graph, x: Value, dtype: Any) -> Value:
     return x
 
 
-def quantized_axes(graph: Graph, x: Value) -> Value:
+def quantization_axes(graph: Graph, x: Value) -> Value:
     """Quantize a square matrix by rows, and then by columns or by rows again; add its mean to a value.
 
     No multiple of one scale lies halfway between two multiples of another, where engines round differently.
@@ -1088,38 +1090,38 @@ FRAGMENTS: dict[str, Callable[[Graph, Value], Value]] = {
     "swish": swish,
     "gelu": gelu,
     "fast_gelu": fast_gelu,
-    "leaky": leaky,
-    "hard": hard,
+    "leaky_relu": leaky_relu,
+    "hard_swish": hard_swish,
     "mish": mish,
     "attention": attention,
     "product": product,
     "convolution": convolution,
     "arithmetic": arithmetic,
-    "gated": gated,
-    "rotary": rotary,
-    "grouped": grouped,
-    "excited": excited,
-    "skipped": skipped,
-    "masked": masked,
-    "moved": moved,
+    "gated_unit": gated_unit,
+    "rotary_embedding": rotary_embedding,
+    "group_norm": group_norm,
+    "squeeze_excite": squeeze_excite,
+    "residual": residual,
+    "mask": mask,
+    "movement": movement,
     "operators": operators,
     "nearly_norm": nearly_norm,
     "short_scale": short_scale,
     "reciprocal": reciprocal,
     "batch_product": batch_product,
     "column_product": column_product,
-    "slopes": slopes,
-    "factors": factors,
+    "vector_slopes": vector_slopes,
+    "swish_factor": swish_factor,
     "cast": cast,
     "nearly_neutral": nearly_neutral,
-    "emptied": emptied,
-    "quantized": quantized,
-    "quantized_axes": quantized_axes,
+    "empty_expand": empty_expand,
+    "quantized_input": quantized_input,
+    "quantization_axes": quantization_axes,
 }
 TYPES_OF_FRAGMENTS = {
     "nearly_neutral": TensorProto.DOUBLE,
-    "quantized": TensorProto.FLOAT,
-    "quantized_axes": TensorProto.FLOAT,
+    "quantized_input": TensorProto.FLOAT,
+    "quantization_axes": TensorProto.FLOAT,
     "batch_product": TensorProto.FLOAT16,
 }
 """Data types of the graphs that hold these fragments; those of others are drawn."""
