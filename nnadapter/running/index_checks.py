@@ -78,9 +78,9 @@ class BoundCheck(NamedTuple):
             else (f"at most {high}" if low is None else f"at least {low}")
         )
         name = check.source or check.value
-        what = f"input {name!r}" if check.source else f"value {name!r}"
+        what = f"input {name!r}" if check.source else f"computed value {name!r}"
         raise InputValueError(
-            f"{what} holds {value}, which {check.reader} reads as an index or a length; expected values {range_}",
+            f"{what} holds {value}; as an index, length or coordinate of {check.reader}, expected values {range_}",
             name=check.source or None,
         )
 
