@@ -74,9 +74,10 @@ def test_values_out_of_range_are_errors_of_the_input(case, device):
 
 
 def test_an_error_names_the_input_the_value_and_the_range():
+    text = r"input 'i' holds 9; .* of GatherND .*, expected values from -3 to 2"
     with (
         nna.InferenceSession(model("GatherND"), devices=["fake_npu", "cpu"]) as session,
-        pytest.raises(nna.errors.InputValueError, match=r"input 'i' holds 9, which GatherND .*from -3 to 2") as caught,
+        pytest.raises(nna.errors.InputValueError, match=text) as caught,
     ):
         session.run(None, {"x": X, "i": np.int64([[0, 9], [1, 0]])})
     assert caught.value.name == "i"
