@@ -115,6 +115,9 @@ HALF = """g (float16[2,2,4] x) => (float16[2,a,b] y) <float16[4,4] c =
 CRASHES = {
     "float16 batch": HALF.format("t = Transpose<perm=[1,0,2]>(x) y = MatMul(t, c)"),
     "float16 batch and a computed constant": HALF.format("t = Transpose<perm=[1,0,2]>(x) k = Neg(c) y = MatMul(t, k)"),
+    "float16 batch and a Reshape to the same shape": HALF.format(
+        "t = Transpose<perm=[1,0,2]>(x) n = Constant<value_ints=[2,2,4]>() r = Reshape(t, n) y = MatMul(r, c)"
+    ),
     "float16 batch on the right": HALF.format("t = Transpose<perm=[1,2,0]>(x) i = Identity(t) y = MatMul(c, i)"),
 }
 RIGHT = {

@@ -218,32 +218,15 @@ def _layout(graph: WireGraph, node: WireNode) -> tuple[int, ...]:
 
 
 def _half_batch(graph: WireGraph) -> bool:
-    """Check for a float16 product of constants and a Transpose that makes a later dimension the first.
+    """Check for a float16 product of constants, and a Transpose that makes a later dimension the first.
 
-    The fused product makes `FuseFp16InitializerToFp32NodeTransformer` end the process.
+    If they are fused, `FuseFp16InitializerToFp32NodeTransformer` ends the process. Other optimizers remove or move what
+    stands between them, so every such Transpose counts.
     """
-    for node in graph.nodes:
-        if node.op_type == "MatMul" and len(node.inputs) == 2:
-            for name, other in (node.inputs, node.inputs[::-1]):
-                if _moves_batch(graph, name) and _is_half(graph, other):
-                    return True
-    return False
-
-
-def _moves_batch(graph: WireGraph, name: str) -> bool:
-    """Check for a Transpose that makes a later dimension the first, before operators that change nothing."""
-    for _ in range(_LONGEST_CHAIN):
-        node = graph.producers.get(name)
-        if node is None or not node.inputs:
-            return False
-        if node.op_type == "Transpose":
-            permutation = graph.integers(node, "perm")
-            if len(permutation) > _MATRIX_RANK and permutation[0] != 0:
-                return True
-        elif node.op_type not in _UNCHANGED and _other_operand(graph, node) is None:
-            return False
-        name = _other_operand(graph, node) or node.inputs[0]
-    return False
+    permutations = (graph.integers(node, "perm") for node in graph.nodes if node.op_type == "Transpose")
+    return any(len(each) > _MATRIX_RANK and each[0] != 0 for each in permutations) and any(
+        _is_half(graph, name) for node in graph.nodes if node.op_type == "MatMul" for name in node.inputs
+    )
 
 
 def _is_half(graph: WireGraph, name: str) -> bool:
