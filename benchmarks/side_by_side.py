@@ -1,0 +1,228 @@
+"""Compare the behavior of two checkouts: results, plans, refusals and the numbers of reports.
+
+    python benchmarks/side_by_side.py OLD [NEW] [--networks GLOB ...] [--devices NAME ...] [--policies NAME ...]
+                                      [--renamed TABLE.json]
+
+Each network runs on each device with each policy, in one process per checkout and device. Both get the same files.
+These must be equal:
+
+- results, bitwise; within 1e-3 for the policy `measured`, whose timings may place nodes differently.
+- the report as JSON: keys, numbers and single words at every depth, such as devices, segments and refusal codes. Not
+  sentences, durations, or counts of caches. For `measured`, nothing of the report.
+- the class of an error, and the kind of each warning.
+
+TABLE.json maps old JSON keys and words to new ones. The exit code is 1 if there is a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+DEVICES = ("cpu", "fake_npu", "openvino", "xla", "qnn", "reference")
+POLICIES = ("priority", "latency", "throughput", "measured")
+COMPOSITIONS = 60
+"""Random compositions, half of them with dynamic shapes."""
+_MEASURED_TOLERANCE = 1e-3
+_UNCOMPARED = frozenset(("caches", "machine", "versions", "incidents"))
+"""Keys of reports that depend on the machine, or on the names of internal functions."""
+_UNITS = ("seconds", "_s", "_ms")
+"""Ends of keys that hold durations."""
+
+
+def networks(patterns: Sequence[str]) -> Iterator[tuple[str, onnx.ModelProto, Mapping[str, np.ndarray]]]:
+    """Yield the name, the model and the inputs of each network whose name matches a glob pattern."""
+    from benchmarks.generated_networks import generated_networks
+    from benchmarks.networks import networks as usual_networks
+    from benchmarks.other_networks import other_networks
+    from benchmarks.quantized_models import NETWORKS, quantized
+
+    makers: dict[str, Callable[[], onnx.ModelProto]] = {**usual_networks(), **other_networks(), **generated_networks(0)}
+    makers["quantized mobilenet"] = lambda: quantized(NETWORKS["mobilenet"]())
+    makers["quantized transformer"] = lambda: quantized(NETWORKS["transformer"](), per_channel=True)
+    for name, make in makers.items():
+        if any(fnmatch(name, pattern) for pattern in patterns):
+            model = make()
+            yield name, model, _feed_of(model)
+    from tests.compositions.generator import generate
+
+    for seed in range(COMPOSITIONS):
+        if any(fnmatch(f"composition {seed}", pattern) for pattern in patterns):
+            composition = generate(seed, dynamic=seed % 2 == 1)
+            yield f"composition {seed}", composition.model, composition.feeds
+
+
+def _feed_of(model: onnx.ModelProto) -> Mapping[str, np.ndarray]:
+    numbers, constants = np.random.default_rng(0), {tensor.name for tensor in model.graph.initializer}
+    feed = {}
+    for value in model.graph.input:
+        if value.name in constants:
+            continue
+        kind = value.type.tensor_type
+        shape = [dimension.dim_value or 2 for dimension in kind.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        array = numbers.standard_normal(shape) if dtype.kind == "f" else numbers.integers(0, 2, shape)
+        feed[value.name] = np.asarray(array, dtype)
+    return feed
+
+
+def record(folder: Path, devices: Sequence[str], policies: Sequence[str]) -> None:
+    """Run the network in a folder and write results, reports, errors and warnings to the standard output."""
+    import nnadapter as nna
+
+    model = onnx.load(folder / "model.onnx")
+    feeds = dict(np.load(folder / "feeds.npz"))
+    records = {}
+    for device in devices:
+        for policy in policies:
+            simulated = device == "fake_npu" and policy in ("latency", "throughput")
+            named = [(device, {"clock": "simulated"} if simulated else {})]
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                records[device, policy] = run_network(nna, model, feeds, named, policy)
+            records[device, policy]["warnings"] = sorted({warning.category.__name__ for warning in caught})
+    with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as stream:
+        pickle.dump(records, stream)
+
+
+def run_network(
+    nna: Any, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], devices: Sequence[object], policy: str
+) -> dict[str, Any]:
+    """Return the results and the report of a run, or the class of the error.
+
+    Args:
+        nna: the package of a checkout.
+        model: the network.
+        feeds: its inputs.
+        devices: of the session.
+        policy: of `Options`.
+    """
+    try:
+        options = nna.Options(policy=policy, cache_dir=False)
+        with nna.InferenceSession(model, devices=devices, options=options) as session:
+            results = session.run(None, feeds)
+            return {"results": results, "report": json.loads(session.report().to_json())}
+    except nna.errors.NNAdapterError as error:
+        return {"error": type(error).__name__}
+
+
+def differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], *, measured: bool, renamed: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield what differs between two runs of a network.
+
+    Args:
+        old: of `record`, for one device and policy.
+        new: the same from another checkout.
+        measured: whether timings decided.
+        renamed: new JSON keys and words by old ones.
+    """
+    for key in ("error", "warnings"):
+        if old.get(key) != new.get(key):
+            yield f"{key}: {old.get(key)!r}, now {new.get(key)!r}"
+    if "results" not in old or "results" not in new:
+        return
+    if len(old["results"]) != len(new["results"]):
+        yield f"results: {len(old['results'])}, now {len(new['results'])}"
+    for place, pair in enumerate(zip(old["results"], new["results"], strict=False)):
+        if not _equal(*pair, tolerance=_MEASURED_TOLERANCE if measured else 0):
+            yield f"result {place} differs"
+    if not measured:
+        yield from _report_differences(old["report"], new["report"], "report", renamed)
+
+
+def _equal(old: np.ndarray, new: np.ndarray, tolerance: float) -> bool:
+    if old.dtype != new.dtype or old.shape != new.shape:
+        return False
+    if old.tobytes() == new.tobytes():
+        return True
+    return tolerance > 0 and np.allclose(old.astype(float), new.astype(float), tolerance, tolerance, equal_nan=True)
+
+
+def _report_differences(old: Any, new: Any, place: str, renamed: Mapping[str, str]) -> Iterator[str]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        before = {renamed.get(key, key): value for key, value in old.items()}
+        for key in sorted(before.keys() | new.keys()):
+            if key in _UNCOMPARED or key.endswith(_UNITS):
+                continue
+            if key not in before or key not in new:
+                yield f"{place}.{key}: {'added' if key in new else 'missing'}"
+            else:
+                yield from _report_differences(before[key], new[key], f"{place}.{key}", renamed)
+    elif isinstance(old, list) and isinstance(new, list):
+        if len(old) != len(new):
+            yield f"{place}: {len(old)} items, now {len(new)}"
+        for at, pair in enumerate(zip(old, new, strict=False)):
+            yield from _report_differences(*pair, f"{place}[{at}]", renamed)
+    elif isinstance(old, str) and isinstance(new, str):
+        is_word = " " not in old and " " not in new
+        if is_word and renamed.get(old, old) != new:
+            yield f"{place}: {old!r}, now {new!r}"
+    elif old != new or type(old) is not type(new):
+        yield f"{place}: {old!r}, now {new!r}"
+
+
+def main() -> int:
+    """Compare two checkouts and print the differences."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", type=Path, help="a checkout, or with --record the folder of a network")
+    parser.add_argument("new", type=Path, nargs="?", default=Path(__file__).parents[1])
+    parser.add_argument("--networks", nargs="+", default=["*"], metavar="GLOB")
+    parser.add_argument("--devices", nargs="+", default=DEVICES, metavar="NAME")
+    parser.add_argument("--policies", nargs="+", default=POLICIES, choices=POLICIES)
+    parser.add_argument("--renamed", type=Path, metavar="TABLE.json")
+    parser.add_argument("--record", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.record:
+        record(given.old, given.devices, given.policies)
+        return 0
+    sys.path.insert(0, str(given.new))
+    renamed = json.loads(given.renamed.read_text()) if given.renamed else {}
+    runs = found = 0
+    for name, model, feeds in networks(given.networks):
+        with tempfile.TemporaryDirectory() as temporary:
+            onnx.save(model, Path(temporary) / "model.onnx")
+            np.savez(Path(temporary) / "feeds.npz", **feeds)
+            with ThreadPoolExecutor(2) as pool:
+                old, new = pool.map(lambda checkout: _recorded(checkout, temporary, given), (given.old, given.new))
+        for key in old.keys() | new.keys():
+            runs += 1
+            if key not in old or key not in new:
+                found, text = found + 1, "the process ended" + ("" if key in old else " in the old checkout")
+                print(f"{name}, {', '.join(key)}: {text}", flush=True)
+                continue
+            for text in differences(old[key], new[key], measured=key[1] == "measured", renamed=renamed):
+                found += 1
+                print(f"{name}, {', '.join(key)}: {text}", flush=True)
+    print(f"{found} differences in {runs} runs")
+    return int(found > 0)
+
+
+def _recorded(checkout: Path, folder: str, given: argparse.Namespace) -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """Return the records of a network in a checkout, by device and policy; without those of processes that crash."""
+    records: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for device in given.devices:
+        words = [sys.executable, __file__, folder, "--record", "--devices", device, "--policies", *given.policies]
+        environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
+        done = subprocess.run(words, env=environment, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        if done.returncode == 0:
+            records |= pickle.loads(done.stdout)
+    return records
+
+
+if __name__ == "__main__":
+    sys.exit(main())
