@@ -1,6 +1,6 @@
-"""Run ONNX models on accelerators that understand only part of them, and explain every decision.
+"""Run a model on an accelerator that supports part of it, and explain every decision.
 
-Names are imported on first use, so that `import nnadapter` costs next to nothing.
+Public names are imported on first use, so `import nnadapter` is fast.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from nnadapter.runtime.execution import Execution
     from nnadapter.whatif.report import WhatIf
     from nnadapter.whatif.what_if import what_if
+
+__version__ = "0.1.0"
 
 _HOMES = {
     "Ban": "nnadapter.rules",
@@ -132,4 +134,4 @@ __getattr__ = lazily(__name__, _HOMES)
 
 def __dir__() -> list[str]:
     """The public names."""
-    return [*__all__, "__doc__", "__name__", "__file__", "__path__"]
+    return [*__all__, "__doc__", "__name__", "__file__", "__path__", "__version__"]

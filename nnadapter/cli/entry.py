@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 
 import click
 
+from nnadapter import __version__
 from nnadapter.cli.command import told
 from nnadapter.errors import close_names
 
@@ -65,15 +66,8 @@ class CommandGroup(click.Group):
 
 def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        click.echo(f"nnadapter {_version()}")
+        click.echo(f"nnadapter {__version__}")
         ctx.exit()
-
-
-def _version() -> str:
-    try:
-        return metadata.version("nnadapter")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
 
 
 @click.group("nnadapter", cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})

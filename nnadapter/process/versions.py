@@ -7,15 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 
-from nnadapter.process.cache import remembered
+import nnadapter
 
 _FORM, _OLDER = "dist-info", ("egg-info", "egg")
 
 
-@remembered(1)
 def own_version() -> str:
-    """The version of nnadapter; empty where it was not installed as a package."""
-    return installed_version("nnadapter")
+    """Return the version of nnadapter, installed or not."""
+    return nnadapter.__version__
 
 
 def installed_version(distribution: str) -> str:
