@@ -17,9 +17,13 @@ PACKAGES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Module -> the packages that bring it."""
 _LOWEST: Mapping[str, tuple[int, int]] = MappingProxyType({"paddle": (3, 0), "paddle2onnx": (2, 0)})
 
-_EXTRA = "pip install 'nnadapter[paddle]'"
-_ALONE = "pip install 'paddlepaddle>=3.0' && pip install --no-deps 'paddle2onnx>=2.0.1'"
-"""From Python 3.12 on: a package that paddle2onnx asks for, and does not use here, has no wheel there."""
+_EXTRA = "run: pip install 'nnadapter[paddle]'"
+_WITHOUT_DEPENDENCIES = "run: pip install 'paddlepaddle>=3.0' && pip install --no-deps 'paddle2onnx>=2.0.1'"
+"""For Python 3.12: paddle2onnx depends on an onnxoptimizer without a wheel there, and nnadapter does not need it."""
+_OTHER_PYTHON = (
+    "paddle2onnx 2.1 and earlier have no wheel for Python 3.13 and later; run the model with Python 3.11 or 3.12, or "
+    "compile it there (`nnadapter compile`) and open the compiled file here"
+)
 
 
 def require_paddle(what: str) -> Mapping[str, str]:
@@ -39,12 +43,17 @@ def require_paddle(what: str) -> Mapping[str, str]:
             continue
         package = PACKAGES[module][0]
         raise MissingExtraError(
-            f"{what} needs the packages paddlepaddle and paddle2onnx, of which {package} {found}; "
-            f"run: {_EXTRA if sys.version_info < (3, 12) else _ALONE}",
+            f"{what} needs the packages paddlepaddle and paddle2onnx, of which {package} {found}; {_next_step()}",
             extra="paddle",
             package=package,
         )
     return versions
+
+
+def _next_step() -> str:
+    if sys.version_info < (3, 12):
+        return _EXTRA
+    return _WITHOUT_DEPENDENCIES if sys.version_info < (3, 13) else _OTHER_PYTHON
 
 
 def _version(packages: tuple[str, ...]) -> str:

@@ -6,9 +6,11 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
+import nnadapter as nna
 from nnadapter import limits
 from nnadapter.errors import CacheWarning, ConversionWarning, InvalidModelError, MissingExtraError, ModelFileError
 from nnadapter.options import Options
@@ -164,12 +166,28 @@ def test_what_changes_meanwhile_is_not_kept(model, program, tmp_path):
     (True, {"paddlepaddle": "2.6.1", "paddle2onnx": "2.0.1"}, "paddlepaddle is here in version 2.6.1, expected 3.0 or"),
 ])  # fmt: skip
 def test_packages_that_are_missing_are_named(monkeypatch, there, versions, match):
-    monkeypatch.setattr(requirements, "_ALONE", requirements._EXTRA)
+    monkeypatch.setattr(requirements, "sys", SimpleNamespace(version_info=(3, 11)))
     monkeypatch.setattr(requirements, "find_spec", lambda name: there or None)
     monkeypatch.setattr(requirements, "_version", lambda packages: versions.get(packages[0], "?"))
     with pytest.raises(MissingExtraError, match=match) as caught:
         requirements.require_paddle("Paddle model 'm'")
     assert (caught.value.extra, caught.value.package) == ("paddle", "paddlepaddle")
+
+
+@pytest.mark.parametrize(("python", "expected"), [
+    ((3, 11), r"run: pip install 'nnadapter\[paddle\]'$"),
+    ((3, 12), r"run: pip install 'paddlepaddle>=3.0' && pip install --no-deps 'paddle2onnx>=2.0.1'$"),
+    ((3, 13), r"no wheel for Python 3.13 and later; run the model with Python 3.11 or 3.12, or compile it there"),
+])  # fmt: skip
+def test_a_session_without_paddle2onnx_reports_how_to_get_it(monkeypatch, model, python, expected):
+    monkeypatch.setattr(keeping, "require_paddle", requirements.require_paddle)
+    monkeypatch.setattr(requirements, "sys", SimpleNamespace(version_info=python))
+    monkeypatch.setattr(requirements, "find_spec", lambda name: None if name == "paddle2onnx" else name)
+    monkeypatch.setattr(requirements, "_version", lambda packages: "?")
+    missing = "needs the packages paddlepaddle and paddle2onnx, of which paddle2onnx is not installed; "
+    with pytest.raises(MissingExtraError, match=missing + ".*" + expected) as caught:
+        nna.InferenceSession(model)
+    assert (caught.value.extra, caught.value.package) == ("paddle", "paddle2onnx")
 
 
 def test_a_structure_before_paddle_3_has_another_name(tmp_path, program):
