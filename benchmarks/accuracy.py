@@ -24,8 +24,8 @@ import rapidocr
 
 import nnadapter as nna
 from benchmarks.choosing import containing
-from benchmarks.networks import networks
-from benchmarks.quantized_models import mobilenet, quantized, resnet, transformer
+from benchmarks.models.networks import networks
+from benchmarks.models.quantized_models import mobilenet, quantized, resnet, transformer
 from benchmarks.timing import table
 from nnadapter.offering.feeds import random_feed
 

@@ -34,12 +34,8 @@ import onnxruntime
 
 import nnadapter as nna
 from benchmarks.choosing import containing
-from benchmarks.hostile import Made
-from benchmarks.hostile_feeds import FEEDS
-from benchmarks.hostile_files import FILES
-from benchmarks.hostile_graphs import GRAPHS
-from benchmarks.hostile_sizes import SIZES
-from benchmarks.hostile_texts import TEXTS, read
+from benchmarks.models.hostile_files import FEEDS, FILES, TEXTS, read
+from benchmarks.models.hostile_models import GRAPHS, SIZES, Made
 from benchmarks.timing import table
 
 _SECONDS, _MEGABYTES = 1.0, 200.0

@@ -28,8 +28,7 @@ import onnxruntime
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
-from benchmarks.llama_model import llama_model
+from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model, llama_model
 from benchmarks.timing import interleaved, table
 
 PROMPT = (1, 2, 3)

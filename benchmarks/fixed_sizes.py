@@ -31,13 +31,13 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.decode import decode
-from benchmarks.language_model import Sizes, Writer, language_model
+from benchmarks.models.encoders import encoder_model
+from benchmarks.models.language_models import Sizes, language_model
 from benchmarks.timing import interleaved, table
 from nnadapter.drivers import Capability, Context, Device, Driver, OpenSizes, Program, Verdict
 from nnadapter.drivers.null import NullContext, NullDevice
@@ -195,46 +195,6 @@ def encode(run: Callable[[Feed], object], lengths: int) -> None:
     random.Random(0).shuffle(order)
     for length in order:
         run({"ids": np.zeros((1, length), np.int64), "mask": np.ones((1, length), np.int64)})
-
-
-def encoder_model(layers: int = 12, width: int = 64, heads: int = 2, words: int = 100) -> onnx.ModelProto:
-    """Return a model of the form of BERT: inputs `ids` and `mask` [batch, length], output `y`."""
-    writer = Writer(0)
-    batch, length = writer.size("ids", 0), writer.size("ids", 1)
-    places = writer.node("Range", writer.constant(np.int64(0)), length, writer.constant(np.int64(1)))
-    embedded = writer.node("Gather", writer.weight(words, width), "ids")
-    x = writer.node("Add", embedded, writer.node("Gather", writer.weight(512, width), places))
-    wide = writer.node("Unsqueeze", writer.node("Cast", "mask", to=TensorProto.FLOAT), writer.constant([1, 2]))
-    hidden = writer.node("Sub", writer.constant(np.float32(1)), wide)
-    mask = writer.node("Mul", hidden, writer.constant(np.float32(-1e9)))
-    for _ in range(layers):
-        x = _encoder_block(writer, x, mask, (batch, length), width, heads)
-    writer.node("Identity", x, output="y")
-    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in ("ids", "mask")]
-    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "length", width])]
-    graph = helper.make_graph(writer.nodes, "encoder", inputs, outputs, writer.tensors)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
-
-
-def _encoder_block(writer: Writer, x: str, mask: str, rows: Sequence[str], width: int, heads: int) -> str:
-    depth = width // heads
-    query, key, value = (
-        writer.node(
-            "Transpose",
-            writer.node(
-                "Reshape", writer.node("MatMul", x, writer.weight(width, width)), writer.shape(*rows, heads, depth)
-            ),
-            perm=[0, 2, 1, 3],
-        )
-        for _ in range(3)
-    )
-    scores = writer.node("MatMul", query, writer.node("Transpose", key, perm=[0, 1, 3, 2]))
-    scaled = writer.node("Div", scores, writer.constant(np.float32(depth**0.5)))
-    mixed = writer.node("MatMul", writer.node("Softmax", writer.node("Add", scaled, mask), axis=-1), value)
-    joined = writer.node("Reshape", writer.node("Transpose", mixed, perm=[0, 2, 1, 3]), writer.shape(*rows, width))
-    x = writer.normalized(writer.node("Add", x, writer.node("MatMul", joined, writer.weight(width, width))), width)
-    wide = writer.node("Relu", writer.node("MatMul", x, writer.weight(width, 4 * width)))
-    return writer.normalized(writer.node("Add", x, writer.node("MatMul", wide, writer.weight(4 * width, width))), width)
 
 
 def install(folder: Path) -> None:

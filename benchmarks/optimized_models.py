@@ -24,7 +24,7 @@ import onnxruntime
 
 import nnadapter as nna
 from benchmarks.choosing import containing
-from benchmarks.optimizer_models import MODELS, Optimized, optimized
+from benchmarks.models.optimized_models import MODELS, Optimized, optimized
 from benchmarks.timing import table
 from benchmarks.written_models import LEAST_FLOPS, off
 

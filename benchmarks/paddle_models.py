@@ -74,7 +74,7 @@ def main() -> None:
 
 def saved_networks(folder: Path, names: Sequence[str]) -> Path:
     """Have another process save networks, all of them if none is named, and return the folder."""
-    script = Path(__file__).with_name("paddle_networks.py")
+    script = Path(__file__).with_name("models") / "paddle_networks.py"
     subprocess.run([sys.executable, str(script), str(folder), *names], check=True, capture_output=True)
     return folder
 

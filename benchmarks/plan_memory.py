@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.fixed_sizes import install
-from benchmarks.networks import networks
+from benchmarks.models.networks import networks
 from benchmarks.resident import MEGABYTE, anonymous_bytes
 from benchmarks.timing import table
 

@@ -49,9 +49,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.choosing import named
-from benchmarks.generated_networks import generated_networks
-from benchmarks.networks import networks
-from benchmarks.other_networks import other_networks
+from benchmarks.models.generated_networks import generated_networks
+from benchmarks.models.networks import networks, other_networks
 from benchmarks.timing import table
 from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import keep_calibration

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.choosing import named
-from benchmarks.pytorch_models import Made, models
+from benchmarks.models.pytorch_models import Made, models
 from benchmarks.timing import table
 
 

@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.choosing import named
+from benchmarks.models.pytorch_models import models, tokens
 from benchmarks.pytorch import apart, tensors_of
-from benchmarks.pytorch_models import models, tokens
 from benchmarks.timing import table
 
 _SHAPES = ((2, 12), (3, 17), (5, 30), (4, 9), (7, 21))

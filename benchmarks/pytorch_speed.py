@@ -27,8 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.choosing import named
-from benchmarks.pytorch_models import Made, pictures, tokens
-from benchmarks.pytorch_pictures import resnet50
+from benchmarks.models.pytorch_models import Made, pictures, resnet50, tokens
 from benchmarks.timing import interleaved, table
 
 Run = Callable[[], Any]

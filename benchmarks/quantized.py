@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.choosing import named
-from benchmarks.quantized_models import ACTIVATIONS, NETWORKS, feed_of, quantized
+from benchmarks.models.quantized_models import ACTIVATIONS, NETWORKS, feeds_of, quantized
 from benchmarks.timing import interleaved, table
 
 OPENVINO = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
@@ -60,7 +60,7 @@ def main() -> None:
 
 def measure(model: onnx.ModelProto, device: str, rounds: int) -> dict[str, Any]:
     """Return the medians of a model's runs, in seconds, and how far the results are off."""
-    feed = feed_of(model, seed=5)
+    feed = feeds_of(model, seed=5)
     with nna.InferenceSession(model, devices=device, options=nna.Options(fallback="allow")) as session:
         runs: Mapping[str, Callable[[], Any]] = {
             "onnxruntime": partial(_onnxruntime(model).run, None, dict(feed)),

@@ -31,8 +31,8 @@ import rapidocr
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
-from benchmarks.fixed_sizes import encoder_model
-from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
+from benchmarks.models.encoders import encoder_model
+from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
 from benchmarks.timing import table
 
 OCR = Path(rapidocr.__file__).parent / "models"

@@ -10,9 +10,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from benchmarks.language_model import Sizes, Writer, first_feed, language_model
-from benchmarks.networks import encoder
-from benchmarks.quantized_models import resnet
+from benchmarks.models.language_models import Sizes, first_feed, language_model
+from benchmarks.models.networks import encoder
+from benchmarks.models.quantized_models import resnet
+from benchmarks.models.writer import Writer
 
 Feed = Mapping[str, np.ndarray]
 _LANGUAGE_MODEL = Sizes(layers=20, width=1024, heads=16, words=24_000)

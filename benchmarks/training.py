@@ -27,8 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.choosing import named
+from benchmarks.models.pytorch_models import Made, models
 from benchmarks.pytorch import tensors_of
-from benchmarks.pytorch_models import Made, models
 from benchmarks.timing import table
 
 NAMES = (

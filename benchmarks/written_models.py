@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
 from benchmarks.choosing import containing
-from benchmarks.quantizer_models import MODELS, Feeds, Written, feeds_of, written
+from benchmarks.models.quantized_models import MODELS, Feeds, Written, feeds_of, written
 from benchmarks.timing import table
 
 HEAD = ("model", "nodes", "FLOPs", "segments", "off", "by quantizing", "")

@@ -27,10 +27,10 @@ from onnx import numpy_helper
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes
-from benchmarks.quantized_models import resnet
+from benchmarks.models.encoders import bert
+from benchmarks.models.language_models import Sizes
+from benchmarks.models.quantized_models import resnet
 from benchmarks.timing import interleaved, table
-from benchmarks.tutorial_models import bert
 
 Feed = Mapping[str, np.ndarray]
 Network = Callable[[Feed, Sequence[Any]], Any]

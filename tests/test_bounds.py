@@ -11,11 +11,8 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from benchmarks.hostile_feeds import FEEDS
-from benchmarks.hostile_files import FILES
-from benchmarks.hostile_graphs import GRAPHS
-from benchmarks.hostile_sizes import SIZES
-from benchmarks.hostile_texts import TEXTS, read
+from benchmarks.models.hostile_files import FEEDS, FILES, TEXTS, read
+from benchmarks.models.hostile_models import GRAPHS, SIZES
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError, NNAdapterError
 from tests.models import HEAD, parse

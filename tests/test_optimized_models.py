@@ -12,10 +12,10 @@ import pytest
 from onnx import helper
 
 import nnadapter as nna
-from benchmarks.generative_models import group_query_model, step_feed
-from benchmarks.language_model import Sizes, Writer, cache_names
+from benchmarks.models.language_models import Sizes, cache_names, group_query_model, step_feed
+from benchmarks.models.optimized_models import optimized
+from benchmarks.models.writer import Writer
 from benchmarks.optimized_models import row_of
-from benchmarks.optimizer_models import optimized
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.planning.looking_through import is_full
 from tests.models import numbers

@@ -10,17 +10,19 @@ from functools import partial
 
 import pytest
 
-from benchmarks.networks import networks
-from benchmarks.quantized_models import activation_functions, resnet, transformer
-from benchmarks.quantizer_models import (
+from benchmarks.models.networks import networks
+from benchmarks.models.quantized_models import (
     MODELS,
     Written,
+    activation_functions,
     dynamic,
     few_bits,
     quantize,
+    resnet,
     sixteen_bits_contributed,
     static_operators,
     static_qdq,
+    transformer,
     written,
 )
 from benchmarks.written_models import row_of

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from onnx import helper
 
 import nnadapter as nna
-from benchmarks.hostile import graph, info, model, node, weight
+from benchmarks.models.hostile_models import graph, info, model, node, weight
 from nnadapter.drivers.faulty import read_script
 from nnadapter.errors import NNAdapterError
 from nnadapter.ir import protobuf

@@ -12,9 +12,9 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes
-from benchmarks.quantized_models import resnet
-from benchmarks.tutorial_models import bert
+from benchmarks.models.encoders import bert
+from benchmarks.models.language_models import Sizes
+from benchmarks.models.quantized_models import resnet
 from nnadapter.drivers import registry
 from nnadapter.new_driver import write_driver
 from nnadapter.testing import Settings, run_conformance

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
+from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
 from nnadapter.caching.entry import MADE, read_entry, write_entry
 from nnadapter.caching.folder import Folder
 from nnadapter.caching.key import Key

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
+from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
 from examples.generate import build_model, generate, words_of
 from nnadapter.errors import CancelledError, DeadlineExceededError, InvalidOptionError
 from tests.models import numbers, parse, run_whole

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, first_feed
-from benchmarks.merged_decoder import CHOOSES, merged_decoder
+from benchmarks.models.language_models import CHOOSES, Sizes, first_feed, merged_decoder
 from nnadapter.errors import CompiledModelError, InvalidInputError, NNAdapterError
 from nnadapter.onnx.preparation.choice import MOST_FORKS
 from nnadapter.running.choices import MOST_AHEAD

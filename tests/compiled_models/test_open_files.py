@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx import numpy_helper
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, first_feed, language_model
+from benchmarks.models.language_models import Sizes, first_feed, language_model
 from nnadapter.compiled_models.messages import MESSAGES
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.compiled_models.words import in_words

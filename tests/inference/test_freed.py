@@ -7,8 +7,7 @@ import gc
 import pytest
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, first_feed, language_model
-from benchmarks.merged_decoder import CHOOSES, merged_decoder
+from benchmarks.models.language_models import CHOOSES, Sizes, first_feed, language_model, merged_decoder
 from nnadapter.drivers.isolation.program import IsolatedProgram
 from nnadapter.drivers.native.program import NativeExecution
 from nnadapter.ir.filled_model import FillableModel

@@ -16,7 +16,7 @@ import pytest
 from onnx import numpy_helper
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
+from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
 from nnadapter.caching.entry import UnusableError, read_entry
 from nnadapter.errors import CacheWarning, FallbackWarning, InvalidInputError, ModelFileError
 from nnadapter.kept_plans.engine import KeptEngine

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from benchmarks.hostile import graph, model
+from benchmarks.models.hostile_models import graph, model
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
 from nnadapter.onnx.function_calls import check_calls, check_calls_in

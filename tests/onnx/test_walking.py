@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from benchmarks.hostile import graph, info, model, node, tagged, weight, with_fields
+from benchmarks.models.hostile_models import graph, info, model, node, tagged, weight, with_fields
 from nnadapter import limits
 from nnadapter.errors import InvalidModelError
 from nnadapter.onnx import walking

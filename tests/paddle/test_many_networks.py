@@ -13,7 +13,7 @@ import pytest
 
 import nnadapter as nna
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "paddle_networks.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "models" / "paddle_networks.py"
 REFUSED = {"LSTM, two layers", "SimpleRNN", "deformable convolution", "pooling, adaptive", "svd"}
 """What paddle2onnx has no form of, or a wrong one."""
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
+from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
 from nnadapter.errors import FallbackWarning, InvalidInputError
 from tests.models import numbers, parse, run_whole
 from tests.planning.test_opening import SIZES, grown

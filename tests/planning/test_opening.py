@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, cache_names, first_feed, language_model
+from benchmarks.models.language_models import Sizes, cache_names, first_feed, language_model
 from nnadapter.errors import FallbackWarning
 from nnadapter.offering.preparing import prepare
 from nnadapter.planning.bounds import Bounds, nearby

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nnadapter as nna
-from benchmarks.language_model import language_model
+from benchmarks.models.language_models import language_model
 from nnadapter.errors import FallbackWarning
 from tests.interrupting import interrupt
 from tests.models import numbers, parse, run_whole

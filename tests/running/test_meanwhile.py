@@ -13,7 +13,7 @@ import onnx.parser
 import pytest
 
 import nnadapter as nna
-from benchmarks.language_model import Sizes, first_feed, language_model
+from benchmarks.models.language_models import Sizes, first_feed, language_model
 from nnadapter.drivers.fake_npu.context import FakeNpuContext
 from nnadapter.errors import ClosedError, DeadlineExceededError, InvalidModelError, InvalidOptionError, NNAdapterError
 from nnadapter.running.planned import PlannedEngine

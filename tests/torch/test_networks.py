@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
 
 import nnadapter as nna  # noqa: E402
+from benchmarks.models.pytorch_models import models  # noqa: E402
 from benchmarks.pytorch import apart, tensors_of  # noqa: E402
-from benchmarks.pytorch_models import models  # noqa: E402
 
 FEW = ("perceptron", "autoencoder", "U-Net", "encoder layer")
 PARTS = 4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from benchmarks.networks import networks
+from benchmarks.models.networks import networks
 from nnadapter.ir import DataType, ModelBuilder, OperandType, Quantization
 from nnadapter.ir.definition import by_definition
 from tests.drivers.xla.harness import DEVICE, computed, model_of, numbers

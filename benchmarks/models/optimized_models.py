@@ -16,12 +16,10 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from benchmarks.generative_models import group_query_model
-from benchmarks.language_model import Sizes, language_model
-from benchmarks.llama_model import llama_model
-from benchmarks.networks import networks
-from benchmarks.quantized_models import mobilenet, resnet, transformer
-from benchmarks.tutorial_models import bert
+from benchmarks.models.encoders import bert
+from benchmarks.models.language_models import Sizes, group_query_model, language_model, llama_model
+from benchmarks.models.networks import networks
+from benchmarks.models.quantized_models import mobilenet, resnet, transformer
 
 _LENGTH = 16
 _SMALL = Sizes(layers=2, width=64, heads=4, words=500, positions=64)
@@ -123,7 +121,7 @@ def _models() -> dict[str, Network]:
 
 
 def _exported(kind: str, *, dynamo: bool) -> onnx.ModelProto:
-    from benchmarks.pytorch_transformers import exported  # takes seconds, and the others do without it
+    from benchmarks.models.pytorch_models import exported  # takes seconds, and the others do without it
 
     with tempfile.TemporaryDirectory() as folder:
         return exported(kind, Path(folder) / "model.onnx", dynamo=dynamo)

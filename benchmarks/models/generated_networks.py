@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from benchmarks.language_model import Writer
+from benchmarks.models.writer import Writer
 
 _OPSET = 17
 _Shape = tuple[int, ...]

@@ -1,0 +1,1 @@
+"""Benchmarks of nnadapter; `python -m benchmarks` lists them."""

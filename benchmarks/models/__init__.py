@@ -1,0 +1,1 @@
+"""Makers of the models that benchmarks and tests run."""
