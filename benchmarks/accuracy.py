@@ -1,33 +1,27 @@
-"""What checks of accuracy find where nothing is wrong, and what they cost.
+"""False alarms of the accuracy checks, and their cost.
 
-    python benchmarks/accuracy.py                      # some minutes
-    python benchmarks/accuracy.py --device openvino --only RapidOCR
-
-Every network runs with `Options(verify="once", shadow=1)`: a false alarm is an incident, and the exit code is 1. The
-columns of times are the first run, plain and checked, and a later run: plain, verified before, and itself compared.
+Every network runs with `Options(verify="once", shadow=1)`. An incident is a false alarm, and the benchmark fails. The
+columns of times are the first run, plain and checked, and a later run: plain, verified before, and compared itself.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import numpy as np
 import onnx
 import rapidocr
 
 import nnadapter as nna
-from benchmarks.choosing import containing
+from benchmarks.harness import Results, random_feed, seconds_of, select_containing
 from benchmarks.models.networks import networks
 from benchmarks.models.quantized_models import mobilenet, quantized, resnet, transformer
-from benchmarks.timing import table
-from nnadapter.offering.feeds import random_feed
 
 DEVICES = {
     "fake_npu": "fake_npu",
@@ -38,24 +32,22 @@ _RUNS = 5
 _SHAPES = {"det": (1, 3, 320, 320), "rec": (1, 3, 48, 320), "cls": (1, 3, 48, 192)}
 
 
-def main() -> None:
-    """Print a row for every network on every device."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
     parser.add_argument("--device", choices=DEVICES, action="append")
-    parser.add_argument("--only", default="", help="A part of the network's name.")
-    arguments = parser.parse_args()
-    rows, alarms, makers = [], 0, dict(_models())
-    for name in containing(parser, [arguments.only], makers):
+    parser.add_argument("--only", default="", help="a part of the network's name")
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Run every network on every device."""
+    table, makers = results.table(), dict(_models())
+    for name in select_containing([options.only], makers):
         model = makers[name]()
-        for device in arguments.device or DEVICES:
-            row, found = _row(name, model, device)
-            rows.append(row)
-            alarms += found
-            print(" | ".join(map(str, row)), file=sys.stderr)
-    head = ["network", "device", "alarms", "said", "first ms", "checked ms", "later ms", "verified ms", "shadow ms"]
-    print(table(head, rows))
-    print(f"{alarms} false alarms on {len(rows)} networks and devices")
-    sys.exit(1 if alarms else 0)
+        for device in options.device or DEVICES:
+            table.add(_row(name, model, device))
+    alarms = sum(row["alarms"] for row in table.rows)
+    if alarms:
+        results.fail(f"{alarms} false alarms on {len(table.rows)} networks and devices")
 
 
 def _models() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
@@ -69,7 +61,7 @@ def _models() -> Iterator[tuple[str, Callable[[], onnx.ModelProto]]]:
     yield "quantized transformer", lambda: quantized(transformer(2, 128, 4, 32))
 
 
-def _row(name: str, model: onnx.ModelProto, device: str) -> tuple[list[object], int]:
+def _row(name: str, model: onnx.ModelProto, device: str) -> dict[str, Any]:
     shapes = {"x": _SHAPES[name.split()[1]]} if name.startswith("RapidOCR") else None
     feeds = [random_feed(model, shapes)]
     random = np.random.default_rng(0)
@@ -82,24 +74,23 @@ def _row(name: str, model: onnx.ModelProto, device: str) -> tuple[list[object], 
             warnings.simplefilter("ignore")
             if shapes:
                 session.prepare(shapes)
-            taken = [_seconds(session, feed) for feed in feeds]
+            taken = [seconds_of(partial(session.run, None, feed)) for feed in feeds]
             first[kind], later[kind] = 1e3 * taken[0], 1e3 * statistics.median(taken[1:])
             found += sum(each.stage == "accuracy" for each in session.report().incidents)
             notes.update(note for note in session.report().notes if "differs" in note or "compared" in note)
-    times = (first["plain"], first["verify"], later["plain"], later["verify"], later["shadow"])
-    return [name, device, found, "; ".join(sorted(notes)) or "nothing", *(f"{each:.1f}" for each in times)], found
+    return {
+        "network": name,
+        "device": device,
+        "alarms": found,
+        "notes": "; ".join(sorted(notes)) or "none",
+        "first ms": first["plain"],
+        "checked ms": first["verify"],
+        "later ms": later["plain"],
+        "verified ms": later["verify"],
+        "shadow ms": later["shadow"],
+    }
 
 
 def _like(value: np.ndarray, random: np.random.Generator) -> np.ndarray:
-    """Other numbers of the same kind; integers, which may be positions, stay."""
+    """Return other random numbers; integers, which may be positions, stay the same."""
     return random.standard_normal(value.shape).astype(value.dtype) if value.dtype.kind == "f" else value
-
-
-def _seconds(session: nna.InferenceSession, feed: Mapping[str, np.ndarray]) -> float:
-    started = time.perf_counter()
-    session.run(None, feed)
-    return time.perf_counter() - started
-
-
-if __name__ == "__main__":
-    main()

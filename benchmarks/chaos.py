@@ -1,32 +1,29 @@
-"""Sessions among faults that come by chance: how many results are right, how fast, and what happened.
+"""Sessions among random faults: how many results are right, how fast runs are, and which faults came.
 
-    python benchmarks/chaos.py runs            # 10,000 runs on three devices, 5 % of the calls of each with a fault
-    python benchmarks/chaos.py runs --count 500 --threads 4
-
-    python benchmarks/chaos.py runs --rests    # devices that failed rest, as they do: the CPU has their steps meanwhile
-
-Devices are fake_npu, acme_c (a driver in C, by the C compiler of this machine) and openvino, each with its share of the
-nodes and `faulty` around it. Results are held to ONNX Runtime's. A run takes less than a millisecond and a rest a
-second, so devices that rest would have few of the runs, and few faults.
+10,000 runs by default, on three devices that share the nodes of a model: fake_npu, acme_c (a driver in C, compiled by
+this machine's C compiler) and openvino. 5 % of the calls of each have a fault. Results are compared with those of ONNX
+Runtime. With `--rests`, a device rests after a failure, as it does by default, and the CPU runs its steps meanwhile. A
+run takes less than a millisecond and a rest a second, so resting devices have few runs and few faults.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+import numpy as np
+import onnx.parser
+
 import nnadapter as nna
-from benchmarks.chaos_model import NODES, are_right, feeds, model, right
-from benchmarks.timing import table
+from benchmarks.harness import Results
 from nnadapter.drivers.faulty import Fault, Script
 from nnadapter.running import resting
 from tests.c_compiler import acme_among_devices
@@ -49,6 +46,27 @@ _KINDS: tuple[dict[str, Any], ...] = (
 _DIFFERENT = 50
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--count", type=int, default=10_000)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rests", action="store_true")
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Run among faults."""
+    found = chaos(options.count, threads=options.threads, seed=options.seed, rests=options.rests)
+    columns = ("runs", "right", "runs per second", "runs per second without faults", "devices")
+    results.table().add({column: found[column] for column in columns})
+    for title, counts in (("device", "steps"), ("fault", "faults"), ("incident", "incidents")):
+        table = results.table()
+        for name, count in sorted(found[counts].items()):
+            table.add({title: name, counts if counts == "steps" else "count": count})
+    if found["right"] != found["runs"]:
+        results.fail(f"{found['runs'] - found['right']} results are wrong")
+
+
 def chaos(count: int, *, threads: int = 1, chance: float = 0.05, seed: int = 0, rests: bool = False) -> dict[str, Any]:
     """Run a session `count` times among faults, and return what came of it.
 
@@ -67,8 +85,8 @@ def chaos(count: int, *, threads: int = 1, chance: float = 0.05, seed: int = 0, 
 
 
 def _chaos(count: int, threads: int, chance: float, seed: int) -> dict[str, Any]:
-    fed = feeds(_DIFFERENT)
-    expected = right(fed)
+    fed = _feeds(_DIFFERENT)
+    expected = _right(fed)
     with tempfile.TemporaryDirectory() as folder, acme_among_devices(Path(folder)), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one for each cause; incidents are counted instead
         log = str(Path(folder, "log"))
@@ -76,7 +94,7 @@ def _chaos(count: int, threads: int, chance: float, seed: int) -> dict[str, Any]
         noisy = _timed(_devices(log, chance, seed), fed, expected, count, threads)
         made = Counter(json.loads(line).get("kind", "") for line in Path(log).read_text().splitlines())
     del made[""]
-    return {**noisy, "without faults": quiet["runs per second"], "faults": dict(made)}
+    return {**noisy, "runs per second without faults": quiet["runs per second"], "faults": dict(made)}
 
 
 def _devices(log: str, chance: float, seed: int) -> list[Any]:
@@ -88,18 +106,18 @@ def _devices(log: str, chance: float, seed: int) -> list[Any]:
 
 def _timed(devices: list[Any], fed: list[Any], expected: list[Any], count: int, threads: int) -> dict[str, Any]:
     pins = "".join(
-        f'[[pin]]\ndevice = "faulty:{DEVICES[node * len(DEVICES) // NODES]}"\nname = "n{node}"\n'
-        for node in range(NODES)
+        f'[[pin]]\ndevice = "faulty:{DEVICES[node * len(DEVICES) // _NODES]}"\nname = "n{node}"\n'
+        for node in range(_NODES)
     )
     ran = Counter[str]()
-    with nna.InferenceSession(model(), devices=devices, options=nna.Options(rules=pins)) as session:
+    with nna.InferenceSession(_model(), devices=devices, options=nna.Options(rules=pins)) as session:
 
         def run(number: int) -> bool:
             place = number % len(fed)
             results, provenance = session.run(None, fed[place]), session.provenance
             assert provenance is not None, "it ran"
             ran.update([step.device for step in provenance.steps])
-            return are_right(results, expected[place], TOLERANCE)
+            return _are_right(results, expected[place], TOLERANCE)
 
         run(0)
         started = time.perf_counter()
@@ -115,26 +133,45 @@ def _timed(devices: list[Any], fed: list[Any], expected: list[Any], count: int, 
         "runs per second": round(count / seconds),
         "devices": on,
         "incidents": counts,
-        "ran": dict(ran),
+        "steps": dict(ran),
     }
 
 
-def main() -> None:
-    """Print what came of it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["runs"])
-    parser.add_argument("--count", type=int, default=10_000)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rests", action="store_true")
-    arguments = parser.parse_args()
-    came = chaos(arguments.count, threads=arguments.threads, seed=arguments.seed, rests=arguments.rests)
-    for key in ("runs", "right", "runs per second", "without faults", "devices"):
-        print(f"{key}: {came[key]}")
-    print(table(["device", "steps that it ran"], sorted(came["ran"].items())))
-    print(table(["fault", "made"], sorted(came["faults"].items())))
-    print(table(["incident", "counted"], sorted(came["incidents"].items())))
+_MODEL = """<ir_version: 8, opset_import: ["": 17]>
+chaos (float[8, 16] x) => (float[8, 16] y, float[8, 16] z) <float[16, 16] w = {VALUES}> {
+    [n0] a = MatMul(x, w)
+    [n1] b = Relu(a)
+    [n2] c = Add(b, x)
+    [n3] d = MatMul(c, w)
+    [n4] e = Relu(d)
+    [n5] f = Add(e, c)
+    [n6] y = MatMul(f, w)
+    [n7] z = Relu(f)
+}"""
+_NODES = 8
 
 
-if __name__ == "__main__":
-    main()
+def _model() -> onnx.ModelProto:
+    """Two blocks and an end, of operations that every device takes."""
+    values = np.random.default_rng(1).standard_normal(256) / 8
+    return onnx.parser.parse_model(_MODEL.replace("VALUES", ", ".join(f"{value:.6f}" for value in values)))
+
+
+def _feeds(count: int) -> list[dict[str, np.ndarray]]:
+    """Different feeds, the same ones each time."""
+    random = np.random.default_rng(2)
+    return [{"x": random.standard_normal((8, 16), np.float32)} for _ in range(count)]
+
+
+def _right(fed: Sequence[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
+    """The results."""
+    with nna.InferenceSession(_model(), devices="cpu") as session:
+        return [session.run(None, feed) for feed in fed]
+
+
+def _are_right(results: Sequence[np.ndarray], expected: Sequence[np.ndarray], tolerance: float) -> bool:
+    """Whether results are what they should be, as far as the precision of the devices goes."""
+    return len(results) == len(expected) and all(
+        got.shape == wanted.shape and np.allclose(got, wanted, rtol=tolerance, atol=tolerance)
+        for got, wanted in zip(results, expected, strict=True)
+    )

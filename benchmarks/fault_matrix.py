@@ -1,11 +1,21 @@
-"""One fault in one session: what is done, what is seen of it, and whether that is what is promised."""
+"""Behavior of sessions for every fault x phase x form x device x policy, beside the documented behavior.
+
+Devices wrap fake_npu, a driver in Python, and acme_c, one in C. Under `warn` results are right and there is one
+warning; under `allow` there is no warning; under `forbid` an error of the package's tree has the device and the phase
+in its fields. A fault that ends the process is tried in a child process. A cell is `not noticed` if only computing the
+same again would show the fault.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import subprocess
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,11 +25,14 @@ import numpy as np
 import onnx.parser
 
 import nnadapter as nna
+from benchmarks.harness import ROOT, Results, command_in_process
 from nnadapter.drivers import registry
 from nnadapter.drivers.faulty import Fault, Kind, Phase, Script
 from nnadapter.drivers.faulty.kinds import KINDS, WRITING
 from nnadapter.errors import PHASES, CacheWarning, DriverWarning, FallbackWarning, NNAdapterError
+from tests.c_compiler import acme_among_devices
 
+DEVICES = ("fake_npu", "acme_c")
 FORMS = ("in process", "isolated")
 POLICIES = ("warn", "allow", "forbid")
 RUNS = 3
@@ -42,6 +55,67 @@ matrix (float[4, 8] x) => (float[4, 8] y) {
 _LAST = {True: "Mul(c, c)", False: "Relu(c)"}
 """The last node: one that the device inside refuses, or takes."""
 _ASKED = (Phase.JUDGE, Phase.ADMIT)
+
+
+_GOOD = (
+    "as promised",
+    "not noticed",
+    "not noticed: inputs are changed",
+    "ends the process, said where",
+    "ends the process",
+)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark; each may be given several times."""
+    parser.add_argument("--kind", action="append", choices=list(Kind))
+    parser.add_argument("--phase", action="append", choices=list(Phase))
+    parser.add_argument("--form", action="append", choices=FORMS)
+    parser.add_argument("--device", action="append", choices=DEVICES)
+    parser.add_argument("--policy", action="append", choices=POLICIES)
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Try the chosen cells."""
+    found: dict[Cell, str] = {}
+    with tempfile.TemporaryDirectory() as folder, acme_among_devices(Path(folder)):
+        for cell in (each for each in cells(DEVICES) if _is_chosen(each, options)):
+            seen = try_anywhere(cell)
+            found[cell] = verdict(cell, seen)
+            if found[cell] not in _GOOD:
+                where = ", ".join(map(str, asdict(cell).values()))
+                results.fail(f"{where}: {found[cell]} | {seen.message[:300]}")
+    table = results.table()
+    for row in _summary(found):
+        table.add(row)
+    good = sum(text in _GOOD for text in found.values())
+    results.note(f"{good} of {len(found)} cells are as documented; {dict(Counter(found.values()))}")
+
+
+def _is_chosen(cell: Cell, options: argparse.Namespace) -> bool:
+    return (
+        cell.kind.value in (options.kind or list(Kind))
+        and cell.phase.value in (options.phase or list(Phase))
+        and cell.form in (options.form or FORMS)
+        and cell.device in (options.device or DEVICES)
+        and cell.policy in (options.policy or POLICIES)
+    )
+
+
+def _summary(found: Mapping[Cell, str]) -> Iterator[dict[str, str]]:
+    """Yield a row for each fault and phase, with a column for each form and device."""
+    columns = list(dict.fromkeys((cell.form, cell.device) for cell in found))
+    for kind, phase in dict.fromkeys((cell.kind, cell.phase) for cell in found):
+        row = {"fault": kind.value, "phase": phase.value}
+        for form, device in columns:
+            counts = Counter(
+                text
+                for cell, text in found.items()
+                if (cell.kind, cell.phase, cell.form, cell.device) == (kind, phase, form, device)
+            )
+            texts = [text if len(counts) == 1 else f"{text} x{count}" for text, count in counts.items()]
+            row[f"{form}, {device}"] = "; ".join(texts)
+        yield row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +210,24 @@ def try_cell(cell: Cell) -> Seen:
     message = fields.pop("message", "") or " | ".join(str(each.message) for each in told)
     changed = not np.array_equal(x, before)
     return Seen(**counts, warned=warned, **fields, made=made, input_changed=changed, message=message)
+
+
+def try_anywhere(cell: Cell) -> Seen:
+    """Try a cell in this process if the process survives it and has not opened the device, in a child otherwise."""
+    if not cell.ends_the_process and not (cell.phase is Phase.OPEN and cell.form == "in process"):
+        return try_cell(cell)
+    command = command_in_process(try_plain_cell, asdict(cell))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT)
+    if done.returncode == 0 and done.stdout.strip():
+        plain = json.loads(done.stdout.splitlines()[-1])
+        return Seen(**{**plain, "warned": tuple(plain["warned"])})
+    line = next((line for line in done.stderr.splitlines() if "call '" in line), done.stderr.strip()[-200:])
+    return Seen(ended=f"{done.returncode}: {line}", message=line)
+
+
+def try_plain_cell(cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Try a cell given as plain data, and return what was seen as plain data."""
+    return asdict(try_cell(Cell(**{**cell, "kind": Kind(cell["kind"]), "phase": Phase(cell["phase"])})))
 
 
 def _fields_of(error: Exception) -> dict[str, Any]:
@@ -246,8 +338,3 @@ def _of_forbidden(cell: Cell, seen: Seen, *, all_right: bool) -> str:
 
 def _wrong(seen: Seen) -> str:
     return f"raised {seen.error}" if seen.error else f"{seen.wrong} results are wrong"
-
-
-def to_plain(seen: Seen) -> dict[str, Any]:
-    """What was seen as plain data, for another process."""
-    return asdict(seen)

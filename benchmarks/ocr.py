@@ -1,96 +1,91 @@
-"""RapidOCR over pictures of many sizes, on a device by way of `nna.ort`, beside ONNX Runtime itself.
+"""RapidOCR over pictures of many sizes, on a device through `nna.ort`, beside ONNX Runtime itself.
 
-    python benchmarks/ocr.py [--device fake_npu] [--pictures 20] [--passes 3] [--json FILE]
-
-Cold is a fresh reader's first pass over all pictures, in which nearly each brings shapes that were never seen: making
-plans is counted. Warm are the passes after it. Both readers take turns at every picture; ONNX Runtime's threads do not
-spin. The pictures are drawn with the same random numbers each time.
+Cold is the first pass of a new reader over all pictures. Nearly every picture has new shapes, and compiling plans is
+counted. Warm are the passes after it. Both readers take turns at every picture, and ONNX Runtime's threads do not spin.
+The pictures are the same each time.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import onnxruntime
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "pictures"))
+import nnadapter as nna
+from benchmarks.harness import ROOT, Results
+
+sys.path.insert(0, str(ROOT / "examples" / "pictures"))
 
 from make import DENSE, DIGITS, SKEWED, TURNED, Line, Page, draw_page
 
-import nnadapter as nna
-from benchmarks.timing import table
-
-LINES = [line.text for text in (DENSE, DIGITS, SKEWED, TURNED) for line in text]
+_LINES = [line.text for text in (DENSE, DIGITS, SKEWED, TURNED) for line in text]
 Pass = list[dict[str, float]]
 """Seconds by reader, per picture."""
 
 
-def main() -> None:
-    """Read, compare, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
     parser.add_argument("--device", default="fake_npu")
     parser.add_argument("--pictures", type=int, default=20)
     parser.add_argument("--passes", type=int, default=3, help="warm ones")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    pictures = drawn(arguments.pictures)
-    nna.ort.use(arguments.device)
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Read all pictures in every pass."""
+    pictures = _drawn(options.pictures)
+    nna.ort.use(options.device)
     readers = {"ours": Reader(nna.ort), "theirs": Reader(onnxruntime)}
     texts: dict[str, list[Sequence[str]]] = {name: [] for name in readers}
-    passes = [one_pass(readers, pictures, texts) for _ in range(1 + arguments.passes)]
-    rows = [facts("cold", passes[:1]), facts("warm", passes[1:])]
+    passes = [_one_pass(readers, pictures, texts) for _ in range(1 + options.passes)]
+    table = results.table()
+    for name, part in {"cold": passes[:1], "warm": passes[1:]}.items():
+        table.add(_row(name, part, options.device))
     same = sum(ours == theirs for ours, theirs in zip(texts["ours"], texts["theirs"], strict=True))
-    head = ["pass", f"{arguments.device} s", "ONNX Runtime s", "times", "median over pictures"]
-    print(table(head, [[row["pass"], *(f"{row[name]:.2f}" for name in list(row)[1:])] for row in rows]))
-    print(f"\n{len(pictures)} pictures; the same text in {same} of {len(texts['ours'])} readings")
-    for session in readers["ours"].sessions:
+    results.note(f"{len(pictures)} pictures; the same text in {same} of {len(texts['ours'])} readings")
+    table = results.table()
+    for number, session in enumerate(readers["ours"].sessions):
         report = session.report()
-        print(f"{report.plans.made} plans made, {report.coverage.flops:.0%} of FLOPs off the CPU in the last of them")
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"rows": rows, "passes": passes, "same_text": same}, indent=2))
+        row = {"session": number, "plans": report.plans.made}
+        table.add({**row, "FLOPs off the CPU in the last plan %": 100 * report.coverage.flops})
 
 
-def drawn(count: int) -> list[np.ndarray]:
-    """Pictures `[H, W, 3]` of different sizes, with one line of text up to a page full."""
+def _drawn(count: int) -> list[np.ndarray]:
+    """Return pictures `[H, W, 3]` of different sizes, with one line of text up to a full page."""
     generator = np.random.default_rng(0)
     pictures = []
     for _ in range(count):
         letters, width, height = generator.integers([16, 320, 320], [40, 960, 960]).tolist()
         lines = generator.integers(1, height // (2 * letters) + 1)
-        chosen = [Line(text=LINES[index]) for index in generator.integers(0, len(LINES), lines)]
+        chosen = [Line(text=_LINES[index]) for index in generator.integers(0, len(_LINES), lines)]
         pictures.append(np.asarray(draw_page(Page(lines=chosen, letters=letters, size=(width, height)))))
     return pictures
 
 
 class Reader:
-    """A fresh RapidOCR with a module of its own in the place of onnxruntime.
+    """A new RapidOCR that imports another module as onnxruntime.
 
-    RapidOCR makes sessions as late as when it first needs them, so its modules, and that one, are put in their places
-    whenever it reads.
+    RapidOCR creates sessions when it first needs them, so its modules and that one are installed whenever it reads.
     """
 
     def __init__(self, module: ModuleType) -> None:
         self.sessions: list[Any] = []
-        """What it made, in order."""
-        self._modules = {"onnxruntime": with_sleeping_sessions(module, self.sessions)}
+        """The sessions of RapidOCR, in order."""
+        self._modules = {"onnxruntime": _with_sleeping_sessions(module, self.sessions)}
         with self._in_place():
             from rapidocr import RapidOCR
 
             self._reader = RapidOCR(params={"Global.log_level": "error"})
 
     def read(self, picture: np.ndarray) -> tuple[float, Sequence[str]]:
-        """How long it takes to read one picture, in seconds, and what stands there."""
+        """Return the seconds to read one picture, and its text."""
         with self._in_place():
             started = time.perf_counter()
             found = self._reader(picture)
@@ -98,23 +93,23 @@ class Reader:
 
     @contextmanager
     def _in_place(self) -> Iterator[None]:
-        others = taken_out()
+        others = _removed_modules()
         sys.modules.update(self._modules)
         try:
             yield
         finally:
-            self._modules = taken_out()
+            self._modules = _removed_modules()
             sys.modules.update(others)
 
 
-def taken_out() -> dict[str, ModuleType]:
-    """Take the modules of RapidOCR, and the one that is called onnxruntime, from where Python finds them."""
+def _removed_modules() -> dict[str, ModuleType]:
+    """Remove RapidOCR and onnxruntime from `sys.modules`, and return them."""
     names = [name for name in sys.modules if name == "onnxruntime" or name.partition(".")[0] == "rapidocr"]
     return {name: sys.modules.pop(name) for name in names}
 
 
-def with_sleeping_sessions(module: ModuleType, sessions: list[Any]) -> ModuleType:
-    """The same module, whose sessions have threads that sleep when they have nothing to do; each is kept in a list."""
+def _with_sleeping_sessions(module: ModuleType, sessions: list[Any]) -> ModuleType:
+    """Return a module whose sessions have threads that sleep when idle; each session is added to a list."""
 
     class Sleeping(module.InferenceSession):  # type: ignore[misc, name-defined]
         def __init__(self, path: str, sess_options: onnxruntime.SessionOptions, **named: Any) -> None:
@@ -127,8 +122,10 @@ def with_sleeping_sessions(module: ModuleType, sessions: list[Any]) -> ModuleTyp
     return made
 
 
-def one_pass(readers: dict[str, Reader], pictures: Sequence[np.ndarray], texts: dict[str, list[Sequence[str]]]) -> Pass:
-    """Read every picture with every reader in turn, every other picture backwards; the text is added to `texts`."""
+def _one_pass(
+    readers: dict[str, Reader], pictures: Sequence[np.ndarray], texts: dict[str, list[Sequence[str]]]
+) -> Pass:
+    """Read every picture with every reader, in alternating order, and add the text to `texts`."""
     passed: Pass = []
     for position, picture in enumerate(pictures):
         passed.append({})
@@ -138,12 +135,14 @@ def one_pass(readers: dict[str, Reader], pictures: Sequence[np.ndarray], texts: 
     return passed
 
 
-def facts(name: str, passes: Sequence[Pass]) -> dict[str, Any]:
-    """Seconds per pass and reader, their ratio, and the median of the pictures' own ratios."""
-    ours, theirs = (sum(seconds[who] for one in passes for seconds in one) / len(passes) for who in ("ours", "theirs"))
+def _row(name: str, passes: Sequence[Pass], device: str) -> dict[str, Any]:
+    """Return seconds per pass and reader, their ratio, and the median of the ratios of single pictures."""
+    ours, theirs = (sum(each[who] for one in passes for each in one) / len(passes) for who in ("ours", "theirs"))
     ratios = [seconds["ours"] / seconds["theirs"] for one in passes for seconds in one]
-    return {"pass": name, "ours": ours, "theirs": theirs, "ratio": ours / theirs, "median": statistics.median(ratios)}
-
-
-if __name__ == "__main__":
-    main()
+    return {
+        "pass": name,
+        f"{device} s": ours,
+        "ONNX Runtime s": theirs,
+        "ratio": ours / theirs,
+        "median ratio of pictures": statistics.median(ratios),
+    }

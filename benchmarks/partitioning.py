@@ -1,8 +1,9 @@
-"""How few segments, how cheap a placement, how fast: the partitioner beside brute force, bounds and others.
+"""Number of segments, cost of placements, and speed of the partitioner, beside brute force, bounds and its peers.
 
-    python benchmarks/partitioning.py [segments] [peers MODEL...] [placement] [repeats] [speed] [growth] [memory]
-
-One figure per word, all of them without. Masks and prices are random, by seed; graphs are those of the tests.
+Each part is one table, and without a name all parts run: `segments` against exhaustive search, `peers` against the
+rules of TFLite, NNAdapter and torch.fx on models, `placement` against the optimum, `repeats` with repeated layers
+solved once, `speed` from verdicts to the plan, `torch` beside torch.fx, `growth` with the number of nodes, and
+`memory`. Masks and prices are random with a seed. The graphs are those of the tests.
 """
 
 from __future__ import annotations
@@ -11,87 +12,100 @@ import argparse
 import importlib.util
 import math
 import statistics
-import sys
 import time
 import tracemalloc
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnx.backend.test
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from benchmarks.timing import table
+from benchmarks.harness import Results, UsageError, seconds_of
 from nnadapter.onnx.graphs import read_graph
 from partition import SUPPORTED, Graph, Reason, Unsupported, cut, make_plan, place_by_priority
 from partition.by_cost.batches import price_many
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, aligned
 from partition.sequences import schedule
-from tests.partition.brute_force import fewest_segments
+from tests.partition.brute_force import cheapest_cost, fewest_segments
 from tests.partition.by_cost.repeating import blocks_of, kind_prices, repeating
 from tests.partition.generated_graphs import FAMILIES, random_prices, transformer, woven
 from tests.partition.peers import nnadapter_clusters, tflite_subsets, torch_fx_partitions
 from tests.partition.test_peers import masks, random_case
 
-LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
-LAUNCHES = {"low": 0.5, "mid": 2.0, "high": 6.0}
-NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "left out by the mask")
-TORCH = importlib.util.find_spec("torch") is not None
-TORCH_NODES = 600
+_LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
+_LAUNCHES = {"low": 0.5, "mid": 2.0, "high": 6.0}
+_NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "left out by the mask")
+_TORCH = importlib.util.find_spec("torch") is not None
+_TORCH_NODES = 600
 """Nodes up to which torch.fx is asked about models: it takes minutes beyond."""
+Row = dict[str, Any]
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", help=f"figures, of {', '.join(FIGURES)}, or models for `peers`")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("what", nargs="*", help=f"parts, of {', '.join(_PARTS)}, or models for `peers`")
     parser.add_argument("--graphs", type=int, default=500, help="random graphs per row of `placement`")
     parser.add_argument("--masks", type=int, default=50, help="masks per model of `peers`")
     parser.add_argument("--most", type=int, default=200_000, help="nodes of the largest graph of `growth`")
-    arguments = parser.parse_args()
-    chosen = [word for word in arguments.what if word in FIGURES] or list(FIGURES)
-    arguments.models = [Path(word) for word in arguments.what if word not in FIGURES] or sorted(LIGHT.glob("*.onnx"))
-    missing = [path for path in arguments.models if not path.is_file()]
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Print the tables of the chosen parts."""
+    chosen = [word for word in options.what if word in _PARTS] or list(_PARTS)
+    options.models = [Path(word) for word in options.what if word not in _PARTS] or sorted(_LIGHT.glob("*.onnx"))
+    missing = [path for path in options.models if not path.is_file()]
     if missing:
-        parser.error(f"{str(missing[0])!r} is neither a figure nor a file; figures are {', '.join(FIGURES)}")
+        raise UsageError(f"{str(missing[0])!r} is neither a part nor a file; parts are {', '.join(_PARTS)}")
     for name in chosen:
-        print(f"{FIGURES[name](arguments)}\n", flush=True)
+        table = results.table(name)
+        for row in _PARTS[name](options):
+            table.add(row)
 
 
-def segments(arguments: argparse.Namespace) -> str:
-    """Exact against exhaustive search."""
-    rows = []
+def _segments(options: argparse.Namespace) -> Iterator[Row]:
+    """Compare the number of segments with exhaustive search."""
     for labels in (2, 3, 4):
         seeds = range(labels - 2, 10_000, 3)
         cases = [random_case(seed) for seed in seeds]
         found = [(len(cut(*case).segments), fewest_segments(*case)) for case in cases]
         greedy = [len(schedule(graph.atom_predecessors, placement, work=0)[0]) for graph, placement in cases]
-        equal = sum(ours == best for ours, best in found)
         missed = sum(count > best for count, (_, best) in zip(greedy, found, strict=True))
-        rows.append([labels, len(cases), equal, f"{missed / len(cases):.1%}"])
-    return table(["labels", "graphs of up to 12 nodes", "equal to exhaustive search", "greedy misses"], rows)
+        yield {
+            "labels": labels,
+            "graphs of up to 12 nodes": len(cases),
+            "equal to exhaustive search": sum(ours == best for ours, best in found),
+            "greedy misses %": 100 * missed / len(cases),
+        }
 
 
-def peers(arguments: argparse.Namespace) -> str:
-    """Segments beside what others cut, over models and masks."""
-    rows = []
-    for path in arguments.models:
+def _peers(options: argparse.Namespace) -> Iterator[Row]:
+    """Compare the mean number of segments with that of peers, over models and masks."""
+    for path in options.models:
         graph = read_graph(onnx.load(path, load_external_data=False))
-        small = TORCH and len(graph.nodes) <= TORCH_NODES
-        counts = np.array([_counts(graph, mask, small) for mask in masks(graph, arguments.masks)], float)
-        ours, own, more = counts[:, 0], counts[:, 4], (counts[:, 1:4] > counts[:, [0, 0, 4]]).sum(axis=0)
-        less = (counts[:, 1:4] < counts[:, [0, 0, 4]]).sum()
-        tflite, nnadapter, torch = counts[:, 1:4].mean(axis=0)
-        text = [f"{ours.mean():.1f}", f"{tflite:.1f} ({more[0]})", f"{nnadapter:.1f} ({more[1]})", f"{own.mean():.1f}"]
-        rows.append([path.stem, len(graph.nodes), *text, f"{torch:.1f} ({more[2]})" if small else "-", less])
-    head = ["model", "nodes", "segments", "TFLite's rule", "NNAdapter's rule", "of the device", "torch.fx", "ours more"]
-    return table(head, rows) + "\nmeans over the masks; in brackets: masks with more than ours"
+        small = _TORCH and len(graph.nodes) <= _TORCH_NODES
+        counts = np.array([_counts(graph, mask, small) for mask in masks(graph, options.masks)], float)
+        ours, on_device, peers = counts[:, 0], counts[:, 4], counts[:, 1:4]
+        comparable = counts[:, [0, 0, 4]]
+        more, means = (peers > comparable).sum(axis=0).tolist(), peers.mean(axis=0).tolist()
+        yield {
+            "model": path.stem,
+            "nodes": len(graph.nodes),
+            "segments": float(ours.mean()),
+            "TFLite's rule": means[0],
+            "TFLite: masks with more": more[0],
+            "NNAdapter's rule": means[1],
+            "NNAdapter: masks with more": more[1],
+            "segments of the device": float(on_device.mean()),
+            "torch.fx": means[2] if small else None,
+            "torch.fx: masks with more": more[2] if small else None,
+            "ours has more": int((peers < comparable).sum()),
+        }
 
 
 def _counts(graph: Graph, mask: Sequence[str], torch_too: bool) -> tuple[float, ...]:
@@ -103,20 +117,29 @@ def _counts(graph: Graph, mask: Sequence[str], torch_too: bool) -> tuple[float, 
     return len(found), len(tflite_subsets(graph, mask)), len(nnadapter_clusters(graph, mask)), torch, own
 
 
-def placement(arguments: argparse.Namespace) -> str:
-    """Mean excess over the optimum and how tight bounds are."""
-    rows = []
-    for devices, most, count in ((2, 14, arguments.graphs), (3, 7, arguments.graphs // 2)):
-        for name, launch in LAUNCHES.items():
+def _placement(options: argparse.Namespace) -> Iterator[Row]:
+    """Compare the cost of placements with the optimum, and the bound with it."""
+    for devices, most, count in ((2, 14, options.graphs), (3, 7, options.graphs // 2)):
+        for name, launch in _LAUNCHES.items():
             cases = [_case(seed, devices, most, launch) for seed in range(count)]
             found = np.array([_placed(*case) for case in cases])
             cost, bound, plain_gap, best, host, supported = found.T
             assert (bound <= best * (1 + 1e-9)).all()
-            shares = [f"{(each / best - 1).mean():.2%}" for each in (cost, supported, host)]
-            rows.append([devices, name, count, *shares, f"{(cost <= best * (1 + 1e-9)).mean():.1%}"])
-            rows[-1] += [f"{(best / bound - 1).mean():.2%}", f"{plain_gap.mean():.2%}"]
-    head = ["devices", "launch", "graphs", "excess", "everything supported", "all on the host", "optimal"]
-    return table([*head, "optimum over bound", "gap that a report shows"], rows)
+            yield {
+                "devices": devices,
+                "launch": name,
+                "graphs": count,
+                "excess %": _mean_percent(cost / best - 1),
+                "everything supported, excess %": _mean_percent(supported / best - 1),
+                "all on the host, excess %": _mean_percent(host / best - 1),
+                "optimal %": _mean_percent(cost <= best * (1 + 1e-9)),
+                "optimum over bound %": _mean_percent(best / bound - 1),
+                "gap in the report %": _mean_percent(plain_gap),
+            }
+
+
+def _mean_percent(shares: np.ndarray) -> float:
+    return 100 * float(shares.mean())
 
 
 def _case(seed: int, devices: int, most: int, launch: float) -> tuple[Graph, Prices]:
@@ -133,28 +156,32 @@ def _placed(graph: Graph, prices: Prices) -> tuple[float, ...]:
 
 def _best(graph: Graph, prices: Prices) -> float:
     if len(prices.devices) > 2:
-        from tests.partition.brute_force import cheapest_cost
-
         return cheapest_cost(graph, prices)
     every = np.array(list(product((0, 1), repeat=len(graph.atoms))), np.int8).T
     return float(price_many(graph, aligned(graph, prices), every).min())
 
 
-def repeats(arguments: argparse.Namespace) -> str:
-    """Layers that repeat, solved once, beside the same graph solved as a whole."""
-    rows = []
+def _repeats(options: argparse.Namespace) -> Iterator[Row]:
+    """Compare repeated layers that are solved once with the same graph solved entirely."""
     for devices, layers, size in ((2, 24, 14), (2, 50, 20), (2, 100, 10), (2, 100, 50), (3, 24, 14), (3, 50, 20)):
         found = np.array([_repeated(seed, devices, layers, size) for seed in range(24 // devices)])
-        more, whole, folded = found[:, 0], *found[:, 1:].mean(axis=0)
-        shares = [f"{each:+.2%}" for each in (more.mean(), more.max(), more.min())]
-        rows.append([devices, layers, size, len(found), *shares, f"{whole:.2f}", f"{folded:.2f}"])
-    head = ["devices", "layers", "nodes each", "graphs", "cost against the whole", "most", "least"]
-    return table([*head, "whole s", "folded s"], rows)
+        more, (entire, folded) = 100 * found[:, 0], found[:, 1:].mean(axis=0).tolist()
+        yield {
+            "devices": devices,
+            "layers": layers,
+            "nodes each": size,
+            "graphs": len(found),
+            "more cost %": float(more.mean()),
+            "most %": float(more.max()),
+            "least %": float(more.min()),
+            "entire graph s": entire,
+            "folded s": folded,
+        }
 
 
 def _repeated(seed: int, devices: int, layers: int, size: int) -> tuple[float, float, float]:
     graph = repeating(layers, size, seed, outside=3)
-    names, launch = ("npu", "gpu", "cpu")[3 - devices :], list(LAUNCHES.values())[seed % 3]
+    names, launch = ("npu", "gpu", "cpu")[3 - devices :], list(_LAUNCHES.values())[seed % 3]
     prices = kind_prices(graph, seed, devices=names, launch=launch, transfer=(1.0, 0.25, 0.05)[seed // 3 % 3])
     blocks = blocks_of(graph)
     graph.derive()
@@ -167,28 +194,24 @@ def _repeated(seed: int, devices: int, layers: int, size: int) -> tuple[float, f
     return folded.cost / whole.cost - 1, between - started, ended - between
 
 
-def speed(arguments: argparse.Namespace) -> str:
-    """From finished verdicts to the plan."""
-    rows = []
+def _speed(options: argparse.Namespace) -> Iterator[Row]:
+    """Measure the time from verdicts to the plan."""
+    size = 100_000
     for name, make in FAMILIES.items():
-        size = 100_000
         priority = _priority(make(size))
-        graph = make(size)
-        latency = _latency(graph)
-        rows.append([name, size, f"{priority:.2f}", f"{latency[0]:.2f}", f"{latency[1]:.1%}"])
-    return table(["graph", "nodes", "by priority s", "by latency s", "gap"], rows) + "\n\n" + _beside_torch()
+        seconds, gap = _latency(make(size))
+        yield {"graph": name, "nodes": size, "by priority s": priority, "by latency s": seconds, "gap %": 100 * gap}
 
 
-def _beside_torch() -> str:
-    rows = []
-    if TORCH:
+def _beside_torch(options: argparse.Namespace) -> Iterator[Row]:
+    """Measure cutting beside torch.fx."""
+    if _TORCH:
         _torch(woven(2), ("npu", "cpu"))  # imports torch
-    for size in (250, 500, 1_000, 2_000) if TORCH else ():
+    for size in (250, 500, 1_000, 2_000) if _TORCH else ():
         graph = woven(size)
         mask = next(iter(masks(graph, 1)))
-        ours, theirs = (_seconds(partial(each, graph, mask)) for each in (cut, _torch))
-        rows.append([size, f"{ours * 1e3:.1f}", f"{theirs * 1e3:.0f}"])
-    return table(["nodes", "cut ms", "torch.fx ms"], rows)
+        ours, peer = (seconds_of(partial(each, graph, mask)) for each in (cut, _torch))
+        yield {"nodes": size, "cut ms": 1e3 * ours, "torch.fx ms": 1e3 * peer, "ratio": ours / peer}
 
 
 def _torch(graph: Graph, mask: Sequence[str]) -> object:
@@ -197,16 +220,10 @@ def _torch(graph: Graph, mask: Sequence[str]) -> object:
         return torch_fx_partitions(graph, mask, "npu")
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
-
-
 def _priority(graph: Graph) -> float:
     mask = next(iter(masks(graph, 1)))
     verdicts = {
-        "npu": [SUPPORTED if label == "npu" else NO for label in mask],
+        "npu": [SUPPORTED if label == "npu" else _NO for label in mask],
         "cpu": [SUPPORTED] * len(mask),
     }
 
@@ -215,7 +232,7 @@ def _priority(graph: Graph) -> float:
         found = cut(graph, placed, host="cpu")
         make_plan(graph, ("npu", "cpu"), verdicts, placed, found.segments, exact=found.exact)
 
-    return _seconds(work)
+    return seconds_of(work)
 
 
 def _latency(graph: Graph) -> tuple[float, float]:
@@ -229,40 +246,35 @@ def _latency(graph: Graph) -> tuple[float, float]:
     return time.perf_counter() - started, placed.gap
 
 
-def growth(arguments: argparse.Namespace) -> str:
-    """How time grows with the number of nodes."""
-    sizes = sorted({*(size for size in (1_000, 4_000, 16_000, 64_000) if size < arguments.most), arguments.most})
-    rows = []
+def _growth(options: argparse.Namespace) -> Iterator[Row]:
+    """Measure how time grows with the number of nodes."""
+    sizes = sorted({*(size for size in (1_000, 4_000, 16_000, 64_000) if size < options.most), options.most})
     for name in ("transformer", "woven"):
-        for policy, taken in (("priority", _priority), ("latency", lambda graph: _latency(graph)[0])):
-            seconds = [statistics.median(taken(FAMILIES[name](size)) for _ in range(3)) for size in sizes]
-            exponent = f"{np.polyfit(np.log(sizes), np.log(seconds), 1)[0]:.2f}" if len(sizes) > 1 else ""
-            rows.append([name, policy, *(f"{each:.3f}" for each in seconds), exponent])
-    return table(["graph", "policy", *(f"{size:,} s" for size in sizes), "exponent"], rows)
+        for policy, measure in (("priority", _priority), ("latency", lambda graph: _latency(graph)[0])):
+            seconds = [statistics.median(measure(FAMILIES[name](size)) for _ in range(3)) for size in sizes]
+            exponent = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0]) if len(sizes) > 1 else None
+            columns = {f"{size:,} nodes s": each for size, each in zip(sizes, seconds, strict=True)}
+            yield {"graph": name, "policy": policy, **columns, "exponent": exponent}
 
 
-def memory(arguments: argparse.Namespace) -> str:
-    """What placement, segments and the plan hold at most, per node."""
-    rows = []
+def _memory(options: argparse.Namespace) -> Iterator[Row]:
+    """Measure the peak memory of placement, segments and the plan."""
     for size in (12_500, 25_000, 50_000, 100_000, 200_000):
         graph = transformer(size)
         tracemalloc.start()
         _latency(graph)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        rows.append([size, f"{peak / 2**20:.1f}", f"{peak / size / 1024:.2f}"])
-    return table(["nodes", "peak MiB", "KiB per node"], rows)
+        yield {"nodes": size, "peak MiB": peak / 2**20, "KiB per node": peak / size / 1024}
 
 
-FIGURES: dict[str, Callable[[argparse.Namespace], str]] = {
-    "segments": segments,
-    "peers": peers,
-    "placement": placement,
-    "repeats": repeats,
-    "speed": speed,
-    "growth": growth,
-    "memory": memory,
+_PARTS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {
+    "segments": _segments,
+    "peers": _peers,
+    "placement": _placement,
+    "repeats": _repeats,
+    "speed": _speed,
+    "torch": _beside_torch,
+    "growth": _growth,
+    "memory": _memory,
 }
-
-if __name__ == "__main__":
-    main()

@@ -1,140 +1,143 @@
-"""PyTorch models through torch.compile: does each finish, is it right, how much of it goes to the device.
+"""PyTorch models through torch.compile: whether each finishes and is right, and how much of it runs on the device.
 
-    python benchmarks/pytorch.py [MODEL...] [-d fake_npu] [--json FILE]
+Results are compared with PyTorch's own. PyTorch captures LSTM and GRU because `allow_rnn` is set (docs/pytorch.md).
 
-Results are compared with PyTorch's own. PyTorch captures LSTM and GRU because it is told to (docs/pytorch.md).
+With `--shapes` models are called with five shapes in three ways: `torch.compile(dynamic=True)`, dimensions marked by
+`mark_dynamic`, and PyTorch's automatic ones. `generate` has a Llama write text with a growing cache and with one of a
+fixed size. `captured` and `compiled` count the calls after the third, which should add none.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import nnadapter as nna
-from benchmarks.choosing import named
-from benchmarks.models.pytorch_models import Made, models
-from benchmarks.timing import table
+from benchmarks.harness import Results, select
+from benchmarks.models.pytorch_models import Made, models, tokens
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What came of one model."""
-
-    model: str
-    graphs: int = 0
-    breaks: int = 0
-    operators: int = 0
-    """Operators of ATen that do work."""
-    in_sessions: int = 0
-    """How many of them sessions run."""
-    nodes: int = 0
-    """Nodes of the sessions that run."""
-    off_the_cpu: int = 0
-    """How many of them run on the device."""
-    flops: float = 0.0
-    """The share of FLOPs on the device, 0 to 1."""
-    error: float = 0.0
-    """The largest difference of results, as a share of the largest value expected."""
-    seconds: float = 0.0
-    """Until the first result."""
-    failure: str = ""
-    """What was raised, if anything was."""
-
-
-_HEAD = (
-    "model",
+_SHAPES = ((2, 12), (3, 17), (5, 30), (4, 9), (7, 21))
+"""Rows and length."""
+_KNOWN = 3
+"""Calls after which everything has been captured."""
+Inputs = dict[str, torch.Tensor]
+_TEXT = {"batch and length": lambda rows, length: {"input_ids": tokens(rows, length)}}
+_MAKERS: Mapping[str, Mapping[str, Callable[[int, int], Inputs]]] = {
+    "BERT": _TEXT,
+    "GPT-2": {"length": lambda _, length: {"input_ids": tokens(2, length)}, **_TEXT},
+    "Llama": {"batch": lambda rows, _: {"input_ids": tokens(rows, 12)}, **_TEXT},
+    "T5": {
+        "both lengths": lambda _, length: {
+            "input_ids": tokens(2, length),
+            "decoder_input_ids": tokens(2, length // 2 + 2),
+        }
+    },
+    "ViT": {"batch": lambda rows, _: {"pixel_values": torch.randn(rows, 3, 32, 32)}},
+    "U-Net": {"batch and size": lambda rows, length: {"x": torch.randn(rows, 3, 2 * length, 4 * length)}},
+    "ResNet": {"batch and size": lambda rows, length: {"x": torch.randn(rows, 3, 32 + length, 32 + 3 * length)}},
+    "MLP mixer": {"batch": lambda rows, _: {"x": torch.randn(rows, 3, 32, 32)}},
+    "LSTM": {"batch and length": lambda rows, length: {"x": tokens(rows, length)}},
+}
+"""Model -> its dynamic dimensions -> a function from rows and length to inputs."""
+_COLUMNS = (
     "graphs",
     "breaks",
     "operators",
     "in sessions",
     "nodes",
     "off the CPU",
-    "FLOPs off the CPU",
+    "FLOPs off the CPU %",
     "error",
-    "s",
+    "first result s",
 )
+_WAYS = ("dynamic=True", "mark_dynamic", "automatic")
 
 
-def main() -> None:
-    """Print a row for each model, as it comes, and what they come to."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
     parser.add_argument("names", nargs="*", metavar="MODEL")
     parser.add_argument("-d", "--device", default="fake_npu")
-    parser.add_argument("--json", type=Path, help="write the rows here as well")
-    arguments = parser.parse_args()
+    parser.add_argument("--shapes", action="store_true", help="call models with five shapes")
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Run every model, with one shape or with several."""
     warnings.simplefilter("ignore")
     torch._dynamo.config.allow_rnn = True
-    known, rows = models(), []
-    names = named(parser, arguments.names, known)
-    print(table(_HEAD, []))
-    for name in names:
-        rows.append(row_of(name, known[name](), arguments.device))
-        print("| " + " | ".join(_shown(rows[-1])) + " |", flush=True)
-    print(_sum(rows))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(row) for row in rows], indent=2))
+    if options.shapes:
+        _run_shapes(options, results)
+    else:
+        _run_models(options, results)
 
 
-def row_of(name: str, made: Made, device: str) -> Row:
+def _run_models(options: argparse.Namespace, results: Results) -> None:
+    known, table = models(), results.table()
+    for name in select(options.names, known):
+        table.add(_row(name, known[name](), options.device))
+    done = [row for row in table.rows if not row["failure"]]
+    one_graph = sum((row["graphs"], row["breaks"]) == (1, 0) and row["in sessions"] == row["operators"] for row in done)
+    on_device = sum(row["off the CPU"] == row["nodes"] for row in done)
+    worst = max((row["error"] for row in done), default=0.0)
+    results.note(
+        f"{len(done)} of {len(table.rows)} finish, {one_graph} as one graph without a break and entirely in sessions, "
+        f"{on_device} with all nodes on the device; largest error {worst:.1e}"
+    )
+    if len(done) < len(table.rows):
+        results.fail(f"{len(table.rows) - len(done)} models do not finish")
+
+
+def _run_shapes(options: argparse.Namespace, results: Results) -> None:
+    table = results.table()
+    for name in select(options.names, (*_MAKERS, "generate")):
+        if name == "generate":
+            for cache in ("dynamic", "static"):
+                first = {"model": "Llama", "dynamic": cache, "way": "generate"}
+                table.add({**first, **_generated(cache, options.device)})
+            continue
+        for dimensions, make in _MAKERS[name].items():
+            for way in _WAYS:
+                first = {"model": name, "dynamic": dimensions, "way": way}
+                table.add({**first, **_called(name, make, way, options.device)})
+
+
+def _row(name: str, made: Made, device: str) -> dict[str, Any]:
     """Run one model in PyTorch and through torch.compile."""
+    row: dict[str, Any] = {"model": name, **dict.fromkeys(_COLUMNS), "failure": ""}
     torch._dynamo.reset()
     module, inputs = made
-    run = torch.compile(module, backend=nna.torch.nnadapter, options={"devices": [device], "fallback": "allow"})
+    call = torch.compile(module, backend=nna.torch.nnadapter, options={"devices": [device], "fallback": "allow"})
     try:
         with torch.no_grad():
             expected = tensors_of(module(**inputs))
             began = time.perf_counter()
-            found = tensors_of(run(**inputs))
+            found = tensors_of(call(**inputs))
         seconds = time.perf_counter() - began
-        error = apart(found, expected)
-    except Exception as failure:  # noqa: BLE001  a row says so
-        said = next(iter(str(failure).strip().splitlines()), "")
-        return Row(model=name, failure=f"{type(failure).__name__}: {said[:120]}")
-    report = nna.torch.report(run)
+        error = relative_error(found, expected)
+    except Exception as failure:  # noqa: BLE001  a row has it
+        message = next(iter(str(failure).strip().splitlines()), "")
+        return {**row, "failure": f"{type(failure).__name__}: {message[:120]}"}
+    report = nna.torch.report(call)
     nodes = [graph.nodes for graph in report.graphs]
-    return Row(
-        model=name,
-        graphs=len(report.graphs),
-        breaks=len(report.breaks),
-        operators=sum(graph.operators for graph in report.graphs),
-        in_sessions=sum(graph.delegated for graph in report.graphs),
-        nodes=sum(running for _, running in nodes),
-        off_the_cpu=sum(taken for taken, _ in nodes),
-        flops=report.flops_coverage,
-        error=error,
-        seconds=seconds,
-    )
+    return row | {
+        "graphs": len(report.graphs),
+        "breaks": len(report.breaks),
+        "operators": sum(graph.operators for graph in report.graphs),
+        "in sessions": sum(graph.delegated for graph in report.graphs),
+        "nodes": sum(running for _, running in nodes),
+        "off the CPU": sum(taken for taken, _ in nodes),
+        "FLOPs off the CPU %": 100 * report.flops_coverage,
+        "error": error,
+        "first result s": seconds,
+    }
 
 
-def _shown(row: Row) -> list[str]:
-    if row.failure:
-        return [row.model, *[""] * 7, row.failure, ""]
-    counts = (row.graphs, row.breaks, row.operators, row.in_sessions, row.nodes, row.off_the_cpu)
-    return [row.model, *map(str, counts), f"{row.flops:.1%}", f"{row.error:.1e}", f"{row.seconds:.1f}"]
-
-
-def _sum(rows: Sequence[Row]) -> str:
-    done = [row for row in rows if not row.failure]
-    whole = sum((row.graphs, row.breaks) == (1, 0) and row.in_sessions == row.operators for row in done)
-    taken = sum(row.off_the_cpu == row.nodes for row in done)
-    worst = max((row.error for row in done), default=0.0)
-    counts = f"{whole} as one graph without a break and whole in sessions, {taken} with all nodes on the device"
-    return f"\n{len(done)} of {len(rows)} finish, {counts}; largest error {worst:.1e}"
-
-
-def apart(found: Sequence[Any], expected: Sequence[Any]) -> float:
-    """The largest difference of two rows of tensors, as a share of the largest value expected in each."""
+def relative_error(found: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Return the largest difference of two rows of tensors, relative to the largest expected value of each."""
     assert len(found) == len(expected), f"{len(found)} tensors, expected {len(expected)}"
     pairs = zip(found, expected, strict=True)
     return max((_difference(one.detach().double(), other.detach().double()) for one, other in pairs), default=0.0)
@@ -147,7 +150,7 @@ def _difference(found: Any, expected: Any) -> float:
 
 
 def tensors_of(results: Any) -> list[Any]:
-    """All tensors in what a model gives, in order; caches are left out."""
+    """Return all tensors of a model's results, in order, without caches."""
     if isinstance(results, torch.Tensor):
         return [results]
     if isinstance(results, dict):
@@ -157,5 +160,80 @@ def tensors_of(results: Any) -> list[Any]:
     return []
 
 
-if __name__ == "__main__":
-    main()
+def _called(name: str, make: Callable[[int, int], Inputs], way: str, device: str) -> dict[str, Any]:
+    torch._dynamo.reset()
+    module, _ = models()[name]()
+    call = _compiled(module, device, dynamic=True if way == "dynamic=True" else None)
+    counts, errors = [], []
+    for shape in _SHAPES:
+        inputs = make(*shape)
+        if way == "mark_dynamic":
+            _mark(inputs, make)
+        with torch.no_grad():
+            errors.append(relative_error(tensors_of(call(**inputs)), tensors_of(module(**inputs))))
+        counts.append(_counts(call))
+    return _counted(counts, max(errors), None)
+
+
+def _mark(inputs: Inputs, make: Callable[[int, int], Inputs]) -> None:
+    """Mark the dimensions that differ between two shapes."""
+    other = make(*_SHAPES[-1])
+    first = make(*_SHAPES[0])
+    for name, value in inputs.items():
+        for axis in range(value.dim()):
+            if first[name].shape[axis] != other[name].shape[axis]:
+                torch._dynamo.mark_dynamic(value, axis)
+
+
+def _generating(device: str) -> list[list[object]]:
+    return [["Llama", cache, "generate", *_generated(cache, device)] for cache in ("dynamic", "static")]
+
+
+def _generated(cache: str, device: str) -> dict[str, Any]:
+    """Generate from texts of four lengths, and count wrong tokens."""
+    import transformers
+
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    configuration = transformers.LlamaConfig(
+        hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, intermediate_size=128,
+        vocab_size=120, max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(configuration).eval()
+    plain, counts, wrong = model.forward, [], 0
+    call = _compiled(plain, device)
+    for length in (5, 9, 14, 11):
+        given, written = tokens(2, length), []
+        for forward in (call, plain):
+            model.forward = forward
+            options = {"max_new_tokens": 12, "do_sample": False, "cache_implementation": cache, "disable_compile": True}
+            written.append(model.generate(given, attention_mask=torch.ones_like(given), **options))
+        wrong += int((written[0] != written[1]).sum())
+        counts.append(_counts(call))
+    return _counted(counts, None, wrong)
+
+
+def _compiled(module: Any, device: str, **others: Any) -> Any:
+    return torch.compile(
+        module, backend=nna.torch.nnadapter, options={"devices": [device], "fallback": "allow"}, **others
+    )
+
+
+def _counts(call: Any) -> tuple[int, int, int]:
+    """Return how many graphs and sessions there are, and how many plans were compiled."""
+    graphs = nna.torch.report(call).graphs
+    plans = [session.plans.made for graph in graphs for session in graph.sessions if session.plans is not None]
+    return len(graphs), len(plans), sum(plans)
+
+
+def _counted(counts: Sequence[tuple[int, int, int]], error: float | None, wrong_tokens: int | None) -> dict[str, Any]:
+    known, (graphs, sessions, plans) = counts[min(_KNOWN, len(counts)) - 1], counts[-1]
+    return {
+        "graphs": graphs,
+        "sessions": sessions,
+        "plans": plans,
+        "captured": graphs - known[0],
+        "compiled": plans - known[2],
+        "error": error,
+        "wrong tokens": wrong_tokens,
+    }

@@ -1,10 +1,8 @@
-"""Inference of ResNet-50 and BERT through torch.compile on openvino, beside OpenVINO by itself; what a call costs.
+"""Inference of ResNet-50 and BERT through torch.compile on openvino, beside OpenVINO alone, and the cost of a call.
 
-    python benchmarks/pytorch_speed.py [ResNet-50] [BERT] [calls] [--rounds 20]
-
-`OpenVINO` is its own session of what PyTorch's exporter writes of the whole module, fed with arrays; both take turns in
-one process. `calls` are those of small networks on `null`, which computes nothing, beside PyTorch's back end `eager`,
-which computes them. Times are medians.
+`OpenVINO` is its own session of the ONNX model that PyTorch's exporter writes of the entire module, fed with arrays.
+Both take turns in one process. `calls` are those of small networks on `null`, which computes nothing, beside PyTorch's
+backend `eager`, which computes them. Times are medians.
 """
 
 from __future__ import annotations
@@ -12,37 +10,33 @@ from __future__ import annotations
 import argparse
 import io
 import logging
-import sys
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import transformers
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import nnadapter as nna
-from benchmarks.choosing import named
+from benchmarks.harness import Results, interleaved, select
 from benchmarks.models.pytorch_models import Made, pictures, resnet50, tokens
-from benchmarks.timing import interleaved, table
 
 Run = Callable[[], Any]
 _PROPERTIES = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY"}
 
 
-def bert(length: int = 128) -> Made:
-    """BERT as published, 12 layers of 768, for one row of tokens."""
+def _bert(length: int = 128) -> Made:
+    """Return BERT as published, 12 layers of 768, for one row of tokens."""
+    import transformers
+
     configuration = transformers.BertConfig(return_dict=False)
     return transformers.BertModel(configuration).eval(), {"input_ids": tokens(1, length)}
 
 
 _MODELS: dict[str, Callable[[], Made]] = {
     "ResNet-50": lambda: (resnet50().eval(), {"input": pictures(224)[:1]}),
-    "BERT": bert,
+    "BERT": _bert,
 }
 _CALLS = "calls"
 _SMALL = {
@@ -51,76 +45,69 @@ _SMALL = {
 }
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="MODEL")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("names", nargs="*", metavar="MODEL", help=f"of {', '.join((*_MODELS, _CALLS))}")
     parser.add_argument("--rounds", type=int, default=10)
-    arguments = parser.parse_args()
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Measure models, then calls."""
     warnings.simplefilter("ignore")
     logging.disable()
-    head = (
-        "model",
-        "PyTorch, ms",
-        "torch.compile on openvino, ms",
-        "OpenVINO, ms",
-        "over OpenVINO",
-    )
-    names = named(parser, arguments.names, (*_MODELS, _CALLS))
-    rows = [row_of(name, *_MODELS[name](), arguments.rounds) for name in names if name != _CALLS]
-    if rows:
-        print(table(head, rows), end="\n\n")
+    names = select(options.names, (*_MODELS, _CALLS))
+    if [*names] != [_CALLS]:
+        table = results.table("Models")
+        for name in names:
+            if name != _CALLS:
+                table.add({"model": name, **_measure_model(*_MODELS[name](), options.rounds)})
     if _CALLS in names:
-        calls = [call_of(name, module.eval(), arguments.rounds) for name, module in _SMALL.items()]
-        print(table(("a call with", "eager, us", "null, us", "more, us"), calls))
+        table = results.table("Calls")
+        for name, module in _SMALL.items():
+            table.add({"network": name, **_measure_call(module.eval(), options.rounds)})
 
 
-def row_of(name: str, module: Any, inputs: dict[str, Any], rounds: int) -> list[str]:
-    """The times of one model."""
+def _measure_model(module: Any, inputs: dict[str, Any], rounds: int) -> dict[str, float]:
+    ours = torch.compile(module, backend=nna.torch.nnadapter, options={"devices": ["openvino"]})
     ways = {
-        "eager": in_pytorch(module, inputs),
-        "ours": in_pytorch(
-            torch.compile(module, backend=nna.torch.nnadapter, options={"devices": ["openvino"]}), inputs
-        ),
-        "plain": in_openvino(module, inputs),
+        "PyTorch ms": _in_pytorch(module, inputs),
+        "torch.compile on openvino ms": _in_pytorch(ours, inputs),
+        "OpenVINO ms": _in_openvino(module, inputs),
     }
-    for way in ("ours", "plain"):
-        np.testing.assert_allclose(np.asarray(ways[way]()), np.asarray(ways["eager"]()), rtol=1e-3, atol=1e-3)
+    eager, ours_name, peer = ways
+    for way in (ours_name, peer):
+        np.testing.assert_allclose(np.asarray(ways[way]()), np.asarray(ways[eager]()), rtol=1e-3, atol=1e-3)
     times = {way: 1e3 * seconds for way, seconds in interleaved(ways, rounds, pause=0.2, turn=0.5).items()}
-    return [name, *(f"{times[way]:.2f}" for way in ways), f"{times['ours'] / times['plain']:.3f}"]
+    return {**times, "over OpenVINO": times[ours_name] / times[peer]}
 
 
-def call_of(name: str, module: nn.Module, rounds: int) -> list[str]:
-    """What a call of a network takes, in us."""
+def _measure_call(module: nn.Module, rounds: int) -> dict[str, float]:
     inputs, on_null = {"input": torch.randn(1, 16)}, {"devices": ["null"]}
     ways = {
-        "eager": in_pytorch(torch.compile(module, backend="eager"), inputs),
-        "null": in_pytorch(torch.compile(module, backend=nna.torch.nnadapter, options=on_null), inputs),
+        "eager us": _in_pytorch(torch.compile(module, backend="eager"), inputs),
+        "null us": _in_pytorch(torch.compile(module, backend=nna.torch.nnadapter, options=on_null), inputs),
     }
     times = {}
-    for (
-        way,
-        run,
-    ) in ways.items():  # each by itself: PyTorch looks through what it compiled of a module, the latest first
+    for way, call in ways.items():  # each separately: PyTorch searches what it compiled of a module, the latest first
         torch._dynamo.reset()
-        run()
-        times[way] = 1e6 * interleaved({way: run}, rounds, turn=0.2)[way]
-    return [name, *(f"{times[way]:.1f}" for way in ways), f"{times['null'] - times['eager']:.1f}"]
+        call()
+        times[way] = 1e6 * interleaved({way: call}, rounds, turn=0.2)[way]
+    return {**times, "more us": times["null us"] - times["eager us"]}
 
 
-def in_pytorch(run: Callable[..., Any], inputs: dict[str, Any]) -> Run:
-    """Call it, and return its first result."""
+def _in_pytorch(function: Callable[..., Any], inputs: dict[str, Any]) -> Run:
+    """Return a call without gradients that gives the first result."""
 
     def once() -> Any:
         with torch.no_grad():
-            results = run(**inputs)
+            results = function(**inputs)
         return results if isinstance(results, torch.Tensor) else results[0]
 
     return once
 
 
-def in_openvino(module: Any, inputs: dict[str, Any]) -> Run:
-    """OpenVINO's own session of the module as an ONNX model."""
+def _in_openvino(module: Any, inputs: dict[str, Any]) -> Run:
+    """Return a call of OpenVINO's own session of the module as an ONNX model."""
     import openvino
 
     written = io.BytesIO()
@@ -129,7 +116,3 @@ def in_openvino(module: Any, inputs: dict[str, Any]) -> Run:
     compiled = core.compile_model(core.read_model(io.BytesIO(written.getvalue())), "CPU", _PROPERTIES)
     feeds = [each.numpy() for each in inputs.values()]
     return lambda: next(iter(compiled(feeds).values()))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,12 @@
-"""A job on three nodes of Ray's on this machine: what it costs beside sessions by hand, and what a dead node does.
+"""A job on Ray nodes on this machine: its cost beside sessions without Ray, and the loss of a node.
 
-    python benchmarks/ray_batch.py [--rows 10000] [--rounds 3] [--seconds 20] [--parts throughput overhead killed]
+    throughput   jobs of some seconds, and the same rows through as many processes without Ray, each with a session of
+                 the same compiled file: rows per second from a fifth of the rows to nine tenths, and of the entire job
+    overhead     the cost of a row besides its run, of a model that does next to nothing
+    killed       rows on three nodes, of which one is killed in the middle, with a driver that fails one run in twenty:
+                 every row once, all right, and the sums of the report
 
-It needs the extra ray. Nodes are processes here, and so is the loss of one: its processes are killed in the middle.
-1. 10,000 rows, a node killed, a driver that fails one run in twenty: every row once, all right, the summary adds up.
-2. Jobs of some seconds, and the same rows through as many processes without Ray, each with a session of the same
-   compiled file: rows per second from a fifth of the rows to nine tenths, and of the whole job with its start.
-3. What a batch costs beside its run, by a model that does next to nothing.
+Nodes are processes on this machine, and a node is lost by killing its processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import sys
 import tempfile
 import threading
 import time
@@ -28,12 +27,10 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from onnx import parser
-from timing import table
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import nnadapter as nna
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.harness import Results, UsageError
 from tests.ray.cluster import cluster
 
 FAULTS = '[[fault]]\nkind = "fail"\nphase = "run"\nprobability = 0.05\n'
@@ -45,7 +42,7 @@ BATCH, ACTORS, BLOCK = 64, 2, 1000
 WIDTH, SIDE = 64, 96
 """Of rows of numbers, and of pictures."""
 LOOK = 0.5
-"""Seconds from one look at the job to the next: each takes some milliseconds of the processors that the job has."""
+"""Seconds between samples of the job: each takes some milliseconds of the job's processors."""
 CYCLE = 20
 """Batches that a process by hand runs again and again."""
 
@@ -57,7 +54,7 @@ class Load(NamedTuple):
     model: Callable[[], Any]
     row: tuple[int, ...]
     ms: float
-    """That a row takes, about: as many rows are run as take the seconds that were asked for."""
+    """Milliseconds of a row, about, from which the number of rows follows."""
 
 
 EMPTY = parser.parse_model(
@@ -66,14 +63,14 @@ EMPTY = parser.parse_model(
 
 
 def products(layers: int) -> Any:
-    """A model of products, one after the other."""
+    """Return a model of products, one after the other."""
     sizes = [WIDTH, *[256] * (layers - 1), WIDTH]
     weights = [weights_of(pair, pair[0]) for pair in pairwise(sizes)]
     return chain([("MatMul", weight, {}) for weight in weights], (WIDTH,), (WIDTH,))
 
 
 def pictures() -> Any:
-    """A model of convolutions, whose rows are pictures."""
+    """Return a model of convolutions, whose rows are pictures."""
     shapes, strides = [(32, 3, 3, 3), (64, 32, 3, 3), (64, 64, 3, 3), (64, 64, 3, 3), (16, 64, 3, 3)], (2, 1, 1, 1, 4)
     steps = [
         ("Conv", weights_of(shape, 9 * shape[1]), {"strides": [stride] * 2, "pads": [1] * 4})
@@ -83,14 +80,12 @@ def pictures() -> Any:
 
 
 def weights_of(shape: tuple[int, ...], summed: int) -> Any:
-    """Weights that keep values about as large as they come in."""
+    """Return weights that preserve the size of values."""
     return (np.random.default_rng(0).normal(size=shape) / np.sqrt(summed)).astype(np.float32)
 
 
 def chain(steps: list[tuple[str, Any, dict[str, Any]]], row: tuple[int, ...], made: tuple[int, ...]) -> Any:
-    """A model of operations with weights, one after the other."""
-    from onnx import TensorProto, helper, numpy_helper
-
+    """Return a model of operations with weights, one after the other."""
     names = ["x", *(f"v{place}" for place in range(1, len(steps))), "y"]
     nodes = [
         helper.make_node(operation, [names[place], f"w{place}"], [names[place + 1]], **attributes)
@@ -113,28 +108,30 @@ LOADS = (
 PARTS = ("throughput", "overhead", "killed")
 
 
-def main() -> None:
-    """Print what each part shows."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--rows", type=int, default=10_000)
-    arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--seconds", type=float, default=20.0)
-    arguments.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
-    chosen = arguments.parse_args()
-    if {"throughput", "overhead"} & set(chosen.parts):
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20.0, help="of a job of the throughput")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Run the chosen parts."""
+    if {"throughput", "overhead"} & set(options.parts):
         with cluster(cpus=ACTORS, store_bytes=2 << 30):  # Ray keeps a process ready for each
-            if "throughput" in chosen.parts:
-                print_throughput(chosen.seconds, chosen.rounds)
-            if "overhead" in chosen.parts:
-                print_overhead(chosen.rows)
-    if "killed" in chosen.parts:
+            if "throughput" in options.parts:
+                measure_throughput(options.seconds, options.rounds, results)
+            if "overhead" in options.parts:
+                measure_overhead(options.rows, results)
+    if "killed" in options.parts:
         resource = {f"nnadapter:{DEVICE}": 1}
         with cluster(3, cpus=2, resources=({}, resource, resource)) as (made, others):
-            print_killed(chosen.rows, made, others)
+            measure_killed(options.rows, made, others, results)
 
 
 def rows_of(row: tuple[int, ...], rows: int) -> Any:
-    """A dataset of rows with their numbers, which lie in Ray's object store."""
+    """Return a dataset of rows with their numbers, in Ray's object store."""
     import ray.data
 
     def make(batch: Any) -> Any:
@@ -145,13 +142,13 @@ def rows_of(row: tuple[int, ...], rows: int) -> Any:
 
 
 def numbers(ids: Any, row: tuple[int, ...]) -> Any:
-    """The row of each number."""
+    """Return the row of each number."""
     every = np.asarray(ids, np.float32)[:, None] + np.arange(prod(row), dtype=np.float32) % 1000
     return np.sin(every).reshape(-1, *row)
 
 
 class Pace(NamedTuple):
-    """How a job went."""
+    """Rates and costs of a job."""
 
     steady: float
     """Rows per second, from a fifth of the rows to nine tenths."""
@@ -166,7 +163,7 @@ class Pace(NamedTuple):
 
 
 def pace_of(make: Callable[[], Any], rows: int) -> Pace:
-    """Consume a result, and look at how it goes."""
+    """Consume a result, and sample its progress."""
     started = time.perf_counter()
     result = make()
     seen: list[tuple[float, int]] = []
@@ -189,7 +186,9 @@ def pace_of(make: Callable[[], Any], rows: int) -> Pace:
     watcher.join()
     within = [each for each in seen if rows * 0.2 <= each[1] <= rows * 0.9]
     if len(computed) < 2 or len(within) < 2:
-        sys.exit(f"{rows} rows were through in {seconds:.1f} s, too soon to see a steady pace; --seconds must be more")
+        raise UsageError(
+            f"{rows} rows were done in {seconds:.1f} s, too soon to see a steady pace; --seconds must be more"
+        )
     (before, from_), (behind, to) = computed
     actors, others = ((late - early) / (behind - before) for early, late in zip(from_, to, strict=True))
     return Pace(
@@ -202,7 +201,7 @@ def pace_of(make: Callable[[], Any], rows: int) -> Pace:
 
 
 def processor_seconds() -> tuple[float, float]:
-    """Seconds of processors that the actors of a job took, and those of all other processes that this one started."""
+    """Return the processor seconds of a job's actors, and of all other processes that this one started."""
     parents, ticks, actors = {}, {}, set()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -219,7 +218,7 @@ def processor_seconds() -> tuple[float, float]:
     return sums[0] / TICKS, sums[1] / TICKS
 
 
-def print_killed(rows: int, made: Any, others: Any) -> None:
+def measure_killed(rows: int, made: Any, others: Any, results: Results) -> None:
     """Kill a node in the middle."""
     data = rows_of((16,), rows)
     result = nna.ray.map_batches(
@@ -242,22 +241,28 @@ def print_killed(rows: int, made: Any, others: Any) -> None:
     given, wanted = np.stack([row["y"] for row in found]), numbers([row["id"] for row in found], (16,))
     right = np.allclose(given, np.maximum(wanted, 0), atol=1e-5)
     report = nna.ray.report(result)
-    print(f"\na node killed behind {counted[0]} rows, one run in twenty failing:")
-    sums = (sum(report.rows_by_device.values()), sum(each.rows for each in report.machines))
-    lines = [
-        ("rows that came, each once", f"{len(found)}, {ids == list(range(rows))}"),
-        ("all right", right),
-        ("rows in the summary, by device, by machine", (report.rows, *sums)),
-        ("rows that fell back", report.rows_fallen_back),
-        ("batches that ran again", f"{report.repeated_batches} of {report.repeated_rows} rows"),
-        ("kinds of machines, compiles", f"{len(report.kinds)}, {report.compiles}"),
-    ]
-    print(table(["what", "seen"], lines))
-    report.save(Path(tempfile.gettempdir(), "ray_batch.html"))
+    is_complete = ids == list(range(rows))
+    results.table(f"A node killed after {counted[0]} rows, one run in twenty failing").add(
+        {
+            "rows": len(found),
+            "each once": is_complete,
+            "all right": bool(right),
+            "rows in the report": report.rows,
+            "by device": sum(report.rows_by_device.values()),
+            "by machine": sum(each.rows for each in report.machines),
+            "rows that fell back": report.rows_fallen_back,
+            "repeated batches": report.repeated_batches,
+            "repeated rows": report.repeated_rows,
+            "kinds of machines": len(report.kinds),
+            "compiles": report.compiles,
+        }
+    )
+    if not (is_complete and right):
+        results.fail("rows are missing, repeated or wrong")
 
 
 def by_hand(path: str, row: tuple[int, ...], runs: int, start: Any, ready: Any, queue: Any) -> None:
-    """A process with a session: what an actor is, without Ray."""
+    """Run batches in a process with a session, as an actor does, without Ray."""
     from nnadapter.ray.sessions import session_options
 
     session = nna.InferenceSession(path, sess_options=session_options(1))
@@ -272,7 +277,7 @@ def by_hand(path: str, row: tuple[int, ...], runs: int, start: Any, ready: Any, 
 
 
 def hand_pace(path: str, row: tuple[int, ...], rows: int, actors: int) -> tuple[float, float]:
-    """Rows per second of as many processes as there are actors, and seconds of processors per row."""
+    """Return the rows per second of as many processes as there are actors, and processor seconds per row."""
     context = multiprocessing.get_context("spawn")
     start, ready, queue = context.Event(), context.Semaphore(0), context.Queue()
     runs = rows // actors // BATCH
@@ -290,21 +295,16 @@ def hand_pace(path: str, row: tuple[int, ...], rows: int, actors: int) -> tuple[
     return done / seconds, sum(computed for _, _, computed in spans) / done
 
 
-def print_throughput(seconds: float, rounds: int) -> None:
-    """Rows per second by Ray and by hand, in turn, with one process and with two."""
-    heads = ["model", "rows", "actors", "by hand, rows/s", "by Ray, steady", "of by hand", "whole job", "first row, s"]
-    heads += ["us of processors per row: by hand", "actors", "all else of Ray's"]
-    lines = []
+def measure_throughput(seconds: float, rounds: int, results: Results) -> None:
+    """Measure rows per second by Ray and by hand, in turn, with one process and with two."""
+    table = results.table(f"Batches of {BATCH}, sessions of one thread, median of {rounds} jobs each, in turn")
     for load in LOADS:
         for actors in (1, ACTORS):
-            lines.append(compared(load, actors, int(1000 * seconds / load.ms) * actors, rounds))
-            print(*lines[-1], flush=True)
-    print(f"\nbatches of {BATCH}, sessions of one thread, median of {rounds} jobs each, in turn:")
-    print(table(heads, lines))
+            table.add(compared(load, actors, int(1000 * seconds / load.ms) * actors, rounds))
 
 
-def compared(load: Load, actors: int, rows: int, rounds: int) -> tuple[Any, ...]:
-    """A line of the table."""
+def compared(load: Load, actors: int, rows: int, rounds: int) -> dict[str, Any]:
+    """Return a row of the throughput."""
     model, data = load.model(), rows_of(load.row, rows)
     paces, hands = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -316,14 +316,23 @@ def compared(load: Load, actors: int, rows: int, rounds: int) -> tuple[Any, ...]
             paces.append(pace_of(job, rows))
     hand, computed = (median(each) for each in zip(*hands, strict=True))
     steady, whole, first, by_actors, others = (median(each) for each in zip(*paces, strict=True))
-    return (
-        load.name, rows, actors, f"{hand:.0f}", f"{steady:.0f}", f"{steady / hand:.3f}", f"{whole / hand:.3f}",
-        f"{first:.1f}", f"{computed * 1e6:.1f}", f"{by_actors * 1e6:.1f}", f"{others * 1e6:.1f}",
-    )  # fmt: skip
+    return {
+        "model": load.name,
+        "rows": rows,
+        "actors": actors,
+        "by hand rows/s": hand,
+        "by Ray, steady rows/s": steady,
+        "steady / by hand": steady / hand,
+        "entire job / by hand": whole / hand,
+        "first row s": first,
+        "processor us per row, by hand": 1e6 * computed,
+        "processor us per row, actors": 1e6 * by_actors,
+        "processor us per row, all else of Ray": 1e6 * others,
+    }
 
 
-def print_overhead(rows: int) -> None:
-    """What a row costs beside its run, by a model that does nothing."""
+def measure_overhead(rows: int, results: Results) -> None:
+    """Measure the cost of a row besides its run, of a model that does nothing."""
     rows *= 100
     made = []
 
@@ -334,9 +343,6 @@ def print_overhead(rows: int) -> None:
     data = rows_of((16,), rows)
     seconds, report = 1 / pace_of(job, rows).steady, nna.ray.report(made[-1])
     runs = report.seconds / report.rows
-    print(f"\n{report.rows} rows of next to nothing, batches of {BATCH}, one actor:")
-    print(f"{seconds * 1e6:.1f} us per row, of which runs {runs * 1e6:.1f} us; beside {(seconds - runs) * 1e6:.1f} us")
-
-
-if __name__ == "__main__":
-    main()
+    results.table(f"{report.rows} rows of next to nothing, batches of {BATCH}, one actor").add(
+        {"us per row": 1e6 * seconds, "of it runs": 1e6 * runs, "besides": 1e6 * (seconds - runs)}
+    )

@@ -1,8 +1,6 @@
-"""A server of `nnadapter serve` on this machine: right answers, many callers, and what is wrong.
+"""A server of `nnadapter serve` on this machine: right answers, many callers, and requests that cannot be answered.
 
-    python benchmarks/ray_serve.py [--requests 10000] [--callers 50]
-
-It needs the extra ray, tritonclient and, for one row, curl.
+It needs the package tritonclient and, for one row, the program curl.
 """
 
 from __future__ import annotations
@@ -17,6 +15,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,9 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import parser
-from timing import table
-
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the package partition, before the program of that name
 
 import nnadapter as nna
+from benchmarks.harness import Results, Table
 
 MODEL = """<ir_version: 10, opset_import: ["" : 17]>
 g (float[N, 64] x, int64[N] i) => (float[N, 64] y, int64[N] k) {
@@ -37,58 +35,59 @@ SLOW = '[[fault]]\nkind = "slow"\nphase = "run"\nnth = 3\nseconds = 0.7\n'
 SIZES = (1, 2, 3, 5, 8)
 
 
-def main() -> None:
-    """Print what is asked for."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--requests", type=int, default=10_000)
-    arguments.add_argument("--callers", type=int, default=50)
-    chosen = arguments.parse_args()
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--callers", type=int, default=50)
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Ask a server, then one with a slow device."""
+    lifetimes: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         model = Path(folder, "model.onnx")
         onnx.save(parser.parse_model(MODEL), model)
         script = Path(folder, "slow.toml")
         script.write_text(SLOW)
-        server, address = started(model)
-        try:
-            print_clients(address)
-            print_latencies(model, address, chosen.requests, chosen.callers)
-            print_wrong(address)
-        finally:
-            stop(server)
-        server, address = started(model, "-d", "faulty:fake_npu", "--option", f"faulty:fake_npu.script={script}")
-        try:
-            print_deadline(address)
-        finally:
-            stop(server)
+        with serving(lifetimes, model) as address:
+            measure_clients(address, results.table("Clients at several shapes"))
+            measure_latencies(model, address, options, results)
+            measure_wrong(address, results.table("Requests that cannot be answered"))
+        slow = ("-d", "faulty:fake_npu", "--option", f"faulty:fake_npu.script={script}")
+        with serving(lifetimes, model, *slow) as address:
+            measure_deadline(address, results.table("A deadline of 0.4 s; the third run takes 0.7 s"))
+    table = results.table("Servers")
+    for lifetime in lifetimes:
+        table.add(lifetime)
 
 
-def started(model: Path, *more: str) -> tuple[subprocess.Popen[str], str]:
-    """A server, and its address when it answers."""
+@contextmanager
+def serving(lifetimes: list[dict[str, Any]], model: Path, *more: str) -> Iterator[str]:
+    """Serve a model while this is open, end the server by Ctrl-C, and add what both took to `lifetimes`."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "nnadapter", "serve", str(model), "--port", "0", *more]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert server.stdout is not None
     address = server.stdout.readline().strip()
-    print(f"{' '.join(['nnadapter serve', *more[:2]])}: answers after {time.perf_counter() - began:.1f} s")
-    return server, address
-
-
-def stop(server: subprocess.Popen[str]) -> None:
-    """Ctrl-C, as a person ends it."""
-    began = time.perf_counter()
-    os.kill(server.pid, signal.SIGINT)
-    code = server.wait(60)
-    print(f"Ctrl-C: exit code {code} after {time.perf_counter() - began:.1f} s\n")
+    starting = time.perf_counter() - began
+    try:
+        yield address
+    finally:
+        began = time.perf_counter()
+        os.kill(server.pid, signal.SIGINT)
+        code = server.wait(60)
+        row = {"server": " ".join(["nnadapter serve", *more[:2]]), "answers after s": starting, "exit code": code}
+        lifetimes.append({**row, "ended after s": time.perf_counter() - began})
 
 
 def place_of(address: str) -> tuple[str, str]:
-    """Host with port, and the path of a model."""
+    """Return host with port, and the path of a model."""
     host, _, path = address.removeprefix("http://").partition("/")
     return host, f"/{path}"
 
 
 def body_of(rows: int, seed: int) -> tuple[bytes, np.ndarray[Any, Any]]:
-    """A request of so many rows."""
+    """Return a request of so many rows."""
     x = np.random.default_rng(seed).normal(size=(rows, 64)).astype(np.float32)
     tensors = [
         {"name": "x", "shape": list(x.shape), "datatype": "FP32", "data": x.reshape(-1).tolist()},
@@ -98,21 +97,21 @@ def body_of(rows: int, seed: int) -> tuple[bytes, np.ndarray[Any, Any]]:
 
 
 def ask(connection: HTTPConnection, method: str, path: str, body: bytes = b"", **headers: str) -> tuple[int, bytes]:
-    """Status and text."""
+    """Return the status and the text of an answer."""
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
     return answer.status, answer.read()
 
 
 def is_right(text: bytes, x: np.ndarray[Any, Any], seed: int) -> bool:
-    """Whether an answer is that of a request."""
+    """Return whether an answer is that of a request."""
     outputs = {each["name"]: each["data"] for each in json.loads(text)["outputs"]}
     y = np.reshape(outputs["y"], x.shape)
     return bool(np.allclose(y, np.maximum(x, 0) * 2, atol=1e-5)) and outputs["k"] == [2 * seed] * len(x)
 
 
-def print_clients(address: str) -> None:
-    """Tritonclient with binary tensors and curl with JSON, at several shapes."""
+def measure_clients(address: str, table: Table) -> None:
+    """Ask by tritonclient with binary tensors and by curl with JSON, at several shapes."""
     import tritonclient.http as triton
 
     host, path = place_of(address)
@@ -126,18 +125,18 @@ def print_clients(address: str) -> None:
             result = client.infer(path.rpartition("/")[2], inputs)
             y, k = result.as_numpy("y"), result.as_numpy("k")
             right.append(np.allclose(y, np.maximum(x, 0) * 2) and k.tolist() == [2 * rows] * rows)
-    print(f"tritonclient, {len(right)} shapes: {sum(right)} right")
+    table.add({"client": "tritonclient", "shapes": len(right), "right": int(sum(right))})
     if shutil.which("curl"):
         found = []
         for rows in SIZES:
             body, x = body_of(rows, rows)
             command = ["curl", "-s", f"{address}/infer", "-d", "@-"]
             found.append(is_right(subprocess.run(command, input=body, capture_output=True, check=True).stdout, x, rows))
-        print(f"curl, {len(found)} shapes: {sum(found)} right")
+        table.add({"client": "curl", "shapes": len(found), "right": sum(found)})
 
 
-def print_latencies(model: Path, address: str, requests: int, callers: int) -> None:
-    """All requests by all callers, each answer held against its request; one caller; and a session without a server."""
+def measure_latencies(model: Path, address: str, options: argparse.Namespace, results: Results) -> None:
+    """Ask by all callers and by one, with every answer checked, and run a session without a server."""
     host, path = place_of(address)
     bodies = [body_of(SIZES[seed % len(SIZES)], seed) for seed in range(100)]
 
@@ -151,11 +150,11 @@ def print_latencies(model: Path, address: str, requests: int, callers: int) -> N
             if status != 200 or not is_right(text, x, each % 100):
                 wrong.append(status)
 
-    rows = []
+    table, callers = results.table(), options.callers
     for name, count in ((f"{callers} callers", callers), ("1 caller", 1)):
         taken: list[float] = []
         wrong: list[int] = []
-        each = requests // callers if count > 1 else 500
+        each = options.requests // callers if count > 1 else 500
         threads = [threading.Thread(target=calls, args=(number, each, taken, wrong)) for number in range(count)]
         began = time.perf_counter()
         for thread in threads:
@@ -163,7 +162,7 @@ def print_latencies(model: Path, address: str, requests: int, callers: int) -> N
         for thread in threads:
             thread.join()
         rate = len(taken) / (time.perf_counter() - began)
-        rows.append((name, len(taken), len(wrong), *milliseconds(taken), f"{rate:.0f}"))
+        table.add({"callers": name, **requests_row(taken, len(wrong)), "per second": rate})
     with nna.InferenceSession(model, devices="cpu") as session:
         bare = []
         for each in range(500):
@@ -171,19 +170,22 @@ def print_latencies(model: Path, address: str, requests: int, callers: int) -> N
             began = time.perf_counter()
             session.run(None, {"x": x, "i": np.full(len(x), 1, np.int64)})
             bare.append(time.perf_counter() - began)
-    rows.append(("a bare session", len(bare), 0, *milliseconds(bare), f"{1 / np.mean(bare):.0f}"))
-    print(table(("who asks", "requests", "lost or wrong", "p50 ms", "p99 ms", "per second"), rows))
+    table.add({"callers": "a session alone", **requests_row(bare, 0), "per second": float(1 / np.mean(bare))})
+    wrong_answers = sum(row["lost or wrong"] for row in table.rows)
+    if wrong_answers:
+        results.fail(f"{wrong_answers} answers are lost or wrong")
     server = json.loads(ask(HTTPConnection(host), "GET", f"{path}/report")[1])["server"]
-    print(f"runs {server['runs']}, requests that shared a run {server['requests_that_shared_a_run']}\n")
+    results.note(f"runs {server['runs']}, requests that shared a run {server['requests_that_shared_a_run']}")
 
 
-def milliseconds(taken: list[float]) -> tuple[str, str]:
-    """The median and the 99th of a hundred."""
-    return tuple(f"{float(np.percentile(taken, each)) * 1e3:.3f}" for each in (50, 99))  # type: ignore[return-value]
+def requests_row(taken: list[float], wrong: int) -> dict[str, Any]:
+    """Return the columns of some requests."""
+    p50, p99 = (1e3 * float(np.percentile(taken, each)) for each in (50, 99))
+    return {"requests": len(taken), "lost or wrong": wrong, "p50 ms": p50, "p99 ms": p99}
 
 
-def print_wrong(address: str) -> None:
-    """Requests that cannot be answered, and what is."""
+def measure_wrong(address: str, table: Table) -> None:
+    """Send requests that cannot be answered, and then a good one."""
     host, path = place_of(address)
     good, _ = body_of(1, 1)
     changed = [json.loads(good) for _ in range(4)]
@@ -202,34 +204,26 @@ def print_wrong(address: str) -> None:
         ("a model that is not there", "/v2/models/other/infer", good),
         ("another address", "/v2/nothing", good),
     ]
-    rows = []
     for name, where, body in cases:
         status, text = ask(HTTPConnection(host, timeout=30), "POST", where, body)
-        rows.append((name, status, json.loads(text)["error"][:90].replace("|", "\\|")))
-    connection = HTTPConnection(host, timeout=30)  # says how long it is, and sends next to nothing of it
+        table.add({"request": name, "status": status, "message": json.loads(text)["error"][:90]})
+    connection = HTTPConnection(host, timeout=30)  # announces its length, and sends next to nothing
     connection.putrequest("POST", f"{path}/infer")
     connection.putheader("Content-Length", str(1 << 40))
     connection.endheaders(b"{")
     answer = connection.getresponse()
-    rows.append(("1 TB", answer.status, json.loads(answer.read())["error"]))
+    table.add({"request": "1 TB", "status": answer.status, "message": json.loads(answer.read())["error"]})
     status, _ = ask(HTTPConnection(host, timeout=30), "POST", f"{path}/infer", good)
-    rows.append(("the next good one", status, ""))
-    print(table(("request", "status", "what is said"), rows), "\n")
+    table.add({"request": "the next good one", "status": status, "message": ""})
 
 
-def print_deadline(address: str) -> None:
-    """The third run takes 0.7 s and cannot be stopped: its request is over its time, and the next one is not."""
+def measure_deadline(address: str, table: Table) -> None:
+    """Send requests of which the third exceeds its time: its run cannot be stopped, and the next request is in time."""
     host, path = place_of(address)
     request = json.loads(body_of(1, 1)[0])
-    rows = []
     for number in range(1, 6):
         body = json.dumps({**request, "parameters": {"timeout": 400_000}}).encode()
         began = time.perf_counter()
         status, text = ask(HTTPConnection(host, timeout=30), "POST", f"{path}/infer", body)
-        said = json.loads(text).get("error", "")[:80]
-        rows.append((number, status, f"{time.perf_counter() - began:.3f}", said))
-    print(table(("request", "status", "seconds", "what is said"), rows))
-
-
-if __name__ == "__main__":
-    main()
+        message = json.loads(text).get("error", "")[:80]
+        table.add({"request": number, "status": status, "s": time.perf_counter() - began, "message": message})

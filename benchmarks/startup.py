@@ -1,14 +1,12 @@
-"""From the start of a process to its first result, and its peak memory, beside ONNX Runtime and OpenVINO alone.
+"""Time from the start of a process to its first result, and peak memory, beside ONNX Runtime and OpenVINO alone.
 
-    python benchmarks/startup.py [--models NAME ...] [--ways NAME ...] [--rounds 5] [--folder FOLDER]
+A way whose name ends in `file` opens a compiled model; its peer is OpenVINO with a blob that it wrote. `first` and
+`second` have a cache (docs/cache.md), which is empty at first. `qnn` is an emulator on machines without that NPU.
 
-The ways called files are sessions of compiled models, beside OpenVINO with a blob that it wrote itself. Those called
-first and second have a cache (docs/cache.md), which is empty at first; qnn is its emulator, where there is no NPU.
-
-Every start is a process of its own; ways take turns, medians count. Peak memory is what the system counts for that
-process (VmHWM). A round that does not count comes first: all find files in the system's memory, and modules compiled to
-bytecode, as installers leave them, whatever PYTHONDONTWRITEBYTECODE says. Models are kept in FOLDER if one is given:
-`largest`, which has 3 GiB, is only measured if it is named.
+Every start is a process of its own. Ways take turns, and medians count. Peak memory is what the system counts for the
+process (VmHWM). The first round does not count. After it, the system's memory holds all files, and modules are compiled
+to bytecode as installers leave them, whatever PYTHONDONTWRITEBYTECODE is. `--folder` keeps the models. `largest`, a
+model of 3 GiB, is only measured if it is named.
 """
 
 from __future__ import annotations
@@ -21,16 +19,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
 
-from benchmarks.startup_models import MODELS, written
-from benchmarks.timing import table
+from benchmarks.harness import ROOT, Results
+from benchmarks.models.language_models import Sizes, first_feed, language_model
+from benchmarks.models.networks import encoder
+from benchmarks.models.quantized_models import resnet
+from benchmarks.models.writer import Writer
 
-_ROOT = Path(__file__).parents[1]
 _FEED = "import sys, numpy as np; path, feed = sys.argv[1], dict(np.load(sys.argv[2]))\n"
 _OURS = _FEED + "import nnadapter as nna; nna.InferenceSession(path, devices={!r}).run(None, feed)\n"
 _REPORT = (
@@ -82,32 +84,149 @@ WRITERS = {
 """For ways that read a file made from the model: what that is called behind the model's name, and what writes it."""
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=[name for name in MODELS if name != "largest"])
-    has_qnn = find_spec("onnxruntime_qnn") is not None
-    parser.add_argument(
-        "--ways", nargs="+", choices=WAYS, default=[way for way in WAYS if has_qnn or not way.startswith("qnn")]
+Feed = Mapping[str, np.ndarray]
+_LANGUAGE_MODEL = Sizes(layers=20, width=1024, heads=16, words=24_000)
+_LARGEST = Sizes(layers=40, width=1280, heads=16, words=8_000)
+_PROMPT = (1, 2, 3, 4)
+
+
+def detector() -> onnx.ModelProto:
+    """Return a small network for speech: convolutions over 512 samples and an LSTM, 1 MB of weights."""
+    writer, x, before = Writer(20), "x", 1
+    for width, stride in ((64, 4), (128, 4), (64, 2), (128, 2)):
+        weight, bias = writer.constant(writer.numbers(width, before, 3)), writer.constant(np.zeros(width, np.float32))
+        x = writer.node("Relu", writer.node("Conv", x, weight, bias, pads=[1, 1], strides=[stride]))
+        before = width
+    x = writer.node("Transpose", x, perm=[2, 0, 1])
+    weights = [writer.constant(writer.numbers(1, 4 * before, before)) for _ in range(2)]
+    x = writer.node("ReduceMean", writer.node("LSTM", x, *weights, hidden_size=before), axes=[0, 1], keepdims=0)
+    return _model(writer, writer.node("Sigmoid", x), [1, 1, 512], [1, before])
+
+
+def squeezing() -> onnx.ModelProto:
+    """Return a network of the form of SqueezeNet 1.1, 5 MB of weights."""
+    writer = Writer(21)
+    x, before = _convolution(writer, "x", 3, 64, 3, stride=2), 64
+    for widths in ((16, 16), (32, 32), (48, 48, 64, 64)):
+        x = writer.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2])
+        for width in widths:
+            narrow = _convolution(writer, x, before, width, 1)
+            wide = [_convolution(writer, narrow, width, 4 * width, size) for size in (1, 3)]
+            x, before = writer.node("Concat", *wide, axis=1), 8 * width
+    x = writer.node("GlobalAveragePool", _convolution(writer, x, before, 1000, 1))
+    return _model(writer, writer.node("Flatten", x), [1, 3, 224, 224], [1, 1000])
+
+
+def densenet() -> onnx.ModelProto:
+    """Return a network of the form of DenseNet-121: every layer reads all that came before it, 32 MB of weights."""
+    writer = Writer(22)
+    x, width = _convolution(writer, "x", 3, 64, 7, stride=2), 64
+    x = writer.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    for layers in (6, 12, 24, 16):
+        if width > 64:
+            width //= 2
+            x = _convolution(writer, _normalized(writer, x, 2 * width), 2 * width, width, 1)
+            x = writer.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2])
+        for _ in range(layers):
+            narrow = _convolution(writer, _normalized(writer, x, width), width, 128, 1)
+            new = _convolution(writer, _normalized(writer, narrow, 128), 128, 32, 3)
+            x, width = writer.node("Concat", x, new, axis=1), width + 32
+    x = writer.node("Flatten", writer.node("GlobalAveragePool", _normalized(writer, x, width)))
+    product = writer.node("MatMul", x, writer.constant(writer.numbers(width, 1000)))
+    return _model(writer, product, [1, 3, 224, 224], [1, 1000])
+
+
+def _ocr(kind: str, *shape: int) -> tuple[Callable[[], onnx.ModelProto], Feed]:
+    """What reads one of RapidOCR's models with a fixed input shape, and what is fed to it."""
+
+    def read() -> onnx.ModelProto:
+        found = find_spec("rapidocr")
+        assert found is not None and found.origin is not None, "these models are those of the package rapidocr"
+        (path,) = (Path(found.origin).parent / "models").glob(f"*_{kind}_*.onnx")
+        model = onnx.load(path)
+        for dimension, size in zip(model.graph.input[0].type.tensor_type.shape.dim, shape, strict=True):
+            dimension.dim_value = size
+        return model
+
+    return read, {"x": np.random.default_rng(0).normal(size=shape).astype(np.float32)}
+
+
+MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], Feed]] = {
+    "cls": _ocr("cls", 1, 3, 48, 192),
+    "rec": _ocr("rec", 1, 3, 48, 320),
+    "det": _ocr("det", 1, 3, 480, 640),
+    "densenet": (densenet, {"x": np.zeros((1, 3, 224, 224), np.float32)}),
+    "detector": (detector, {"x": np.zeros((1, 1, 512), np.float32)}),
+    "squeezing": (squeezing, {"x": np.zeros((1, 3, 224, 224), np.float32)}),
+    "resnet50": (lambda: resnet([3, 4, 6, 3], is_deep=True), {"x": np.zeros((1, 3, 224, 224), np.float32)}),
+    "bert": (lambda: encoder(11, 768, 128, 12), {"x": np.ones((1, 128, 768), np.float32)}),
+    "language": (lambda: language_model(_LANGUAGE_MODEL), first_feed(_LANGUAGE_MODEL, _PROMPT)),
+    "largest": (lambda: language_model(_LARGEST), first_feed(_LARGEST, _PROMPT)),
+}
+"""What makes each model, and what is fed to it. The last two have their weights in a file of their own."""
+
+
+def written(name: str, folder: Path) -> tuple[Path, Path]:
+    """Return the paths of a model and its feed, which are written where they are not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, feed_path = folder / f"{name}.onnx", folder / f"{name}.npz"
+    make, feed = MODELS[name]
+    if not path.exists():
+        is_beside = name in ("language", "largest")
+        onnx.save_model(make(), path, save_as_external_data=is_beside, location=f"{name}.data")
+    np.savez(feed_path, **feed)
+    return path, feed_path
+
+
+def _convolution(writer: Writer, x: str, before: int, width: int, size: int, stride: int = 1) -> str:
+    weight, bias = (
+        writer.constant(writer.numbers(width, before, size, size)),
+        writer.constant(np.zeros(width, np.float32)),
     )
+    pads, strides = [size // 2] * 4, [stride, stride]
+    return writer.node("Relu", writer.node("Conv", x, weight, bias, pads=pads, strides=strides))
+
+
+def _normalized(writer: Writer, x: str, width: int) -> str:
+    parts = [writer.constant(np.full(width, value, np.float32)) for value in (1, 0, 0, 1)]
+    return writer.node("Relu", writer.node("BatchNormalization", x, *parts))
+
+
+def _model(writer: Writer, output: str, shape: list[int], shape_out: list[int]) -> onnx.ModelProto:
+    given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    made = helper.make_tensor_value_info(output, TensorProto.FLOAT, shape_out)
+    graph = helper.make_graph(writer.nodes, "network", [given], [made], writer.tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    ways = [way for way in WAYS if find_spec("onnxruntime_qnn") is not None or not way.startswith("qnn")]
+    models = [name for name in MODELS if name != "largest"]
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=models)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=ways)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--folder", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--folder", type=Path, help="of the models, kept for the next time")
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Measure every model in every way."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = arguments.folder or Path(temporary)
-        for name in arguments.models:
+        folder = options.folder or Path(temporary)
+        for name in options.models:
             paths = tuple(map(str, written(name, folder)))
-            compile_for(arguments.ways, paths)
-            results = measured({way: WAYS[way] for way in arguments.ways}, paths, arguments.rounds)
-            rows = [(way, f"{seconds:.3f}", f"{megabytes:.0f}") for way, (seconds, megabytes) in results.items()]
-            print(f"\n{name}\n\n{table(('way', 'seconds', 'MB'), rows)}", flush=True)
+            compile_for(options.ways, paths)
+            table = results.table(name)
+            found = measured({way: WAYS[way] for way in options.ways}, paths, options.rounds)
+            for way, (seconds, megabytes) in found.items():
+                table.add({"way": way, "seconds": seconds, "MB": megabytes})
 
 
 def compile_for(ways: Iterable[str], paths: tuple[str, ...]) -> None:
     """Write what ways read in place of the model, where it is not there."""
     for suffix, code in (WRITERS[way] for way in ways if way in WRITERS):
         if not Path(f"{paths[0]}.{suffix}").exists():
-            subprocess.run([sys.executable, "-W", "ignore", "-c", code, *paths], check=True, cwd=_ROOT)
+            subprocess.run([sys.executable, "-W", "ignore", "-c", code, *paths], check=True, cwd=ROOT)
 
 
 def measured(ways: Mapping[str, str], arguments: tuple[str, ...], rounds: int) -> Mapping[str, tuple[float, float]]:
@@ -136,12 +255,8 @@ def start(code: str, arguments: tuple[str, ...], environment: Mapping[str, str])
     """Run code in a process of its own: seconds until it has its result, and the megabytes that it had at most."""
     began = time.perf_counter()
     command = [sys.executable, "-W", "ignore", "-c", code + _END, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=environment) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         seconds = time.perf_counter() - began
     return seconds, int(line) / 1024
-
-
-if __name__ == "__main__":
-    main()

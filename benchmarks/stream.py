@@ -1,11 +1,12 @@
-"""Streams beside runs one after the other, over devices whose time is known, and how near policy `throughput` comes.
+"""Streams and parallel branches beside runs one after the other, over devices with a known time.
 
-    python benchmarks/stream.py [--items 60] [--rounds 3]
+The devices sleep for a set time per operation (`tests/latency_driver.py`), one operation at a time, so that the figures
+are about the pipeline and not the machine. Results are compared bit by bit with those of plain runs.
 
-The devices sleep for as long as they say (`tests/latency_driver.py`), one thing at a time, so that what is measured is
-the pipeline and not the machine. First two devices with the same to do. Then ten generated pipelines on two and three
-devices of different speeds, which take different operations: the bound is the least that the busiest device can have to
-do, over all placements. Results are compared bit by bit with those of runs one after the other.
+- Two devices with the same work: a stream beside runs.
+- Ten generated pipelines on two and three devices of different speeds, which take different operations, with policy
+  `throughput`. The bound is the least work of the busiest device over all placements.
+- Two branches on two devices, which run at the same time if the plan expects a gain.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import argparse
 import random
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
@@ -23,85 +23,125 @@ from typing import Any
 import numpy as np
 import onnx.parser
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import nnadapter as nna
-from benchmarks.timing import interleaved, table
-from nnadapter.drivers import registry
+from benchmarks.harness import Results, interleaved, seconds_of
 
 OPERATIONS = {"RELU": "Relu", "NEG": "Neg", "ABS": "Abs", "SIGN": "Sign"}
 Devices = list[tuple[str, dict[str, Any]]]
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--items", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    offer_latency_driver()
-    even: Devices = [
+_BRANCHES = """<ir_version: 10, opset_import: ["" : 17]> g (float[8, 8] x) => (float[8, 8] y) {
+    a = Relu(x) b = Neg(x) y = Sub(a, b)
+}"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("--items", type=int, default=60, help="inputs of a stream")
+    parser.add_argument("--rounds", type=int, default=3, help="of the first table")
+    parser.add_argument("--runs", type=int, default=30, help="of each pair of branches")
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Measure streams beside runs, streams beside the bound, and branches."""
+    _add_latency_driver()
+    equal: Devices = [
         (f"latency:{at}", {"operation_ms": 5.0, "only": only}) for at, only in enumerate((["RELU"], ["NEG"]))
     ]
-    rows = [
-        beside_runs(f"{blocks} segments", ["RELU", "NEG"] * (blocks // 2), even, arguments.items, arguments.rounds)
-        for blocks in (2, 4)
-    ]
-    print(table(["two devices alike", "runs ms", "stream ms", "times as fast", "equal"], rows))
-    print()
-    rows = [beside_bound(seed, arguments.items) for seed in range(10)]
-    print(table(["pipeline", "devices", "operations", "bound ms", "stream ms", "share of the bound", "equal"], rows))
+    table = results.table("Two equal devices")
+    for segments in (2, 4):
+        operations = ["RELU", "NEG"] * (segments // 2)
+        table.add({"segments": segments, **_beside_runs(operations, equal, options.items, options.rounds)})
+    table = results.table("Generated pipelines")
+    for seed in range(10):
+        table.add({"pipeline": seed, **_beside_bound(seed, options.items)})
+    table = results.table("Two branches")
+    for first, second in ((5.0, 5.0), (5.0, 2.0), (1.0, 1.0), (0.1, 0.1), (0.0, 5.0)):
+        table.add(_branches(first, second, options.runs))
 
 
-def offer_latency_driver() -> None:
-    """Have the driver of the tests among the devices, as one that is installed."""
+def _add_latency_driver() -> None:
+    """Add the driver of the tests to the devices, as an installed package would."""
     site = Path(tempfile.mkdtemp())
     folder = site / "latency-1.0.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: latency\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text("[nnadapter.drivers]\nlatency = tests.latency_driver:LatencyDriver\n")
     sys.path.insert(0, str(site))
-    registry.refresh()
 
 
-def beside_runs(name: str, operations: Sequence[str], devices: Devices, items: int, rounds: int) -> list[object]:
-    """One row: medians per input, and how many times as fast a stream is."""
-    feeds = feeds_of(items)
-    with nna.InferenceSession(chain(operations), devices=devices) as session:
+def _beside_runs(operations: Sequence[str], devices: Devices, items: int, rounds: int) -> dict[str, Any]:
+    """Return the medians per input of runs and of a stream."""
+    feeds = _feeds(items)
+    with nna.InferenceSession(_chain(operations), devices=devices) as session:
         serial = [session.run(None, feed)[0] for feed in feeds]
         streamed = [result for (result,) in session.stream(feeds)]
-        runs: dict[str, Callable[[], object]] = {
+        candidates: dict[str, Callable[[], object]] = {
             "runs": lambda: [session.run(None, feed) for feed in feeds],
             "stream": lambda: list(session.stream(feeds)),
         }
-        taken = interleaved(runs, rounds)
-    milliseconds = [f"{taken[each] / items * 1e3:.2f}" for each in ("runs", "stream")]
-    return [name, *milliseconds, f"{taken['runs'] / taken['stream']:.2f}", alike(serial, streamed)]
+        taken = interleaved(candidates, rounds)
+    return {
+        "runs ms": 1e3 * taken["runs"] / items,
+        "stream ms": 1e3 * taken["stream"] / items,
+        "ratio": taken["runs"] / taken["stream"],
+        "equal": _are_equal(serial, streamed),
+    }
 
 
-def beside_bound(seed: int, items: int) -> list[object]:
-    """One row: what a stream by policy `throughput` takes per input, and the least that the longest stage can take."""
-    chance = random.Random(seed)
-    operations = chance.choices(list(OPERATIONS), k=chance.randint(7, 10))
+def _beside_bound(seed: int, items: int) -> dict[str, Any]:
+    """Return the time per input of a stream with policy `throughput`, and the bound of the longest stage."""
+    generator = random.Random(seed)
+    operations = generator.choices(list(OPERATIONS), k=generator.randint(7, 10))
     devices: Devices = []
-    for at in range(chance.choice((2, 3))):
-        only = [] if at == 0 else chance.sample(list(OPERATIONS), k=3)  # one takes everything
-        devices.append((f"latency:{at}", {"operation_ms": float(chance.randint(2, 6)), "only": only}))
-    bound = least_load(operations, devices)
-    feeds = feeds_of(items)
+    for at in range(generator.choice((2, 3))):
+        only = [] if at == 0 else generator.sample(list(OPERATIONS), k=3)  # the first takes everything
+        devices.append((f"latency:{at}", {"operation_ms": float(generator.randint(2, 6)), "only": only}))
+    bound = _least_load(operations, devices)
+    feeds = _feeds(items)
     options = nna.Options(policy="throughput", fallback="forbid")
-    with nna.InferenceSession(chain(operations), devices=devices, options=options) as session:
+    with nna.InferenceSession(_chain(operations), devices=devices, options=options) as session:
         serial = [session.run(None, feed)[0] for feed in feeds]
-        started = time.perf_counter()
-        streamed = [result for (result,) in session.stream(feeds)]
-        seconds = (time.perf_counter() - started) / items
-    said = ", ".join(f"{options['operation_ms']:g} ms" for _, options in devices)
-    found = [f"{bound * 1e3:.2f}", f"{seconds * 1e3:.2f}", f"{bound / seconds:.2f}", alike(serial, streamed)]
-    return [seed, said, len(operations), *found]
+        streamed: list[Any] = []
+        seconds = seconds_of(lambda: streamed.extend(result for (result,) in session.stream(feeds))) / items
+    return {
+        "devices": ", ".join(f"{options['operation_ms']:g} ms" for _, options in devices),
+        "operations": len(operations),
+        "bound ms": 1e3 * bound,
+        "stream ms": 1e3 * seconds,
+        "share of the bound": bound / seconds,
+        "equal": _are_equal(serial, streamed),
+    }
 
 
-def least_load(operations: Sequence[str], devices: Devices) -> float:
-    """Seconds of the busiest device in the best of all placements."""
+def _branches(first: float, second: float, runs: int) -> dict[str, Any]:
+    """Return medians of runs of two branches that take so many milliseconds."""
+    devices = [
+        ("latency:0", {"operation_ms": first, "only": ["RELU"]}),
+        ("latency:1", {"operation_ms": second, "only": ["NEG"]}),
+    ]
+    model = onnx.parser.parse_model(_BRANCHES)
+    feed = {"x": np.random.default_rng(0).standard_normal((8, 8)).astype(np.float32)}
+    (expected,) = nna.InferenceSession(model, devices="cpu").run(None, feed)
+    with nna.InferenceSession(model, devices=devices) as session:
+        (found,) = session.run(None, feed)
+        entire, steps = [], []
+        for _ in range(runs):
+            entire.append(seconds_of(lambda: session.run(None, feed)))
+            steps.append([step.seconds for step in session.provenance.steps])
+        is_parallel = bool(session.report().borders.alongside)
+    return {
+        "branches": f"{first:g} and {second:g} ms",
+        "sum of steps ms": 1e3 * float(np.median([sum(each) for each in steps])),
+        "longer branch ms": 1e3 * float(np.median([max(each) for each in steps])),
+        "run ms": 1e3 * float(np.median(entire)),
+        "at the same time": is_parallel,
+        "equal": np.array_equal(found, expected),
+    }
+
+
+def _least_load(operations: Sequence[str], devices: Devices) -> float:
+    """Return the seconds of the busiest device in the best of all placements."""
     able = [
         [at for at, (_, options) in enumerate(devices) if not options["only"] or each in options["only"]]
         for each in operations
@@ -112,8 +152,8 @@ def least_load(operations: Sequence[str], devices: Devices) -> float:
     return float(loads.max(axis=0).min())
 
 
-def chain(operations: Sequence[str]) -> onnx.ModelProto:
-    """The operations one after the other."""
+def _chain(operations: Sequence[str]) -> onnx.ModelProto:
+    """Return a model with the operations one after the other."""
     lines = " ".join(f"v{at + 1} = {OPERATIONS[each]} (v{at})" for at, each in enumerate(operations))
     shape = "float[8, 8]"
     head = '<ir_version: 10, opset_import: ["" : 17]>'
@@ -123,15 +163,11 @@ def chain(operations: Sequence[str]) -> onnx.ModelProto:
     return model
 
 
-def feeds_of(count: int) -> list[dict[str, Any]]:
-    """Inputs by seed."""
+def _feeds(count: int) -> list[dict[str, Any]]:
+    """Return inputs by seed."""
     return [{"v0": np.random.default_rng(seed).standard_normal((8, 8)).astype(np.float32)} for seed in range(count)]
 
 
-def alike(serial: Sequence[Any], streamed: Sequence[Any]) -> str:
-    """Whether all results are equal, bit by bit."""
-    return "yes" if all(map(np.array_equal, serial, streamed)) and len(serial) == len(streamed) else "NO"
-
-
-if __name__ == "__main__":
-    main()
+def _are_equal(serial: Sequence[Any], streamed: Sequence[Any]) -> bool:
+    """Return whether all results are equal, bit by bit."""
+    return len(serial) == len(streamed) and all(map(np.array_equal, serial, streamed))

@@ -1,44 +1,43 @@
-"""Whether what-if predicts what switching an op on really gives.
+"""Predictions of what-if beside the effect of really supporting an op.
 
 For each model some ops are switched off on fake_npu, whose clock is simulated so that costs are known. What-if ranks
-them. Then each is really switched on, and a report of the whole pipeline tells cost and segments. Both orders are
-printed; the exit code is 1 where they contradict each other by more than one per cent of what the model costs. Where
-what-if says of two ops that they save the same, and they do not, they are not told apart.
+them. Then each op is switched on, and a report gives cost and segments. The benchmark fails if the two orders
+contradict each other by more than one percent of the model's cost. If what-if predicts the same saving for two ops and
+the savings differ, the orders are `not told apart`.
 
-    python benchmarks/what_if.py [MODEL_OR_FOLDER ...]    # RapidOCR's models if none is given
+A model is an ONNX file, a folder of such files, or one of RapidOCR's models: `det`, `rec` or `cls`, which are the
+default.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
+import rapidocr
 
 import nnadapter as nna
-from benchmarks.timing import table
+from benchmarks.harness import Results, seconds_of
 
-MODELS = (
-    ("det", ("Erf", "Resize", "HardSigmoid")),
-    ("rec", ("Erf", "Softmax", "HardSigmoid")),
-    ("cls", ("HardSigmoid", "Softmax", "GlobalAveragePool")),
-)
-"""Part of the name of a model of RapidOCR, and what is switched off."""
-OFTEN = ("Erf", "Resize", "HardSigmoid", "Softmax", "MatMul", "Sigmoid", "Transpose", "LayerNormalization", "Concat")
-"""Ops that are switched off in other models, the first three that occur."""
-POLICIES = ("priority", "latency")
+_RAPIDOCR = {
+    "det": ("Erf", "Resize", "HardSigmoid"),
+    "rec": ("Erf", "Softmax", "HardSigmoid"),
+    "cls": ("HardSigmoid", "Softmax", "GlobalAveragePool"),
+}
+"""Part of the name of a model of RapidOCR, and the ops that are switched off."""
+_OFTEN = ("Erf", "Resize", "HardSigmoid", "Softmax", "MatMul", "Sigmoid", "Transpose", "LayerNormalization", "Concat")
+"""Ops of other models; the first three that occur are switched off."""
+_POLICIES = ("priority", "latency")
 _SAME = 0.01
 """Share of a model's cost within which two ops are worth the same."""
 _NOISE = 1e-9
-"""Seconds within which nothing is said of an order."""
+"""Seconds of difference below which there is no order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,74 +49,78 @@ class Case:
     ops: tuple[str, ...]
 
 
-def main() -> int:
-    """Predict, switch on, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="*")
-    cases = given_models(parser.parse_args().models) or ocr_models()
-    rows, errors, verdicts = [], [], Counter[str]()
-    for case in cases:
-        for policy in POLICIES:
-            predicted, real, seconds = predict(case, policy), really(case, policy), tried(case, policy)
-            orders = [in_order(saved) for saved in (predicted, real)]
-            whole = cost(case, case.ops, policy)[0]
-            found = verdict(predicted, real, _SAME * whole)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("models", nargs="*", default=list(_RAPIDOCR), metavar="MODEL")
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Predict, switch on, and compare the orders."""
+    errors, verdicts = [], Counter[str]()
+    orders, table = [], results.table()
+    for case in (case for name in options.models for case in _cases_of(name)):
+        for policy in _POLICIES:
+            predicted, real = _predict(case, policy), _switch_on(case, policy)
+            ranks = [_ranks(saved) for saved in (predicted, real)]
+            cost = _cost(case, case.ops, policy)[0]
+            found = _verdict(predicted, real, _SAME * cost)
             verdicts[found] += 1
-            rows += [
-                [case.name, policy, op, told(predicted[op]), told(real[op]), orders[0][op], orders[1][op]]
-                for op in sorted(predicted, key=lambda op: orders[0][op])
-            ]
-            errors += [abs(predicted[op][0] - real[op][0]) / whole for op in predicted]
-            print(f"{case.name}, {policy}: orders {found}, what-if took {seconds:.2f} s")
-    head = ["model", "policy", "op", "predicted: saves", "switched on: saves", "predicted rank", "real rank"]
-    print(f"\n{table(head, rows)}\n")
-    print(f"orders: {', '.join(f'{number} {found}' for found, number in verdicts.items())}")
-    print(
+            orders.append({"model": case.name, "policy": policy, "orders": found, "what-if s": _seconds(case, policy)})
+            errors += [abs(predicted[op][0] - real[op][0]) / cost for op in predicted]
+            for op in sorted(predicted, key=lambda op: ranks[0][op]):
+                row = {"model": case.name, "policy": policy, "op": op}
+                for name, saved, rank in (("predicted", predicted, ranks[0]), ("real", real, ranks[1])):
+                    row |= {f"{name} saving ms": 1e3 * saved[op][0], f"{name} saving, segments": saved[op][1]}
+                    row[f"{name} rank"] = rank[op]
+                table.add(row)
+    table = results.table()
+    for each in orders:
+        table.add(each)
+    results.note(
         "predicted saving against the real one, as a share of the model's cost: "
         f"median {np.median(errors):.2%}, largest {max(errors):.2%}"
     )
-    return 1 if verdicts["CONTRADICT"] else 0
+    if verdicts["CONTRADICT"]:
+        results.fail(f"{verdicts['CONTRADICT']} orders contradict each other")
 
 
-def device(ops: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """The device with some ops switched off."""
+def _device(ops: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """Return the device with some ops switched off."""
     return "fake_npu", {"clock": "simulated", "switched_off": ",".join(ops)}
 
 
-def predict(case: Case, policy: str) -> dict[str, tuple[float, int]]:
-    """Seconds and segments that each op saves, as what-if says."""
-    found = nna.what_if(case.model, device(case.ops), options={"policy": policy})
+def _predict(case: Case, policy: str) -> dict[str, tuple[float, int]]:
+    """Return the seconds and segments that each op saves, as predicted by what-if."""
+    found = nna.what_if(case.model, _device(case.ops), options={"policy": policy})
     by_op = {feature.op_type: feature for feature in found.features}
     return {op: (by_op[op].seconds_saved or 0.0, by_op[op].segments_saved) for op in case.ops if op in by_op}
 
 
-def really(case: Case, policy: str) -> dict[str, tuple[float, int]]:
-    """Seconds and segments that each op saves, from reports without and with it."""
-    before = cost(case, case.ops, policy)
+def _switch_on(case: Case, policy: str) -> dict[str, tuple[float, int]]:
+    """Return the seconds and segments that each op saves, from reports without and with it."""
+    before = _cost(case, case.ops, policy)
     found = {}
     for op in case.ops:
-        after = cost(case, [other for other in case.ops if other != op], policy)
+        after = _cost(case, [other for other in case.ops if other != op], policy)
         found[op] = before[0] - after[0], before[1] - after[1]
     return found
 
 
-def cost(case: Case, off: Sequence[str], policy: str) -> tuple[float, int]:
-    """Seconds and segments of the real report."""
-    report = nna.partition_report(case.model, device(off), options={"policy": policy, "fallback": "allow"})
+def _cost(case: Case, off: Sequence[str], policy: str) -> tuple[float, int]:
+    """Return the seconds and segments of the real report."""
+    report = nna.partition_report(case.model, _device(off), options={"policy": policy, "fallback": "allow"})
     if report.cost is None:
-        raise SystemExit(f"costs are not known: {report.cost_note}")
+        raise ValueError(f"costs are not known: {report.cost_note}")
     return report.cost.seconds, len(report.segments)
 
 
-def tried(case: Case, policy: str) -> float:
-    """Seconds that what-if takes, the model read and all."""
-    started = time.perf_counter()
-    nna.what_if(case.model, device(case.ops), options={"policy": policy})
-    return time.perf_counter() - started
+def _seconds(case: Case, policy: str) -> float:
+    """Return the seconds of what-if, with reading the model."""
+    return seconds_of(partial(nna.what_if, case.model, _device(case.ops), options={"policy": policy}))
 
 
-def verdict(predicted: dict[str, tuple[float, int]], real: dict[str, tuple[float, int]], same: float) -> str:
-    """Whether two ops stand in one order as predicted and in the other in truth, apart by more than `same` seconds."""
+def _verdict(predicted: dict[str, tuple[float, int]], real: dict[str, tuple[float, int]], same: float) -> str:
+    """Compare the orders of all pairs of ops whose real savings differ by more than `same` seconds."""
     worst = "agree"
     for first, second in combinations(predicted, 2):
         said, is_so = (saved[first][0] - saved[second][0] for saved in (predicted, real))
@@ -128,41 +131,24 @@ def verdict(predicted: dict[str, tuple[float, int]], real: dict[str, tuple[float
     return worst
 
 
-def in_order(saved: dict[str, tuple[float, int]]) -> dict[str, int]:
-    """The rank of each op, the largest saving first."""
+def _ranks(saved: dict[str, tuple[float, int]]) -> dict[str, int]:
+    """Return the rank of each op, the largest saving first."""
     return {op: rank for rank, op in enumerate(sorted(saved, key=lambda op: saved[op], reverse=True), 1)}
 
 
-def told(saved: tuple[float, int]) -> str:
-    """Seconds and segments for the table."""
-    return f"{saved[0] * 1e3:.3f} ms, {saved[1]} segments"
-
-
-def ocr_models() -> list[Case]:
-    """RapidOCR's."""
-    import rapidocr
-
-    folder = Path(rapidocr.__file__).parent / "models"
-    found = [(path, ops) for part, ops in MODELS for path in sorted(folder.glob(f"*{part}*.onnx"))]
-    return [Case(path.name, str(path), ops) for path, ops in found]
-
-
-def given_models(names: Sequence[str]) -> list[Case]:
-    """Those that are given, each with three ops that it has."""
-    cases = []
-    for name in names:
-        path = Path(name)
-        for file in sorted(path.rglob("*.onnx")) if path.is_dir() else [path]:
-            ops = [op for op in OFTEN if is_one_feature(str(file), op)][:3]
-            if len(ops) > 1:
-                cases.append(Case(file.name, str(file), tuple(ops)))
+def _cases_of(name: str) -> list[Case]:
+    """Return the models of a name with the ops that are switched off: of files, three that they have."""
+    if name in _RAPIDOCR:
+        folder = Path(rapidocr.__file__).parent / "models"
+        return [Case(path.name, str(path), _RAPIDOCR[name]) for path in sorted(folder.glob(f"*{name}*.onnx"))]
+    cases, path = [], Path(name)
+    for file in sorted(path.rglob("*.onnx")) if path.is_dir() else [path]:
+        ops = [op for op in _OFTEN if _is_one_feature(str(file), op)][:3]
+        if len(ops) > 1:
+            cases.append(Case(file.name, str(file), tuple(ops)))
     return cases
 
 
-def is_one_feature(model: str, op: str) -> bool:
-    """Whether the switch of an op refuses nodes of that op alone; that of MatMul may refuse Gemm as well."""
-    return [feature.op_type for feature in nna.what_if(model, device([op])).features] == [op]
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _is_one_feature(model: str, op: str) -> bool:
+    """Return whether the switch of an op refuses nodes of that op alone; that of MatMul may refuse Gemm as well."""
+    return [feature.op_type for feature in nna.what_if(model, _device([op])).features] == [op]

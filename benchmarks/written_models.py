@@ -1,96 +1,127 @@
-"""Models as ONNX Runtime's tools write them, on a device: what it takes of them, and how far the results are apart.
+"""Models as ONNX Runtime's quantizers and optimizers write them: coverage on a device, and the error of the results.
 
-    python benchmarks/written_models.py [NAME...] [-d fake_npu] [--json FILE]
-
-Models whose names contain a NAME, or all. What is off is the root of the mean square beside ONNX Runtime's results on
-the same file without optimization, as a part of these, for the output that is worst. Beside it is what quantizing
-changed: ONNX Runtime's results on the file beside its results before. A device that rounds a number up where ONNX
-Runtime rounds it down is off by less than that; more is a mistake. So a row fails that is off by more, or of whose
-floating-point operations less than 95 % run on the device.
+The error is the root mean square of the difference from ONNX Runtime's results on the same file without further
+optimization, relative to these, of the worst output. A quantized model fails if its error is above that of quantizing
+itself, the difference of ONNX Runtime's results before and after: a device that rounds a number up, where ONNX Runtime
+rounds it down, stays below. An optimized model fails above 1e-4. A model also fails if less than 95 % of its FLOPs run
+on the device.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import sys
 import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import nnadapter as nna
-from benchmarks.choosing import containing
-from benchmarks.models.quantized_models import MODELS, Feeds, Written, feeds_of, written
-from benchmarks.timing import table
+from benchmarks.harness import Results, select_containing
+from benchmarks.models import optimized_models, quantized_models
+from benchmarks.models.optimized_models import Optimized, optimized
+from benchmarks.models.quantized_models import Written, feeds_of, written
 
-HEAD = ("model", "nodes", "FLOPs", "segments", "off", "by quantizing", "")
-LEAST_FLOPS = 0.95
+_LEAST_FLOPS = 0.95
+_ERROR_LIMIT = 1e-4
 
 
-def main() -> None:
-    """Run and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help="models whose names contain one of these")
     parser.add_argument("-d", "--device", default="fake_npu")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    logging.disable(logging.WARNING)  # the quantizers' advice
+    parser.add_argument("--tool", choices=_TOOLS, action="append", help="both by default")
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Run every chosen model."""
+    logging.disable(logging.WARNING)  # the tools' advice
     warnings.simplefilter("ignore")
-    rows = [row_of(each, arguments.device) for each in written(containing(parser, arguments.names, MODELS))]
-    print(table(HEAD, list(map(_cells, rows))))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
-    sys.exit(not all(row["passes"] for row in rows))
+    tools = options.tool or list(_TOOLS)
+    known = [name for tool in tools for name in _TOOLS[tool][0]]
+    names = select_containing(options.names, known)
+    for tool in tools:
+        models, rows = _TOOLS[tool]
+        chosen = [name for name in models if name in names]
+        if not chosen:
+            continue
+        table = results.table(f"Written by the {tool}s")
+        for row in rows(chosen, options.device):
+            table.add(_shown(row))
+            if not row["passes"]:
+                results.fail(f"{row['model']}")
 
 
-def row_of(model: Written, device: str) -> dict[str, Any]:
-    """What a device takes of a model, and how far its results are off."""
+def _quantized_rows(names: Sequence[str], device: str) -> Iterator[dict[str, Any]]:
+    return (quantized_row(model, device) for model in written(names))
+
+
+def _optimized_rows(names: Sequence[str], device: str) -> Iterator[dict[str, Any]]:
+    return (optimized_row(model, device) for model in optimized(names))
+
+
+_TOOLS: Mapping[str, tuple[Mapping[str, Any], Callable[[Sequence[str], str], Iterator[dict[str, Any]]]]] = {
+    "quantizer": (quantized_models.MODELS, _quantized_rows),
+    "optimizer": (optimized_models.MODELS, _optimized_rows),
+}
+"""The models that each tool writes, and what returns their rows."""
+
+
+def quantized_row(model: Written, device: str) -> dict[str, Any]:
+    """Return the coverage of a quantized model, its error, and the error of quantizing."""
     feeds = feeds_of(model.before, seed=5)
-    right = _onnxruntime(model.model, feeds)
-    by_quantizing = off(right, _onnxruntime(model.before, feeds))
-    with nna.InferenceSession(model.model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:
-        results = session.run(None, feeds)
+    right = _run_by_onnxruntime(model.model, feeds)
+    error_of_quantizing = _relative_error(right, _run_by_onnxruntime(model.before, feeds))
+    row = {"model": model.name, **_run_on_device(model.model, feeds, right, device)}
+    is_right = row["error"] <= error_of_quantizing and row["flops"] >= _LEAST_FLOPS
+    return {**row, "error of quantizing": error_of_quantizing, "passes": is_right}
+
+
+def optimized_row(model: Optimized, device: str) -> dict[str, Any]:
+    """Return the coverage of an optimized model, its fused nodes, and its error."""
+    right = _run_by_onnxruntime(model.model, model.feeds)
+    fused = Counter(node.op_type for node in model.model.graph.node if node.domain)
+    row = {"model": model.name, "fused": dict(fused), **_run_on_device(model.model, model.feeds, right, device)}
+    return {**row, "passes": row["error"] <= _ERROR_LIMIT and row["flops"] >= _LEAST_FLOPS}
+
+
+def _run_on_device(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], right: Sequence[np.ndarray], device: str
+) -> dict[str, Any]:
+    with nna.InferenceSession(model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:
+        found = session.run(None, feeds)
         report = session.report()
-    apart = off(results, right)
     return {
-        "model": model.name,
         "nodes": report.coverage.nodes,
         "flops": report.coverage.flops,
         "segments": len(report.segments),
-        "off": apart,
-        "by_quantizing": by_quantizing,
-        "passes": apart <= by_quantizing and report.coverage.flops >= LEAST_FLOPS,
+        "error": _relative_error(found, right),
     }
 
 
-def off(results: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> float:
-    """The root of the mean square of the difference as a part of what is wanted, of the worst output."""
-    pairs = zip(results, wanted, strict=True)
+def _relative_error(found: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> float:
+    """Return the root mean square of the difference relative to what is right, of the worst output."""
+    pairs = zip(found, right, strict=True)
     return max(float(np.sqrt(((got - want) ** 2).mean() / (want**2).mean())) for got, want in pairs)
 
 
-def _onnxruntime(model: onnx.ModelProto, feeds: Feeds) -> Sequence[np.ndarray]:
+def _run_by_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    results: Sequence[np.ndarray] = session.run(None, dict(feeds))
-    return results
+    outputs: Sequence[np.ndarray] = session.run(None, dict(feeds))
+    return outputs
 
 
-def _cells(row: dict[str, Any]) -> list[object]:
-    shares = [f"{row[name]:.1%}" for name in ("nodes", "flops")]
-    errors = [f"{row[name]:.1e}" for name in ("off", "by_quantizing")]
-    return [row["model"], *shares, row["segments"], *errors, "" if row["passes"] else "FAILS"]
-
-
-if __name__ == "__main__":
-    main()
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with shares in percent and the number of fused nodes."""
+    shown = {"nodes": 100 * row["nodes"], "flops": 100 * row["flops"]}
+    if "fused" in row:
+        shown["fused"] = sum(row["fused"].values())
+    columns = {"nodes": "nodes %", "flops": "FLOPs %", "fused": "fused nodes"}
+    return {columns.get(name, name): shown.get(name, value) for name, value in row.items()}

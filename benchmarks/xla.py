@@ -1,21 +1,15 @@
 """A session on XLA beside JAX itself, for ResNet-50 and BERT written in `jax.numpy` with the same weights.
 
-    python benchmarks/xla.py [-d xla:cpu] [--rounds 20] [--length 128] [--json FILE]
-
-JAX's side is written as people write it: pictures as [N, H, W, C], weights as arguments of one jitted function that is
-compiled ahead of time, the result brought to numpy. Both take turns, see `timing`; 1.3 is the bar. Compiling is timed
-once for each.
+JAX's side is idiomatic: pictures as [N, H, W, C], weights as arguments of one jitted function that is compiled ahead of
+time, the result copied to numpy. Both take turns. Compiling is timed once for each.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -24,13 +18,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import nnadapter as nna
+from benchmarks.harness import Results, interleaved
 from benchmarks.models.encoders import bert
 from benchmarks.models.language_models import Sizes
 from benchmarks.models.quantized_models import resnet
-from benchmarks.timing import interleaved, table
 
 Feed = Mapping[str, np.ndarray]
 Network = Callable[[Feed, Sequence[Any]], Any]
@@ -40,33 +32,29 @@ _BERT = Sizes(layers=12, width=768, heads=12, words=30_522, positions=512)
 _BLOCKS = (3, 4, 6, 3)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
     parser.add_argument("-d", "--device", default="xla:cpu")
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
-    random = np.random.default_rng(0)
-    picture = random.standard_normal((1, 3, 224, 224)).astype(np.float32)
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Measure both networks."""
+    generator = np.random.default_rng(0)
+    picture = generator.standard_normal((1, 3, 224, 224)).astype(np.float32)
     tokens = {
-        "input_ids": random.integers(0, _BERT.words, (1, arguments.length)),
-        "attention_mask": np.ones((1, arguments.length), np.int64),
-        "token_type_ids": np.zeros((1, arguments.length), np.int64),
+        "input_ids": generator.integers(0, _BERT.words, (1, options.length)),
+        "attention_mask": np.ones((1, options.length), np.int64),
+        "token_type_ids": np.zeros((1, options.length), np.int64),
     }
-    measured = partial(measure, arguments.device, arguments.rounds)
-    rows = [
-        measured("ResNet-50", resnet(_BLOCKS, is_deep=True), {"x": picture}, _channels_last, residual),
-        measured("BERT", bert(_BERT, arguments.length), tokens, _as_it_is, encoder),
-    ]
-    head = ["network", "off the CPU", "JAX ms", "session ms", "times", "off by", "JAX compiles s", "session is made s"]
-    print(table(head, [_cells(row) for row in rows]))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=2))
+    measure = partial(_measure, options.device, options.rounds)
+    table = results.table()
+    table.add(measure("ResNet-50", resnet(_BLOCKS, is_deep=True), {"x": picture}, _channels_last, _residual))
+    table.add(measure("BERT", bert(_BERT, options.length), tokens, _unchanged, _encoder))
 
 
-def measure(
+def _measure(
     device: str,
     rounds: int,
     name: str,
@@ -75,15 +63,15 @@ def measure(
     order: Callable[[np.ndarray], np.ndarray],
     network: Network,
 ) -> dict[str, Any]:
-    """Return the medians of one network's runs, in seconds.
+    """Return the medians of one network's runs.
 
     Args:
         device: one of XLA's.
         rounds: turns of each.
         name: of the network.
         model: as ONNX.
-        feed: what both are given.
-        order: brings weights and pictures into the order in which JAX's side takes them.
+        feed: for both.
+        order: transposes weights and pictures for JAX's side.
         network: the same in `jax.numpy`.
     """
     weights = [numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
@@ -106,16 +94,16 @@ def measure(
         }
         found = interleaved(candidates, rounds)
         nodes = session.report().coverage.nodes
-    off = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
-    ratio = found["session"] / found["jax"]
+    error = float(np.abs(ours - theirs).max() / np.abs(theirs).max())
     return {
         "network": name,
-        "nodes": nodes,
-        **found,
-        "ratio": ratio,
-        "off": off,
-        "compiling": compiling,
-        "made": making,
+        "off the CPU %": 100 * nodes,
+        "JAX ms": 1e3 * found["jax"],
+        "session ms": 1e3 * found["session"],
+        "ratio": found["session"] / found["jax"],
+        "error": error,
+        "JAX compiles s": compiling,
+        "session is created s": making,
     }
 
 
@@ -127,12 +115,12 @@ def _channels_last(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array.transpose(0, 2, 3, 1) if picture else array.transpose(2, 3, 1, 0))
 
 
-def _as_it_is(array: np.ndarray) -> np.ndarray:
+def _unchanged(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def residual(given: Any, weights: Sequence[Any]) -> Any:
-    """ResNet-50, as `quantized_models.resnet` writes it."""
+def _residual(given: Any, weights: Sequence[Any]) -> Any:
+    """ResNet-50, as `resnet` writes it."""
     rest = iter(weights)
 
     def convolved(x: Any, stride: int = 1) -> Any:
@@ -159,8 +147,8 @@ def residual(given: Any, weights: Sequence[Any]) -> Any:
     return x.mean((1, 2)) @ kernel + bias
 
 
-def encoder(given: Any, weights: Sequence[Any]) -> Any:
-    """BERT, as `tutorial_models.bert` writes it."""
+def _encoder(given: Any, weights: Sequence[Any]) -> Any:
+    """BERT, as `bert` writes it."""
     rest = iter(weights)
     length = given["input_ids"].shape[1]
 
@@ -177,7 +165,7 @@ def encoder(given: Any, weights: Sequence[Any]) -> Any:
 
     words, types, positions = next(rest), next(rest), next(rest)
     x = normalized(words[given["input_ids"]] + types[given["token_type_ids"]] + positions[:length])
-    next(rest), next(rest)  # what the mask is made with
+    next(rest), next(rest)  # constants of the mask
     hidden = (1 - given["attention_mask"][:, None, None].astype(jnp.float32)) * np.finfo(np.float32).min
     for _ in range(_BERT.layers):
         query, key, value = (heads(linear(x)) for _ in range(3))
@@ -186,19 +174,9 @@ def encoder(given: Any, weights: Sequence[Any]) -> Any:
         x = normalized(linear(mixed) + x)
         wide = linear(x)
         for _ in range(3):
-            next(rest)  # what a GELU is made with
+            next(rest)  # constants of the GELU
         x = normalized(linear(jax.nn.gelu(wide, approximate=False)) + x)
     return x
 
 
 _EPSILON = 1e-5
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    milliseconds = [f"{row[name] * 1e3:.1f}" for name in ("jax", "session")]
-    seconds = [f"{row[name]:.1f}" for name in ("compiling", "made")]
-    return [row["network"], f"{row['nodes']:.0%}", *milliseconds, f"{row['ratio']:.2f}", f"{row['off']:.0e}", *seconds]
-
-
-if __name__ == "__main__":
-    main()

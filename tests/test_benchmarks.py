@@ -1,9 +1,10 @@
-"""The programs in benchmarks/ still fit the package, and what the pages and their own first lines say of them."""
+"""The benchmarks still fit the package, their index, and the pages that name them."""
 
 from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -12,70 +13,24 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import rapidocr
 
 import nnadapter as nna
+from benchmarks.__main__ import main
+from benchmarks.index import BENCHMARKS
 from tests.every import for_every
 
 ROOT = Path(__file__).parent.parent
-BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
-PROGRAMS = [path for path in BENCHMARKS if "ArgumentParser(" in path.read_text(encoding="utf-8")]
+FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-NEEDS = {
-    "paddle_models": "paddle",
-    "paddle_networks": "paddle",
-    "plan_memory": "openvino",
-    "ray_batch": "ray",
-    "ray_serve": "ray",
-    "xla": "jax",
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+CALLS = {
+    **{ROOT / "benchmarks" / f"{name}.py": rf"-m benchmarks {name}" for name in BENCHMARKS},
+    **{path: rf"{path.stem}\.py" for path in EXAMPLES if "ArgumentParser(" in path.read_text(encoding="utf-8")},
 }
-"""What a program imports that may not be there."""
-
-CLASSIFIER = str(next((Path(rapidocr.__file__).parent / "models").glob("*cls*.onnx")))
-
-QUICK = {
-    "fake_npu": ["--profile", "cls", "--rounds", "1"],
-    "overhead": ["--rounds", "5"],
-    "shapes": ["--layers", "1", "--device", "null"],
-}
-"""The least that shows that a program works, of those that lean on what the package does not promise."""
-SLOWER = {
-    "accuracy": ["--device", "fake_npu", "--only", "cls"],
-    "borders": ["--pairs", "cpu,fake_npu", "--segments", "3", "--rounds", "1"],
-    "bounds": ["--ways", "report", "--only", "a cycle"],
-    "branches": ["--rounds", "1"],
-    "chaos": ["runs", "--count", "50"],
-    "decode_memory": ["--layers", "1", "--width", "64", "--steps", "2", "-d", "cpu", "null"],
-    "decode": ["--layers", "1", "--width", "64", "--steps", "2", "--rounds", "1", "-d", "null"],
-    "devices": [CLASSIFIER, "--rounds", "2"],
-    "fake_npu": ["--callers", "2", "--only", "cls", "--rounds", "1"],
-    "faults": ["--form", "in process", "--device", "fake_npu", "--kind", "fail", "--phase", "run"],
-    "fixed_sizes": ["--lengths", "6", "--rounds", "1"],
-    "isolated": ["sessions", "--count", "5"],
-    "measured": [CLASSIFIER, "--sets", "1", "--rounds", "1"],
-    "merged_decoder": ["--layers", "1", "--width", "64", "--steps", "2", "--rounds", "1", "-d", "cpu", "null"],
-    "ocr": ["--pictures", "1", "--passes", "1"],
-    "optimized_models": ["digits"],
-    "paddle_models": ["half"],
-    "partitioning": ["segments"],
-    "plan_memory": ["--cases", "fake_npu", "--networks", "residual", "--plans", "1"],
-    "policies": ["--only", "digits", "--repetitions", "1", "--turns", "1", "--policies", "measured"],
-    "pytorch": ["perceptron"],
-    "pytorch_sizes": ["MLP mixer"],
-    "pytorch_speed": ["calls", "--rounds", "1"],
-    "quantized": ["mobilenet", "--rounds", "1"],
-    "ray_batch": ["--parts", "overhead", "--rounds", "1", "--seconds", "1"],
-    "ray_serve": ["--requests", "50", "--callers", "2"],
-    "report": ["--rounds", "1", "--most", "100"],
-    "shapes": ["--count", "4", "--runs", "10", "--shapes", "2"],
-    "startup": ["--models", "cls", "--ways", "fake_npu", "--rounds", "1"],
-    "stream": ["--items", "2", "--rounds", "1"],
-    "training": ["graph net", "--steps", "1"],
-    "what_if": [CLASSIFIER],
-    "written_models": ["LSTM, dynamic"],
-    "xla": ["--length", "8", "--rounds", "1"],
-}
+"""Program -> a pattern of its command line."""
+COMMON_OPTIONS = {"--help", "--json", "--quick"}
+PLAIN = ("fake_npu", "overhead", "shapes")
+"""Benchmarks that depend on internals, of which the smallest form always runs."""
 
 
 def parsed(path):
@@ -83,9 +38,10 @@ def parsed(path):
 
 
 def defined(module):
-    """Names at the top of one of these programs, which may import what is not installed."""
-    names = set()
-    for node in parsed(ROOT / f"{module.replace('.', '/')}.py").body:
+    """Return the names that a module of the benchmarks defines; it may import a package that is not installed."""
+    path = ROOT / module.replace(".", "/")
+    names = {each.stem for each in path.glob("*.py")}
+    for node in parsed(path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).body:
         if isinstance(node, ast.ImportFrom | ast.Import):
             names |= {each.asname or each.name for each in node.names}
         elif isinstance(node, ast.Assign | ast.AnnAssign):
@@ -97,16 +53,16 @@ def defined(module):
 
 
 def missing(module, names):
-    if module.startswith("benchmarks."):
+    if module.split(".")[0] == "benchmarks":
         return set(names) - defined(module)
     found = importlib.import_module(module)
     absent = {name for name in names if not hasattr(found, name)}
     return {name for name in absent if not hasattr(found, "__path__") or find_spec(f"{module}.{name}") is None}
 
 
-@for_every(path=[*BENCHMARKS, *EXAMPLES])
-def test_what_is_imported_is_there(path):
-    needed = NEEDS.get(path.stem)
+@for_every(path=[*FILES, *EXAMPLES])
+def test_imported_names_exist(path):
+    needed = BENCHMARKS[path.stem].needs if path.stem in BENCHMARKS else ""
     if needed and find_spec(needed) is None:
         pytest.skip(f"the package {needed} is not installed")
     for node in ast.walk(parsed(path)):
@@ -117,8 +73,8 @@ def test_what_is_imported_is_there(path):
 
 
 def options_of(path):
-    """The options that a program has."""
-    return {"--help"} | {
+    """Return the options that a program has."""
+    return COMMON_OPTIONS | {
         each.value
         for node in ast.walk(parsed(path))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
@@ -127,55 +83,77 @@ def options_of(path):
     }
 
 
-def options_named(text, name):
-    """The options that a text names where it says how a program is called, in the lines behind as well."""
-    calls = re.findall(rf"\b{name}\.py([^`#\]]*?)(?=`|#|\n\n|python |\Z)", text)
+def options_named(text, call):
+    """Return the options of all command lines of a program in a text."""
+    calls = re.findall(rf"{call}\b([^`#\]]*?)(?=`|#|\n\n|python |\Z)", text)
     return {option for call in calls for option in re.findall(r"(?<![\w-])--?[a-z][a-z-]*(?![\w-])", call)}
 
 
-@for_every(path=[*PROGRAMS, *(path for path in EXAMPLES if "ArgumentParser(" in path.read_text(encoding="utf-8"))])
-def test_options_that_are_named_are_those_that_there_are(path):
+@for_every(path=CALLS)
+def test_named_options_exist(path):
     texts = [ast.get_docstring(parsed(path)), *(page.read_text(encoding="utf-8") for page in PAGES)]
-    named = set().union(*(options_named(text, path.stem) for text in texts))
+    named = set().union(*(options_named(text, CALLS[path]) for text in texts))
     assert named <= options_of(path)
 
 
-def run(name, arguments, folder):
-    """Start a program as a person would; what it prints."""
-    needed = NEEDS.get(name)
+def test_pages_name_benchmarks_that_exist():
+    for page in PAGES:
+        named = re.findall(r"python -m benchmarks (\w+)", page.read_text(encoding="utf-8"))
+        assert set(named) <= BENCHMARKS.keys() | {"NAME"}, page.name
+
+
+def test_the_index_is_complete(capsys):
+    programs = {path.stem for path in FILES if "def add_options(" in path.read_text(encoding="utf-8")}
+    assert programs == BENCHMARKS.keys()
+    assert main([]) == 0
+    listed = capsys.readouterr().out
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    for name, benchmark in BENCHMARKS.items():
+        assert f"{name} " in listed and benchmark.question in listed, name
+        assert f"| `{name}` | {benchmark.question} | {benchmark.duration} |" in page, name
+
+
+def test_a_name_that_is_not_in_the_index_is_an_error(capsys):
+    assert main(["nothing"]) == 2
+    assert "there is no benchmark 'nothing'" in capsys.readouterr().err
+
+
+def check(printed, file):
+    """Check that a benchmark prints a table and writes the same rows as JSON."""
+    written = json.loads(file.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    rows = [row for table in written["tables"] for row in table["rows"]]
+    lines = [line for line in printed.splitlines() if line.startswith("| ")]
+    assert rows and len(rows) == len(lines) - 2 * sum(line.startswith("| --- ") for line in lines)
+    assert written["versions"]["onnxruntime"] and written["failures"] == []
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_benchmark_prints_a_table_and_writes_json(name, tmp_path, capsys):
+    assert main([name, "--quick", "--json", str(tmp_path / "results.json")]) == 0
+    check(capsys.readouterr().out, tmp_path / "results.json")
+
+
+def test_json_goes_to_standard_output(capsys):
+    assert main(["partitioning", "growth", "--most", "100", "--json"]) == 0
+    written = capsys.readouterr()
+    assert json.loads(written.out)["benchmark"] == "partitioning" and "| --- |" in written.err
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_each_benchmark_starts(name, tmp_path):
+    needed = BENCHMARKS[name].needs
     if needed and find_spec(needed) is None:
         pytest.skip(f"the package {needed} is not installed")
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / f"{name}.py", *arguments],
-        cwd=folder,
-        env={**os.environ, "NNADAPTER_CACHE_DIR": str(folder)},
+        [sys.executable, "-m", "benchmarks", name, "--quick", "--json", tmp_path / "results.json"],
+        cwd=ROOT,
+        env={**os.environ, "NNADAPTER_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
         encoding="utf-8",
         timeout=600,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def figures(printed):
-    """Rows of tables behind their heads."""
-    lines = [line for line in printed.splitlines() if line.startswith("| ")]
-    return len(lines) - 2 * sum(line.startswith("| --- ") for line in lines)
-
-
-def test_every_program_is_tried():
-    assert {path.stem for path in PROGRAMS} == QUICK.keys() | SLOWER.keys() | {"tutorial_models"}
-
-
-@pytest.mark.models
-@pytest.mark.parametrize("name", QUICK)
-def test_a_program_prints_a_table(name, tmp_path):
-    assert figures(run(name, QUICK[name], tmp_path)) > 0
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("name", SLOWER)
-def test_each_program_works(name, tmp_path):
-    printed = run(name, SLOWER[name], tmp_path)
-    assert figures(printed) > 0 or re.search(r"^\d+ (rows|sessions) ", printed, re.MULTILINE), printed
+    check(done.stdout, tmp_path / "results.json")

@@ -1,6 +1,6 @@
 """Models, feeds and files that ask for more than they give: an error of ours or a result, for each of the benchmark's.
 
-`python benchmarks/bounds.py` runs each in a process of its own, and prints its time and its memory.
+`python -m benchmarks hostile` runs each in a process of its own, and prints its time and its memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Many faults, all results right: what `benchmarks/chaos.py` shows, for a moment."""
+"""Many faults, all results right: the benchmark chaos in short."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""Faults in sessions: what `benchmarks/faults.py` shows of all, of some here."""
+"""Faults in sessions: some cells of the benchmark fault_matrix."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.fault_matrix import FATAL, Cell, cells, try_cell, verdict
-from benchmarks.faults import tried
+from benchmarks.fault_matrix import FATAL, Cell, cells, try_anywhere, try_cell, verdict
 from nnadapter.drivers.faulty import Kind, Phase
 from tests.c_compiler import acme_among_devices, needs_compiler
 
@@ -32,7 +31,7 @@ def test_a_session_in_this_process(cell):
 
 def test_a_crash_says_where():
     cell = Cell(kind=Kind.CRASH, phase=Phase.RUN, device="fake_npu", form="in process", policy="warn")
-    seen = tried(cell)
+    seen = try_anywhere(cell)
     assert verdict(cell, seen) == "ends the process, said where"
     assert "device 'faulty:fake_npu', call 'compute" in seen.ended and "'first' and 3 more" in seen.ended
 

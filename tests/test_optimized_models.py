@@ -1,4 +1,4 @@
-"""Models as ONNX Runtime's optimizers write them: benchmarks/optimized_models.py has the long list."""
+"""Models as ONNX Runtime's optimizers write them: benchmarks/models/optimized_models.py has all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import nnadapter as nna
 from benchmarks.models.language_models import Sizes, cache_names, group_query_model, step_feed
 from benchmarks.models.optimized_models import optimized
 from benchmarks.models.writer import Writer
-from benchmarks.optimized_models import row_of
+from benchmarks.written_models import optimized_row
 from nnadapter.compiled_models.reading import CompiledFile
 from nnadapter.planning.looking_through import is_full
 from tests.models import numbers
@@ -35,7 +35,7 @@ def test_a_model_runs_on_the_device_whole_and_right(name):
             (model,) = optimized([name])
     finally:
         logging.disable(logging.NOTSET)
-    row = row_of(model, "fake_npu")
+    row = optimized_row(model, "fake_npu")
     assert row["fused"]
     assert row["passes"], row
 

@@ -1,7 +1,8 @@
 """Models as ONNX Runtime's quantizers and its optimizer write them: wholly on fake_npu, and right.
 
 Where a real lies in the middle of two integers, a device and ONNX Runtime may round it to either, and later layers see
-that. What quantizing itself changed is the bound. All models of `benchmarks/quantizer_models.py` run with `-m sweep`.
+that. What quantizing itself changed is the bound. All models of `benchmarks/models/quantized_models.py` run with
+`-m sweep`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from benchmarks.models.quantized_models import (
     transformer,
     written,
 )
-from benchmarks.written_models import row_of
+from benchmarks.written_models import quantized_row
 
 PICTURES = partial(resnet, (1, 1), is_deep=False, size=32)
 ENCODER = partial(transformer, 1, 64, 4, 16)
@@ -48,13 +49,13 @@ def test_small_models(name):
     models = quantize(before, quantizer, level)
     assert any(node.domain == "com.microsoft" for node in models[1].graph.node)
     for model in models:
-        row = row_of(Written(name, model, before), "fake_npu")
+        row = quantized_row(Written(name, model, before), "fake_npu")
         assert (row["nodes"], row["flops"], row["segments"]) == (1, 1, 1)
-        assert row["off"] <= row["by_quantizing"]
+        assert row["error"] <= row["error of quantizing"]
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model(name):
-    rows = [row_of(model, "fake_npu") for model in written([name])]
+    rows = [quantized_row(model, "fake_npu") for model in written([name])]
     assert rows and all(row["passes"] for row in rows), rows

@@ -1,8 +1,8 @@
-"""Networks for `paddle_models.py`: saved as inference models, with inputs and what Paddle's predictor gives.
+"""Networks of Paddle with random weights: saved as inference models, with inputs and the results of Paddle's predictor.
 
-    python benchmarks/paddle_networks.py FOLDER [NAME...]
+    python -m benchmarks.models.paddle_networks FOLDER [NAME...]
 
-Weights are drawn. A process of its own runs this: it imports Paddle.
+A process of its own runs this, since it imports Paddle.
 """
 
 from __future__ import annotations

@@ -172,8 +172,8 @@ def test_memory_between_steps_counts_once_with_the_plans_and_against_no_limit():
 
 _CHAIN_OF = """
 import numpy as np
-from benchmarks.resident import peak_bytes, resident_bytes
-from benchmarks.borders import chain_session
+from benchmarks.harness import peak_bytes, resident_bytes
+from benchmarks.segments import chain_session
 before = resident_bytes()
 session = chain_session(["cpu", "null"], 40)
 x = np.ones((1024, 1024), np.float32)

@@ -11,7 +11,7 @@ pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
 
 import nnadapter as nna  # noqa: E402
 from benchmarks.models.pytorch_models import models  # noqa: E402
-from benchmarks.pytorch import apart, tensors_of  # noqa: E402
+from benchmarks.pytorch import relative_error, tensors_of  # noqa: E402
 
 FEW = ("perceptron", "autoencoder", "U-Net", "encoder layer")
 PARTS = 4
@@ -40,11 +40,11 @@ def fault(module, inputs):
         expected = tensors_of(module(**inputs))
         try:
             found = tensors_of(run(**inputs))
-            error = apart(found, expected)
+            error = relative_error(found, expected)
         except Exception as failure:  # noqa: BLE001  whatever is raised, the network does not run
             return f"{type(failure).__name__}: {failure}"
     if not error <= TOLERANCE:
-        own, ours = (apart(each, in_float64(module, inputs)) for each in (expected, found))
+        own, ours = (relative_error(each, in_float64(module, inputs)) for each in (expected, found))
         if not ours <= 3 * own:
             return f"off by {error}, {ours} from float64, where PyTorch itself is {own} off"
     return "" if sum(graph.delegated for graph in nna.torch.report(run).graphs) else "nothing went to a session"

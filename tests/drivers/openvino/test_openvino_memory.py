@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.resident import anonymous_bytes
+from benchmarks.harness import anonymous_bytes
 from nnadapter.drivers.control import UNLIMITED, Control
 from tests.drivers.openvino.harness import context, fixed, model_of
 

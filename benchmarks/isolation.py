@@ -1,12 +1,12 @@
-"""Devices in processes of their own: what that costs a run, and what is left when processes die.
+"""Devices in processes of their own: the cost of a run, and what remains after processes die.
 
-    python benchmarks/isolated.py speed                    # isolated beside in process, by turns
-    python benchmarks/isolated.py losses --count 1000      # kills, hangs and want of memory, in any phase
-    python benchmarks/isolated.py parent                   # how long a process outlives the one that started it
-    python benchmarks/isolated.py threads --count 20000    # 8 threads on one device, shapes that change
-    python benchmarks/isolated.py sessions --count 1000    # sessions made and dropped
+    speed      isolated beside in process, in turns
+    losses     kills, hangs and out of memory in any phase
+    parent     how long a process outlives the one that started it
+    threads    8 threads on one device, with changing shapes
+    sessions   sessions created and dropped
 
-Results are held to ONNX Runtime's.
+Results are compared with ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from typing import Any
 import numpy as np
 import onnx.parser
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 import nnadapter as nna
 from benchmarks.fault_matrix import forget_process
-from benchmarks.timing import table
+from benchmarks.harness import ROOT, Results, seconds_of
 from nnadapter.drivers import isolated, registry
 from nnadapter.drivers.isolation.child import Child
 from nnadapter.running import resting
@@ -73,17 +72,16 @@ def opened(text: str, device: str, **options: Any) -> Iterator[nna.InferenceSess
         yield session
 
 
-def speed(count: int) -> None:
-    """Medians of a step, in process and isolated by turns, and the difference."""
-    rows = []
+def _speed(count: int, results: Results) -> None:
+    """Compare the medians of a step, in process and isolated in turns."""
+    table = results.table()
     with tempfile.TemporaryDirectory() as folder, acme_among_devices(Path(folder)):
         for device in ("fake_npu", "acme_c"):
             for kilobytes in (64, 1024, 16384):
-                rows.append(_compared(device, kilobytes, max(20, count // kilobytes)))
-    print(table(["device", "tensor", "in process", "isolated", "more", "a copy in and out"], rows))
+                table.add(_compare(device, kilobytes, max(20, count // kilobytes)))
 
 
-def _compared(device: str, kilobytes: int, count: int) -> list[str]:
+def _compare(device: str, kilobytes: int, count: int) -> dict[str, Any]:
     fed = feed(kilobytes * 256)
     text = '<ir_version: 8, opset_import: ["": 17]> g (float[N, 64] x) => (float[N, 64] y) { y = Relu(x) }'
     copied = np.empty_like(fed["x"])
@@ -92,11 +90,18 @@ def _compared(device: str, kilobytes: int, count: int) -> list[str]:
             for _ in range(3):
                 np.testing.assert_array_equal(session.run(None, fed)[0], np.maximum(fed["x"], 0))
             assert session.provenance is not None and session.provenance.steps[0].device == device
-        taken = _by_turns(
+        taken = _in_turns(
             [lambda: here.run(None, fed), lambda: there.run(None, fed), lambda: _copy_twice(copied, fed["x"])], count
         )
-    one, other, copies = (statistics.median(each) * 1e6 for each in taken)
-    return [device, f"{kilobytes} KiB", f"{one:.0f} us", f"{other:.0f} us", f"{other - one:.0f} us", f"{copies:.0f} us"]
+    inside, outside, copies = (statistics.median(each) * 1e6 for each in taken)
+    return {
+        "device": device,
+        "tensor KiB": kilobytes,
+        "in process us": inside,
+        "isolated us": outside,
+        "more us": outside - inside,
+        "a copy in and out us": copies,
+    }
 
 
 def _copy_twice(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> None:
@@ -104,18 +109,16 @@ def _copy_twice(target: np.ndarray[Any, Any], source: np.ndarray[Any, Any]) -> N
     source.copy()
 
 
-def _by_turns(calls: list[Callable[[], object]], count: int) -> list[list[float]]:
+def _in_turns(calls: list[Callable[[], object]], count: int) -> list[list[float]]:
     taken: list[list[float]] = [[] for _ in calls]
     for _ in range(count):
         for call, seconds in zip(calls, taken, strict=True):
-            began = time.perf_counter()
-            call()
-            seconds.append(time.perf_counter() - began)
+            seconds.append(seconds_of(call))
     return taken
 
 
-def losses(count: int) -> None:
-    """Faults in any phase, until an interrupt: right results, how late hangs were noticed, what is left."""
+def _losses(count: int, results: Results) -> None:
+    """Inject faults in any phase until the count or an interrupt, and count right results and what remains."""
     chance, made, wrong = random.Random(0), Counter[str](), 0
     isolated._FREE_LOSSES = count  # sessions come one after the other, each with a device that works at first
     resting.FIRST_PAUSE = 0.0
@@ -141,12 +144,23 @@ def losses(count: int) -> None:
         count, passed = sum(made.values()), time.monotonic() - began
     for device in list(registry._isolated.values()):
         device.close()
-    print(table(["fault", "times"], [[what, str(number)] for what, number in sorted(made.items())]))
-    print(
-        f"{count - wrong} of {count} results are right, in {passed:.0f} s; {_children()} children left; "
-        f"blocks of shared memory with a name: {_named_blocks()}; {len(late)} hangs were noticed "
-        f"{max(late, default=0) * 1e3:.0f} ms late at most, {statistics.median(late or [0]) * 1e3:.0f} ms as a rule"
+    table = results.table()
+    for name, times in sorted(made.items()):
+        table.add({"fault": name, "times": times})
+    results.table().add(
+        {
+            "results": count,
+            "right": count - wrong,
+            "s": passed,
+            "children left": _children(),
+            "named shared memory left": _named_blocks(),
+            "hangs": len(late),
+            "noticed late by ms, at most": 1e3 * max(late, default=0.0),
+            "noticed late by ms, median": 1e3 * statistics.median(late or [0.0]),
+        }
     )
+    if wrong:
+        results.fail(f"{wrong} results are wrong")
 
 
 _PHASES = ("open", "context", "judge", "admit", "compile", "create", "run")
@@ -160,11 +174,11 @@ _ROWS = {
 
 
 def _lost(device: str, kind: str, phase: str, log: Path, fed: Any, expected: Any) -> bool:
-    """Whether the result is right all the same."""
+    """Return whether the result is right despite a fault."""
     script = f'log = "{log}"\n[[fault]]\n{_ROWS[kind]}phase = "{phase}"\nnth = 1\n'
     limits = dict.fromkeys(_PHASES, _LIMIT_S) | {"compile": 2 * _LIMIT_S, "open": _OPENING_S}
     named: dict[str, Any] = {"isolate": limits if kind == "hang" else True}
-    if phase == "open":  # which comes before a device is told its options
+    if phase == "open":  # before a device gets its options
         forget_process(device)
         os.environ["NNADAPTER_FAULTS"] = script
     else:
@@ -182,7 +196,7 @@ def _lost(device: str, kind: str, phase: str, log: Path, fed: Any, expected: Any
 
 @contextmanager
 def _lateness() -> Iterator[list[float]]:
-    """By how many seconds each question that hung was given up after its limit."""
+    """Record how many seconds after its limit each call that hung is abandoned."""
     late: list[float] = []
     converse = Child.converse
 
@@ -202,7 +216,7 @@ def _lateness() -> Iterator[list[float]]:
 
 
 def _children() -> int:
-    """Processes that any thread of this one started, and that are still there."""
+    """Return how many processes that threads of this one started still exist."""
     return sum(len(each.read_text().split()) for each in Path("/proc/self/task").glob("*/children"))
 
 
@@ -212,7 +226,7 @@ def _named_blocks() -> int:
 
 _IN_RUN = """
 import sys; sys.path.insert(0, {root!r})
-from benchmarks.isolated import CHAIN, feed, opened
+from benchmarks.isolation import CHAIN, feed, opened
 from nnadapter.drivers import registry
 import threading, time
 script = '[[fault]]\\nkind = "hang"\\nphase = "{phase}"\\n'
@@ -227,11 +241,11 @@ time.sleep(600)
 """
 
 
-def parent(_: int) -> None:
-    """How long a process lives when the one that started it is killed while something is under way."""
-    rows = []
+def _parent(_: int, results: Results) -> None:
+    """Measure how long a process lives after its parent is killed in the middle of a phase."""
+    table = results.table()
     for phase in ("compile", "run"):
-        text = _IN_RUN.format(root=str(Path(__file__).parent.parent), phase=phase)
+        text = _IN_RUN.format(root=str(ROOT), phase=phase)
         host = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
         assert host.stdout is not None
         process = int(host.stdout.readline())
@@ -239,10 +253,9 @@ def parent(_: int) -> None:
         host.kill()
         while _is_there(process):
             time.sleep(0.001)
-        rows.append([phase, f"{(time.monotonic() - began) * 1e3:.0f} ms"])
+        table.add({"killed while in": phase, "process gone after ms": (time.monotonic() - began) * 1e3})
         host.wait()
         host.stdout.close()
-    print(table(["killed while in", "process gone after"], rows))
 
 
 def _is_there(process: int) -> bool:
@@ -251,8 +264,8 @@ def _is_there(process: int) -> bool:
     return False
 
 
-def threads(count: int) -> None:
-    """8 threads on one isolated device, whose shapes change."""
+def _threads(count: int, results: Results) -> None:
+    """Run 8 threads on one isolated device with changing shapes."""
     sizes = [64 * rows for rows in (1, 5, 16, 64, 300)]
     feeds = [feed(size, size) for size in sizes]
     expected = [right(HELD, each) for each in feeds]
@@ -278,15 +291,22 @@ def threads(count: int) -> None:
         for worker in workers:
             worker.join()
         passed, after = time.monotonic() - began, device.footprint()
-    grown = (after.resident_bytes - before.resident_bytes) / 2**20
-    print(
-        f"{count // 8 * 8 - len(wrong)} of {count // 8 * 8} runs of 8 threads are right, in {passed:.0f} s; "
-        f"its process grew by {grown:.1f} MiB and {after.handles - before.handles} handles"
+    runs = count // 8 * 8
+    results.table().add(
+        {
+            "runs": runs,
+            "right": runs - len(wrong),
+            "s": passed,
+            "its process grew by MiB": (after.resident_bytes - before.resident_bytes) / 2**20,
+            "its handles grew by": after.handles - before.handles,
+        }
     )
+    if wrong:
+        results.fail(f"{len(wrong)} results are wrong")
 
 
-def sessions(count: int) -> None:
-    """Sessions made and dropped: handles, children and memory before and after."""
+def _sessions(count: int, results: Results) -> None:
+    """Create and drop sessions, and compare handles, children and memory before and after."""
     fed = feed(640)
 
     def one() -> None:
@@ -302,9 +322,13 @@ def sessions(count: int) -> None:
     gc.collect()
     time.sleep(3)
     after = _held()
-    print(
-        f"{count} sessions made and dropped: {after[0] - before[0]} handles, {after[1]} children, "
-        f"{(after[2] - before[2]) / 2**20:.1f} MiB more"
+    results.table().add(
+        {
+            "sessions created and dropped": count,
+            "handles more": after[0] - before[0],
+            "children left": after[1],
+            "MiB more": (after[2] - before[2]) / 2**20,
+        }
     )
 
 
@@ -313,24 +337,22 @@ def _held() -> tuple[int, int, int]:
     return len(list(Path("/proc/self/fd").iterdir())), _children(), pages * os.sysconf("SC_PAGE_SIZE")
 
 
-_PROGRAMS: dict[str, tuple[Callable[[int], None], int]] = {
-    "speed": (speed, 100_000),
-    "losses": (losses, 1000),
-    "parent": (parent, 1),
-    "threads": (threads, 20_000),
-    "sessions": (sessions, 1000),
+_PARTS: dict[str, tuple[Callable[[int, Results], None], int]] = {
+    "speed": (_speed, 100_000),
+    "losses": (_losses, 1000),
+    "parent": (_parent, 1),
+    "threads": (_threads, 20_000),
+    "sessions": (_sessions, 1000),
 }
 
 
-def main() -> None:
-    """Run what the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", choices=sorted(_PROGRAMS))
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("part", choices=_PARTS)
     parser.add_argument("--count", type=int)
-    given = parser.parse_args()
-    program, usual = _PROGRAMS[given.program]
-    program(given.count or usual)
 
 
-if __name__ == "__main__":
-    main()
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Run one part."""
+    part, count = _PARTS[options.part]
+    part(options.count or count, results)

@@ -1,12 +1,10 @@
-"""What comes of models, files and feeds that ask for more than they give: each with its time and its memory.
+"""Hostile models, files and feeds: the outcome of each, with its time and memory.
 
-    python benchmarks/bounds.py [--ways NAME ...] [--only WORDS ...] [--limit 20]
-
-Each trial is a process of its own, forked behind the imports: its time, and its peak memory as the system counts it
-(VmHWM), are those of loading and running alone. It has an address space of 8 GiB and `--limit` seconds. What takes
-more than a second or 200 MB, ends otherwise than by an error of nnadapter's or a result, or does not end, is marked.
-`cpu` is a session on the CPU alone, which hands the model to ONNX Runtime as it is; runs have half a second
-(`Options(deadline_s=...)`). Models are limited by `nnadapter/limits.py`; docs/security.md says what is promised.
+Each trial runs in a fork of this process after the imports, so its time, and its peak memory as the system counts it
+(VmHWM), are those of loading and running alone. It has an address space of 8 GiB and `--limit` seconds. A trial is
+marked if it takes more than a second or 200 MB, ends otherwise than by a result or an error of nnadapter's, or does not
+end. `cpu` is a session on the CPU alone, which passes the model to ONNX Runtime unchanged. Runs have half a second
+(`Options(deadline_s=...)`). docs/security.md has the limits and what is promised.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import pkgutil
 import resource
 import signal
 import struct
-import sys
 import tempfile
 import time
 import warnings
@@ -27,16 +24,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import onnx
-import onnxruntime
+import onnx.parser
 
 import nnadapter as nna
-from benchmarks.choosing import containing
+from benchmarks.harness import Results, select_containing
 from benchmarks.models.hostile_files import FEEDS, FILES, TEXTS, read
 from benchmarks.models.hostile_models import GRAPHS, SIZES, Made
-from benchmarks.timing import table
 
 _SECONDS, _MEGABYTES = 1.0, 200.0
 _DEADLINE_S = 0.5
@@ -46,7 +40,7 @@ _NOT_IMPORTED = ("torch", "paddle", "templates", "__main__", "testing")
 
 
 class Outcome(NamedTuple):
-    """What came of one trial."""
+    """Outcome of one trial."""
 
     text: str
     seconds: float
@@ -54,7 +48,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_beyond(self) -> bool:
-        """Whether it is to be marked."""
+        """Whether the trial is marked."""
         return self.seconds > _SECONDS or self.megabytes > _MEGABYTES or self.text.startswith("!")
 
 
@@ -84,7 +78,7 @@ _OF_MODELS: Mapping[str, Callable[[Made], str]] = {
 
 
 def _trials(ways: list[str], folder: Path) -> dict[tuple[str, str], Callable[[], Callable[[], str]]]:
-    """What makes each trial ready, by its name and its way."""
+    """Return what prepares each trial, by its name and its way."""
     trials: dict[tuple[str, str], Callable[[], Callable[[], str]]] = {}
     for name, make in {**GRAPHS, **SIZES, **FILES}.items():
         trials |= {(name, way): partial(_of_model, make, way, folder) for way in ways}
@@ -110,13 +104,13 @@ def _of_text(kind_and_contents: Any, folder: Path) -> Callable[[], str]:
 
 
 def _memory(field: str) -> float:
-    """Megabytes of this process that the system counts."""
+    """Return megabytes of this process that the system counts."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
 def _run(trial: Callable[[], str], limit: int) -> Outcome:
-    """What comes of a trial in a fork of this process."""
+    """Run a trial in a fork of this process."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -142,13 +136,13 @@ def _outcome(trial: Callable[[], str]) -> str:
     warnings.simplefilter("ignore")
     try:
         return trial()
-    except BaseException as error:  # noqa: BLE001  whatever it is, it is told
+    except BaseException as error:  # noqa: BLE001  any outcome is a row
         foreign = "" if isinstance(error, nna.errors.NNAdapterError) else "! "
         return f"{foreign}{type(error).__name__}: {' '.join(str(error).split())}"[:_SHOWN]
 
 
 def _import_all() -> None:
-    """Import whatever a session may import: what counts is what comes behind."""
+    """Import all modules that a session may import, so that trials do not count them."""
     for package in ("nnadapter", "partition"):
         for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
             if not any(part in module.name for part in _NOT_IMPORTED):
@@ -157,28 +151,24 @@ def _import_all() -> None:
         importlib.import_module(name)
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
     parser.add_argument("--ways", nargs="+", default=["fake_npu", "cpu", "report"], choices=_OF_MODELS)
-    parser.add_argument("--only", nargs="+", default=[], help="trials whose names hold one of these")
-    parser.add_argument("--limit", type=int, default=20, help="seconds that a trial has")
-    chosen = parser.parse_args()
-    rows = []
+    parser.add_argument("--only", nargs="+", default=[], help="trials whose names contain one of these")
+    parser.add_argument("--limit", type=int, default=20, help="seconds of a trial")
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Run every chosen trial in every chosen way."""
+    table = results.table()
     with tempfile.TemporaryDirectory() as folder:
-        trials = _trials(chosen.ways, Path(folder))
-        names = containing(parser, chosen.only, dict.fromkeys(name for name, _ in trials))
+        trials = _trials(options.ways, Path(folder))
+        names = select_containing(options.only, dict.fromkeys(name for name, _ in trials))
         _import_all()
         for (name, way), prepare in trials.items():
             if name in names:
-                outcome = _run(prepare(), chosen.limit)
-                mark = "beyond" if outcome.is_beyond else ""
-                rows.append((name, way, outcome.text, f"{outcome.seconds:.2f} s", f"{outcome.megabytes:.0f} MB", mark))
-                print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    print(f"nnadapter with ONNX Runtime {onnxruntime.__version__}, onnx {onnx.__version__}\n")
-    print(table(("What", "Way", "What came of it", "Time", "Peak memory", ""), rows))
-    print(f"\n{sum(bool(row[-1]) for row in rows)} of {len(rows)} are beyond {_SECONDS:.0f} s or {_MEGABYTES:.0f} MB")
-
-
-if __name__ == "__main__":
-    main()
+                outcome = _run(prepare(), options.limit)
+                row = {"trial": name, "way": way, "outcome": outcome.text, "s": outcome.seconds}
+                table.add({**row, "MB": outcome.megabytes, "mark": "beyond" if outcome.is_beyond else ""})
+    marked = sum(bool(row["mark"]) for row in table.rows)
+    results.note(f"{marked} of {len(table.rows)} are beyond {_SECONDS:.0f} s or {_MEGABYTES:.0f} MB")
