@@ -42,7 +42,7 @@ _KINDS: tuple[dict[str, Any], ...] = (
     {"kind": "slow", "seconds": 0.001},
     {"kind": "hang", "seconds": 0.005},
 )
-"""Faults that are noticed, or cost time alone; each is as likely as another."""
+"""Faults that are noticed or only cost time, all equally likely."""
 _DIFFERENT = 50
 
 
@@ -68,14 +68,14 @@ def run(options: argparse.Namespace, results: Results) -> None:
 
 
 def chaos(count: int, *, threads: int = 1, chance: float = 0.05, seed: int = 0, rests: bool = False) -> dict[str, Any]:
-    """Run a session `count` times among faults, and return what came of it.
+    """Run a session `count` times among faults, and return the outcome.
 
     Args:
-        count: how many runs.
-        threads: that run at once.
-        chance: of a fault, for each run of each program.
+        count: number of runs.
+        threads: how many run at the same time.
+        chance: probability of a fault, for each run of each program.
         seed: of the faults.
-        rests: devices that failed rest for a while.
+        rests: whether devices rest after a failure.
     """
     first_pause, resting.FIRST_PAUSE = resting.FIRST_PAUSE, resting.FIRST_PAUSE if rests else 0.0
     try:
@@ -88,7 +88,7 @@ def _chaos(count: int, threads: int, chance: float, seed: int) -> dict[str, Any]
     fed = _feeds(_DIFFERENT)
     expected = _right(fed)
     with tempfile.TemporaryDirectory() as folder, acme_among_devices(Path(folder)), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one for each cause; incidents are counted instead
+        warnings.simplefilter("ignore")  # incidents are counted instead
         log = str(Path(folder, "log"))
         quiet = _timed(_devices("", 0.0, seed), fed, expected, count // 10, threads)
         noisy = _timed(_devices(log, chance, seed), fed, expected, count, threads)
@@ -98,7 +98,7 @@ def _chaos(count: int, threads: int, chance: float, seed: int) -> dict[str, Any]
 
 
 def _devices(log: str, chance: float, seed: int) -> list[Any]:
-    """Every device, with a script of its own."""
+    """Return every device with its own script."""
     faults = tuple(Fault(phase="run", probability=chance / len(_KINDS), **kind) for kind in _KINDS)
     script = Script(faults=faults, log=log).to_toml() if chance else ""
     return [(f"faulty:{name}", {"script": script, "seed": seed + place}) for place, name in enumerate(DEVICES)]
@@ -152,25 +152,25 @@ _NODES = 8
 
 
 def _model() -> onnx.ModelProto:
-    """Two blocks and an end, of operations that every device takes."""
+    """Return two blocks and an end, of operations that every device takes."""
     values = np.random.default_rng(1).standard_normal(256) / 8
     return onnx.parser.parse_model(_MODEL.replace("VALUES", ", ".join(f"{value:.6f}" for value in values)))
 
 
 def _feeds(count: int) -> list[dict[str, np.ndarray]]:
-    """Different feeds, the same ones each time."""
+    """Return different feeds, the same each time."""
     random = np.random.default_rng(2)
     return [{"x": random.standard_normal((8, 16), np.float32)} for _ in range(count)]
 
 
 def _right(fed: Sequence[dict[str, np.ndarray]]) -> list[list[np.ndarray]]:
-    """The results."""
+    """Return the right results, by ONNX Runtime."""
     with nna.InferenceSession(_model(), devices="cpu") as session:
         return [session.run(None, feed) for feed in fed]
 
 
 def _are_right(results: Sequence[np.ndarray], expected: Sequence[np.ndarray], tolerance: float) -> bool:
-    """Whether results are what they should be, as far as the precision of the devices goes."""
+    """Return whether results are right within the precision of the devices."""
     return len(results) == len(expected) and all(
         got.shape == wanted.shape and np.allclose(got, wanted, rtol=tolerance, atol=tolerance)
         for got, wanted in zip(results, expected, strict=True)

@@ -36,12 +36,12 @@ _LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 _OCR = Path(rapidocr.__file__).parent / "models"
 _SHAPES = {"det": {"x": (1, 3, 480, 640)}, "rec": {"x": (1, 3, 48, 320)}, "cls": {"x": (1, 3, 48, 192)}}
 _PAUSE = 0.05
-"""Seconds before each run: for a while, OpenBLAS has its threads wait for more work, on the others' processors."""
+"""Seconds before each run: OpenBLAS's threads spin for a while, on the processors of the others."""
 
 _IN_BLAS = " in BLAS"
 
 _TURN_SECONDS = 0.2
-"""How long one thread runs in a turn of `--callers`."""
+"""Seconds of one thread in a turn of `--callers`."""
 
 Feed = Mapping[str, Any]
 
@@ -149,7 +149,7 @@ def _seconds_of_warm_run(session: nna.InferenceSession, feed: Feed) -> float:
 
 
 def _multiply(products: list[tuple[Any, ...]]) -> None:
-    # The arrays are what a run left in the arena, and products of products grow.
+    # The arrays are those of a run in the arena, and products of products grow.
     with np.errstate(all="ignore"):
         for arrays in products:
             np.matmul(*arrays)

@@ -37,14 +37,14 @@ FORMS = ("in process", "isolated")
 POLICIES = ("warn", "allow", "forbid")
 RUNS = 3
 HANG_S, LIMIT_S, OPENING_S = 0.2, 2.0, 10.0
-"""Seconds that a hang takes in this process, which nobody can end; and those after which another process is killed,
-also where it opens a device, with all that is imported for it."""
+"""Seconds of a hang in this process, which cannot be ended; of the limit after which another process is killed; and of
+the limit for opening a device there, with its imports."""
 FATAL = frozenset((Kind.CRASH, Kind.EXIT))
 """Kinds that end the process."""
 UNNOTICED = frozenset((Kind.NAN, Kind.FLIPPED_BITS, Kind.KEEPS_OUTPUTS))
-"""Kinds that nobody can notice who does not compute the same again: `Options.verify` and `shadow` do."""
+"""Kinds that only computing the same again shows, as `Options.verify` and `shadow` do."""
 HARMLESS = frozenset((Kind.SLOW, Kind.LIES_ABOUT_BLOB))
-"""Kinds that cost time and nothing else."""
+"""Kinds that only cost time."""
 _MODEL = """<ir_version: 8, opset_import: ["": 17]>
 matrix (float[4, 8] x) => (float[4, 8] y) {
     [first] a = Relu(x)
@@ -53,7 +53,7 @@ matrix (float[4, 8] x) => (float[4, 8] y) {
     [fourth] y = LAST
 }"""
 _LAST = {True: "Mul(c, c)", False: "Relu(c)"}
-"""The last node: one that the device inside refuses, or takes."""
+"""The last node, by whether the inner device refuses it."""
 _ASKED = (Phase.JUDGE, Phase.ADMIT)
 
 
@@ -120,51 +120,51 @@ def _summary(found: Mapping[Cell, str]) -> Iterator[dict[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One of the matrix."""
+    """A cell of the matrix."""
 
     kind: Kind
     phase: Phase
     device: str
-    """The device inside."""
+    """The inner device."""
     form: str
     policy: str
 
     @property
     def ends_the_process(self) -> bool:
-        """Nothing in this process can survive it."""
+        """Whether this process cannot survive it."""
         return self.form == "in process" and self.kind in FATAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What came of a cell."""
+    """Outcome of a cell."""
 
     right: int = 0
-    """Runs whose results were right."""
+    """Runs with right results."""
     wrong: int = 0
-    """Runs whose results were others."""
+    """Runs with wrong results."""
     noted: int = 0
-    """Programs that the report says were compiled again."""
+    """Programs that were compiled again, by the report."""
     warned: tuple[str, ...] = ()
     """Categories of warnings."""
     error: str = ""
-    """Class of the error that was raised, of this package's tree or not."""
+    """Class of the raised error."""
     typed: bool = False
-    """It is of this package's tree."""
+    """Whether the error is of this package's tree."""
     device: str | None = None
     phase: str | None = None
     """Fields of the error."""
     made: bool = True
-    """The fault came."""
+    """Whether the fault occurred."""
     input_changed: bool = False
-    """The caller's array holds other numbers."""
+    """Whether the caller's array has changed."""
     message: str = ""
     ended: str = ""
-    """How the process ended, where it did, and the line that said where."""
+    """Exit code of a process that ended, and the line of its trace that names the call."""
 
 
 def cells(devices: tuple[str, ...], forms: tuple[str, ...] = FORMS) -> Iterator[Cell]:
-    """Every fault x phase x form x policy."""
+    """Yield every fault x phase x device x form x policy."""
     for kind, row in KINDS.items():
         for phase in (each for each in Phase if each in row.phases):
             for device in devices:
@@ -174,7 +174,7 @@ def cells(devices: tuple[str, ...], forms: tuple[str, ...] = FORMS) -> Iterator[
 
 
 def fault_of(cell: Cell) -> Fault:
-    """The fault of a cell; it comes once, but for what a device says when it is asked, and asked again."""
+    """Return the fault of a cell, which occurs once, except in questions, which are asked again."""
     more: dict[str, Any] = {} if cell.phase in _ASKED and cell.kind not in FATAL else {"times": 1}
     if cell.kind is Kind.SLOW or (cell.kind is Kind.HANG and cell.form == "in process"):
         more["seconds"] = HANG_S
@@ -182,14 +182,14 @@ def fault_of(cell: Cell) -> Fault:
 
 
 def forget_process(device: str) -> None:
-    """End the process of an isolated device: the next cell has one of its own, as one that was lost often rests."""
+    """End the process of an isolated device, so that the next cell starts a new one; a lost process would rest."""
     isolated = registry._isolated.pop(f"faulty:{device}", None)
     if isolated is not None:
         isolated.close()
 
 
 def try_cell(cell: Cell) -> Seen:
-    """Run a session with one fault: open, a few runs, close; where programs are read, another one before it."""
+    """Run a session with one fault: open, a few runs, close. If programs are read, compile them first."""
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         log = Path(folder, "log")
@@ -201,7 +201,7 @@ def try_cell(cell: Cell) -> Seen:
         try:
             with _opened_by(cell, script) as devices:
                 _session(cell, devices, Path(folder, "compiled.nna"), x, counts)
-        except Exception as error:  # noqa: BLE001  whatever comes is what is shown
+        except Exception as error:  # noqa: BLE001  any error is an outcome
             fields = _fields_of(error)
         forget_process(cell.device)
         made = log.exists() and '"kind"' in log.read_text()
@@ -242,7 +242,7 @@ def _fields_of(error: Exception) -> dict[str, Any]:
 
 @contextmanager
 def _opened_by(cell: Cell, script: str) -> Iterator[list[Any]]:
-    """The devices of the session; faults of opening come from the environment."""
+    """Yield the devices of the session, with faults of opening in the environment."""
     if cell.phase is not Phase.OPEN:
         yield [(f"faulty:{cell.device}", {"script": script, **_isolation(cell), **_refusing(cell)})]
         return
@@ -260,7 +260,7 @@ def _isolation(cell: Cell) -> dict[str, Any]:
 
 
 def _refusing(cell: Cell) -> dict[str, Any]:
-    """Options by which the device inside refuses the last node, where it does not anyway."""
+    """Return options by which the inner device refuses the last node."""
     return {"switched_off": "Mul"} if cell.kind is Kind.SAYS_YES and cell.device == "fake_npu" else {}
 
 
@@ -277,7 +277,7 @@ def _session(cell: Cell, devices: list[Any], file: Path, x: np.ndarray, counts: 
             (y,) = session.run(None, {"x": x})
             outputs.append((y, right))
         counts["noted"] = sum("was compiled again" in note for note in session.report().notes)
-        for y, right in outputs:  # looked at late: a device may write to what it gave away
+        for y, right in outputs:  # compared late: a device may write to its outputs after it returned them
             counts["right" if np.allclose(y, right, rtol=1e-5, atol=1e-6) else "wrong"] += 1
 
 
@@ -287,7 +287,7 @@ def _right(x: np.ndarray, *, squared: bool) -> np.ndarray:
 
 
 def verdict(cell: Cell, seen: Seen) -> str:
-    """What a cell shows: `as promised`, `not noticed` where nobody can, or what is wrong."""
+    """Return `as promised`, `not noticed`, or a description of the wrong behavior."""
     if cell.ends_the_process:
         return _of_the_dead(cell, seen)
     if not seen.made:
@@ -300,11 +300,11 @@ def verdict(cell: Cell, seen: Seen) -> str:
     if cell.kind is Kind.WRITES_INPUTS:
         return "as promised" if all_right and not seen.input_changed else "not noticed: inputs are changed"
     if cell.kind in WRITING and all_right and not seen.warned and not seen.noted:
-        return "not noticed"  # a device's own check of bytes did not find them, or nobody read them
+        return "not noticed"  # the device's own check of bytes missed them, or they were not read
     if cell.kind in HARMLESS or (cell.kind is Kind.HANG and cell.form == "in process"):
         return "as promised" if all_right else _wrong(seen)
     if all_right and (cell.kind is Kind.SAYS_YES or cell.phase is Phase.DESERIALIZE):
-        return "as promised"  # it can do what it refused, or said so in time; a program is compiled again, and noted
+        return "as promised"  # it can do it after all, or refused in time; a program is compiled again, with a note
     if cell.policy == "forbid":
         return _of_forbidden(cell, seen, all_right=all_right)
     if not all_right:
@@ -324,14 +324,14 @@ def _of_the_dead(cell: Cell, seen: Seen) -> str:
 
 
 def _of_forbidden(cell: Cell, seen: Seen, *, all_right: bool) -> str:
-    if cell.phase is Phase.CLOSE:  # nothing falls back: what was to be done is done
+    if cell.phase is Phase.CLOSE:  # nothing falls back: the work is done
         return "as promised" if all_right else _wrong(seen)
     if not seen.error:
         return "no error"
     if seen.device != f"faulty:{cell.device}":
         return f"{seen.error} has device {seen.device!r}"
     if cell.phase in _ASKED and seen.error == "NotDelegatedError":
-        return "as promised"  # no more than a device that says no
+        return "as promised"  # the device refused, no more
     known = (cell.phase.value, "compile" if cell.kind in (Kind.SAYS_YES, Kind.DEVICE_LOST) else "")
     return "as promised" if seen.phase in known else f"{seen.error} has phase {seen.phase!r}"
 

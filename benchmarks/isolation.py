@@ -45,28 +45,28 @@ g (float[N, 64] x) => (float[N, 64] y) { a = Relu(x) b = Mul(a, a) y = Add(b, x)
 CHAIN = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N, 64] x) => (float[N, 64] y) { a = Relu(x) b = Sigmoid(a) c = Add(a, b) d = Tanh(c) y = Mul(c, d) }"""
 TOLERANCES = dict.fromkeys(DEVICES, 1e-4) | {"qnn": 2e-2}
-"""How far a result may be off, which is at most 5 here; qnn computes in half precision."""
+"""Absolute tolerances of results up to 5; qnn computes in half precision."""
 
 
 def model(text: str) -> bytes:
-    """A model as bytes."""
+    """Return a model as bytes."""
     return onnx.parser.parse_model(text).SerializeToString()
 
 
 def feed(elements: int, seed: int = 0) -> dict[str, np.ndarray[Any, Any]]:
-    """An input of so many elements."""
+    """Return an input of so many elements."""
     return {"x": np.random.default_rng(seed).standard_normal((elements // 64, 64)).astype(np.float32)}
 
 
 def right(text: str, fed: dict[str, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-    """What ONNX Runtime makes of it."""
+    """Return the result of ONNX Runtime."""
     with nna.InferenceSession(model(text), devices="cpu") as session:
         return session.run(None, fed)[0]  # type: ignore[no-any-return]
 
 
 @contextmanager
 def opened(text: str, device: str, **options: Any) -> Iterator[nna.InferenceSession]:
-    """A session on a device."""
+    """Open a session on a device."""
     named = (device, options.pop("device_options", {}))
     with nna.InferenceSession(model(text), devices=named, options=nna.Options(fallback="allow", **options)) as session:
         yield session
@@ -120,7 +120,7 @@ def _in_turns(calls: list[Callable[[], object]], count: int) -> list[list[float]
 def _losses(count: int, results: Results) -> None:
     """Inject faults in any phase until the count or an interrupt, and count right results and what remains."""
     chance, made, wrong = random.Random(0), Counter[str](), 0
-    isolated._FREE_LOSSES = count  # sessions come one after the other, each with a device that works at first
+    isolated._FREE_LOSSES = count  # sessions follow each other, each with a device that works at first
     resting.FIRST_PAUSE = 0.0
     fed = feed(640)
     expected = right(CHAIN, fed)

@@ -40,10 +40,10 @@ from tests.partition.test_peers import masks, random_case
 
 _LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
 _LAUNCHES = {"low": 0.5, "mid": 2.0, "high": 6.0}
-_NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "left out by the mask")
+_NO = Unsupported(Reason.UNSUPPORTED_OPERATION, "excluded by the mask")
 _TORCH = importlib.util.find_spec("torch") is not None
 _TORCH_NODES = 600
-"""Nodes up to which torch.fx is asked about models: it takes minutes beyond."""
+"""Nodes up to which models are partitioned by torch.fx, which takes minutes for more."""
 Row = dict[str, Any]
 
 

@@ -42,7 +42,7 @@ _REPORT = (
 _END = "print(max(line for line in open('/proc/self/status') if line.startswith('VmHWM')).split()[1], flush=True)\n"
 _BLOB = (
     _FEED
-    + "import openvino as o; blob = open(path + '.blob', 'rb').read()\n"  # which the engine looks into, and holds not
+    + "import openvino as o; blob = open(path + '.blob', 'rb').read()\n"  # which the engine reads, and does not own
     "compiled = o.Core().import_model(blob, 'CPU'); compiled(feed)\n"
 )
 _FILE = _FEED + "import nnadapter as nna; nna.InferenceSession(path + '.{}').run(None, feed)\n"
@@ -67,7 +67,7 @@ WAYS = {
     "report fake_npu": _REPORT.format("fake_npu"),
     "report openvino": _REPORT.format("openvino"),
 }
-"""What each process runs."""
+"""The code of each process."""
 _WRITING = (
     "import nnadapter as nna; shapes = {{name: array.shape for name, array in feed.items()}}\n"
     "nna.compile(path, path + '.{}', devices={!r}, input_shapes=shapes)\n"
@@ -81,7 +81,7 @@ WRITERS = {
         "open(path + '.blob', 'wb').write(compiled.export_model().getvalue())\n",
     ),
 }
-"""For ways that read a file made from the model: what that is called behind the model's name, and what writes it."""
+"""Ways that read a compiled file -> the suffix of its name, and the code that writes it."""
 
 
 Feed = Mapping[str, np.ndarray]
@@ -104,7 +104,7 @@ def detector() -> onnx.ModelProto:
 
 
 def squeezing() -> onnx.ModelProto:
-    """Return a network of the form of SqueezeNet 1.1, 5 MB of weights."""
+    """Return a network like SqueezeNet 1.1, 5 MB of weights."""
     writer = Writer(21)
     x, before = _convolution(writer, "x", 3, 64, 3, stride=2), 64
     for widths in ((16, 16), (32, 32), (48, 48, 64, 64)):
@@ -118,7 +118,7 @@ def squeezing() -> onnx.ModelProto:
 
 
 def densenet() -> onnx.ModelProto:
-    """Return a network of the form of DenseNet-121: every layer reads all that came before it, 32 MB of weights."""
+    """Return a network like DenseNet-121, in which every layer reads all layers before it, 32 MB of weights."""
     writer = Writer(22)
     x, width = _convolution(writer, "x", 3, 64, 7, stride=2), 64
     x = writer.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
@@ -137,7 +137,7 @@ def densenet() -> onnx.ModelProto:
 
 
 def _ocr(kind: str, *shape: int) -> tuple[Callable[[], onnx.ModelProto], Feed]:
-    """What reads one of RapidOCR's models with a fixed input shape, and what is fed to it."""
+    """Return a reader of one of RapidOCR's models with a static input shape, and a feed."""
 
     def read() -> onnx.ModelProto:
         found = find_spec("rapidocr")
@@ -163,11 +163,11 @@ MODELS: Mapping[str, tuple[Callable[[], onnx.ModelProto], Feed]] = {
     "language": (lambda: language_model(_LANGUAGE_MODEL), first_feed(_LANGUAGE_MODEL, _PROMPT)),
     "largest": (lambda: language_model(_LARGEST), first_feed(_LARGEST, _PROMPT)),
 }
-"""What makes each model, and what is fed to it. The last two have their weights in a file of their own."""
+"""The maker of each model, and its feed. The last two have their weights in a separate file."""
 
 
 def written(name: str, folder: Path) -> tuple[Path, Path]:
-    """Return the paths of a model and its feed, which are written where they are not there."""
+    """Return the paths of a model and its feed, and write those that do not exist."""
     folder.mkdir(parents=True, exist_ok=True)
     path, feed_path = folder / f"{name}.onnx", folder / f"{name}.npz"
     make, feed = MODELS[name]
@@ -223,7 +223,7 @@ def run(options: argparse.Namespace, results: Results) -> None:
 
 
 def compile_for(ways: Iterable[str], paths: tuple[str, ...]) -> None:
-    """Write what ways read in place of the model, where it is not there."""
+    """Write the compiled files of some ways that do not exist."""
     for suffix, code in (WRITERS[way] for way in ways if way in WRITERS):
         if not Path(f"{paths[0]}.{suffix}").exists():
             subprocess.run([sys.executable, "-W", "ignore", "-c", code, *paths], check=True, cwd=ROOT)
@@ -252,7 +252,7 @@ def _medians(
 
 
 def start(code: str, arguments: tuple[str, ...], environment: Mapping[str, str]) -> tuple[float, float]:
-    """Run code in a process of its own: seconds until it has its result, and the megabytes that it had at most."""
+    """Run code in a process of its own, and return the seconds until its result and its peak megabytes."""
     began = time.perf_counter()
     command = [sys.executable, "-W", "ignore", "-c", code + _END, *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment) as process:

@@ -49,7 +49,7 @@ Feed = Mapping[str, np.ndarray[Any, Any]]
 
 @dataclass(eq=False)
 class Watch:
-    """Seconds that a driver's own functions took."""
+    """Seconds of a driver's own functions."""
 
     seconds: float = 0.0
 
@@ -58,7 +58,7 @@ WATCH = Watch()
 
 
 class CWatch:
-    """Seconds that the functions of a driver in C took."""
+    """Seconds of the functions of a driver in C."""
 
     def __init__(self, library: Path) -> None:
         self._seconds = ctypes.CDLL(str(library)).watched_seconds
@@ -66,40 +66,40 @@ class CWatch:
 
     @property
     def seconds(self) -> float:
-        """Of all its functions that judge, compile or compute, until now."""
+        """Seconds of judging, compiling and computing until now."""
         return float(self._seconds())
 
 
 class FixedContext(NullContext):
-    """Watches what is asked of it."""
+    """A context that measures judging and compiling."""
 
     def supported(self, model: Model) -> Sequence[Verdict]:
-        """See `Context.supported`."""
+        """Judge every operation, measured."""
         return _watched(lambda: super(FixedContext, self).supported(model))
 
     def compile(self, model: Model) -> Program:
-        """See `Context.compile`."""
+        """Compile a segment, measured."""
         return _watched(lambda: super(FixedContext, self).compile(model))
 
 
 class FixedDevice(NullDevice):
-    """Compiles for fixed sizes."""
+    """A device that compiles for static shapes."""
 
     @property
     def capability(self) -> Capability:
-        """See `Device.capability`."""
+        """The capability without dynamic shapes."""
         return replace(super().capability, open_sizes=OpenSizes.NONE)
 
     def create_context(self, options: Mapping[str, Any]) -> Context:
-        """See `Device.create_context`."""
+        """Return a context that is measured."""
         return FixedContext()
 
 
 class FixedDriver(Driver):
-    """Offers one device."""
+    """A driver with one device."""
 
     def open(self, device_id: str) -> Device:
-        """See `Driver.open`."""
+        """Open the device."""
         return FixedDevice()
 
 

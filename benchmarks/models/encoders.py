@@ -16,7 +16,7 @@ _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def bert(sizes: Sizes = _BERT, length: int = 128) -> onnx.ModelProto:
-    """Return a model of the form of BERT for one row of tokens.
+    """Return a model like BERT for one row of tokens, with static shapes.
 
     Args:
         sizes: as published, if not given.
@@ -76,7 +76,7 @@ def _linear(writer: Writer, x: str, before: int, behind: int) -> str:
 
 
 def encoder_model(layers: int = 12, width: int = 64, heads: int = 2, words: int = 100) -> onnx.ModelProto:
-    """Return a model of the form of BERT: inputs `ids` and `mask` [batch, length], output `y`."""
+    """Return a model like BERT with dynamic shapes: inputs `ids` and `mask` [batch, length], output `y`."""
     writer = Writer(0)
     batch, length = writer.size("ids", 0), writer.size("ids", 1)
     places = writer.node("Range", writer.constant(np.int64(0)), length, writer.constant(np.int64(1)))

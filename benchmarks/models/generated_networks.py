@@ -1,6 +1,6 @@
-"""Networks drawn by chance from a seed: kinds, widths, depths and sizes that nobody chose or tuned to.
+"""Random networks by seed: kinds, widths, depths and sizes that nothing was tuned to.
 
-A network is of one of three trades, pictures, rows or lines, and a chain of blocks of it, drawn one by one.
+A network belongs to one of three families (pictures, rows or lines) and is a chain of random blocks of it.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ _Drawn = TypeVar("_Drawn")
 
 
 def generated_networks(seed: int, count: int = 12) -> Mapping[str, Callable[[], onnx.ModelProto]]:
-    """Return what makes each network, by name; the trades take turns."""
-    trades = list(_TRADES)
+    """Return the maker of each network, by name; the kinds take turns."""
+    families = list(_FAMILIES)
     return {
-        f"{trades[number % len(trades)]} {seed}.{number}": partial(_network, trades[number % len(trades)], seed, number)
+        f"{families[number % len(families)]} {seed}.{number}": partial(
+            _network, families[number % len(families)], seed, number
+        )
         for number in range(count)
     }
 
 
 @dataclass
 class _Drawing:
-    """A network that is being drawn: the value that comes last, and its shape."""
+    """A network that is being generated: the last value, and its shape."""
 
     writer: Writer
     chance: Random
@@ -54,7 +56,7 @@ class _Drawing:
         return self.writer.constant(np.full(size, value, np.float32))
 
     def activated(self, x: str) -> str:
-        """What is usual behind a product in this network."""
+        """Add this network's activation."""
         if self.activation == "Swish":
             return self.node("Mul", x, self.node("Sigmoid", x))
         if self.activation == "Gelu":
@@ -66,9 +68,9 @@ class _Drawing:
         return self.node(self.activation, x)
 
 
-def _network(trade: str, seed: int, number: int) -> onnx.ModelProto:
-    chance = Random(f"{trade} {seed} {number}")
-    draw_shape, blocks = _TRADES[trade]
+def _network(family: str, seed: int, number: int) -> onnx.ModelProto:
+    chance = Random(f"{family} {seed} {number}")
+    draw_shape, blocks = _FAMILIES[family]
     shape = draw_shape(chance)
     drawing = _Drawing(Writer(1000 * seed + number), chance, "x", shape)
     drawing.activation = drawing.any("Relu", "Relu", "Swish", "Gelu", "HardSwish", "Tanh", "Clip", "LeakyRelu")
@@ -83,7 +85,7 @@ def _network(trade: str, seed: int, number: int) -> onnx.ModelProto:
 
 
 def _conv(drawing: _Drawing, x: str, before: int, sizes: _Shape, stride: int = 1, group: int = 1) -> str:
-    """A convolution to `sizes`, channels made and then the kernel, borders kept."""
+    """Add a convolution to `sizes`, the channels and then the kernel, padded to the same size."""
     weight = drawing.writer.constant(drawing.writer.numbers(sizes[0], before // group, *sizes[1:]))
     pads = [each // 2 for each in sizes[1:]] * 2
     strides = [stride] * len(pads[::2])
@@ -91,7 +93,7 @@ def _conv(drawing: _Drawing, x: str, before: int, sizes: _Shape, stride: int = 1
 
 
 def _plain_block(drawing: _Drawing) -> None:
-    """A convolution, perhaps with steps of two."""
+    """Add a convolution, perhaps with a stride of two."""
     batch, before, *sides = drawing.shape
     width = drawing.any(before, 2 * before, before + 12, 24, 40, 64, 96)
     stride = drawing.any(1, 1, 2) if min(sides) >= 8 else 1
@@ -102,7 +104,7 @@ def _plain_block(drawing: _Drawing) -> None:
 
 
 def _residual_block(drawing: _Drawing) -> None:
-    """Two convolutions, and what went in added."""
+    """Add two convolutions with a residual connection."""
     width, sides = drawing.shape[1], len(drawing.shape) - 2
     narrow = max(4, width // drawing.any(1, 2, 4))
     branch = drawing.activated(_conv(drawing, drawing.x, width, (narrow, *[drawing.any(1, 3)] * sides)))
@@ -111,7 +113,7 @@ def _residual_block(drawing: _Drawing) -> None:
 
 
 def _separable_block(drawing: _Drawing) -> None:
-    """Wide by points, each channel by itself, narrow by points; perhaps channels are weighed."""
+    """Add an inverted residual, perhaps with squeeze and excitation."""
     width, sides = drawing.shape[1], len(drawing.shape) - 2
     wide, points = width * drawing.any(1, 2, 4), [1] * sides
     branch = drawing.activated(_conv(drawing, drawing.x, width, (wide, *points)))
@@ -124,7 +126,7 @@ def _separable_block(drawing: _Drawing) -> None:
 
 
 def _joined_block(drawing: _Drawing) -> None:
-    """What a convolution makes beside what it reads; perhaps normalized by constants first."""
+    """Add a dense layer: concatenate the input and a convolution of it, perhaps normalized first."""
     before, sides, growth = drawing.shape[1], len(drawing.shape) - 2, drawing.any(8, 12, 16, 20, 32)
     x = drawing.x
     if drawing.any(True, False):
@@ -135,7 +137,7 @@ def _joined_block(drawing: _Drawing) -> None:
 
 
 def _pooled_block(drawing: _Drawing) -> None:
-    """Half the size."""
+    """Add a pooling by two."""
     if min(drawing.shape[2:]) < 8:
         return _residual_block(drawing)
     kind, sides = drawing.any("MaxPool", "AveragePool"), len(drawing.shape) - 2
@@ -150,7 +152,7 @@ def _dense(drawing: _Drawing, x: str, before: int, width: int) -> str:
 
 
 def _normalized(drawing: _Drawing, x: str) -> str:
-    """Rows of average 0 and spread 1, by one node or spelled out, or by their size alone."""
+    """Add a layer normalization or root mean square normalization, as one node or written out, or none."""
     width, kind = drawing.shape[-1], drawing.any("one", "spelled out", "size", "none")
     if kind == "one":
         return drawing.node("LayerNormalization", x, drawing.full(width, 1), drawing.full(width, 0), axis=-1)
@@ -164,7 +166,7 @@ def _normalized(drawing: _Drawing, x: str) -> str:
 
 
 def _wide_block(drawing: _Drawing) -> None:
-    """Two products with a function between."""
+    """Add a perceptron of two products."""
     width, wider = drawing.shape[-1], drawing.shape[-1] * drawing.any(1, 2, 4)
     wide = drawing.activated(_dense(drawing, _normalized(drawing, drawing.x), width, wider))
     made = _dense(drawing, wide, wider, width)
@@ -172,7 +174,7 @@ def _wide_block(drawing: _Drawing) -> None:
 
 
 def _gated_block(drawing: _Drawing) -> None:
-    """Two products multiplied, a third behind."""
+    """Add a gated perceptron."""
     width, wider = drawing.shape[-1], drawing.shape[-1] * drawing.any(1, 2)
     x = _normalized(drawing, drawing.x)
     gate = drawing.activated(_dense(drawing, x, width, wider))
@@ -181,7 +183,7 @@ def _gated_block(drawing: _Drawing) -> None:
 
 
 def _attention_block(drawing: _Drawing) -> None:
-    """Every row looks at every row."""
+    """Add self-attention."""
     _, rows, width = drawing.shape
     heads = drawing.any(2, 4)
     split = drawing.writer.constant(np.array([1, rows, heads, width // heads]))
@@ -198,7 +200,7 @@ def _attention_block(drawing: _Drawing) -> None:
 
 
 def _mixing_block(drawing: _Drawing) -> None:
-    """A product over rows."""
+    """Add a product over rows, as in an MLP mixer."""
     rows = drawing.shape[1]
     turned = drawing.node("Transpose", _normalized(drawing, drawing.x), perm=[0, 2, 1])
     turned = drawing.activated(_dense(drawing, turned, rows, rows))
@@ -206,7 +208,7 @@ def _mixing_block(drawing: _Drawing) -> None:
 
 
 def _arithmetic_block(drawing: _Drawing) -> None:
-    """Small steps, number by number."""
+    """Add some elementwise operations."""
     for _ in range(drawing.chance.randint(2, 5)):
         kind = drawing.any("Abs", "Tanh", "Mul", "Add", "Exp", "Softmax", "Div")
         if kind in ("Mul", "Add"):
@@ -222,7 +224,7 @@ def _arithmetic_block(drawing: _Drawing) -> None:
 
 
 def _recurrent_block(drawing: _Drawing) -> None:
-    """One step after the other."""
+    """Add an LSTM or a GRU."""
     _, rows, width = drawing.shape
     gates, kind = drawing.any((4, "LSTM"), (3, "GRU"))
     weights = [drawing.writer.constant(drawing.writer.numbers(1, gates * width, width)) for _ in range(2)]
@@ -246,7 +248,7 @@ def _line(chance: Random) -> _Shape:
 
 _Block = Callable[[_Drawing], None]
 _ALONG: Sequence[_Block] = (_plain_block, _residual_block, _separable_block, _joined_block, _pooled_block)
-_TRADES: Mapping[str, tuple[Callable[[Random], _Shape], Sequence[_Block]]] = {
+_FAMILIES: Mapping[str, tuple[Callable[[Random], _Shape], Sequence[_Block]]] = {
     "pictures": (_picture, _ALONG),
     "rows": (
         _rows,

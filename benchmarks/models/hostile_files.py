@@ -25,7 +25,7 @@ from nnadapter.rules import read_rules
 
 
 def _headers_of_two_gigabytes(folder: Path) -> Made:
-    """A sparse file: a graph that says it has 2 GiB, and has them, all zeros."""
+    """Return a sparse file with a graph of 2 GiB, all zeros."""
     path = folder / "headers.onnx"
     with path.open("wb") as file:
         file.write(b"\x08\x08" + varint_bytes(7 << 3 | 2) + varint_bytes(2**31 - 100))
@@ -80,7 +80,7 @@ _X = np.ones((2, 3), np.float32)
 
 
 class _Subclass(np.ndarray):
-    """An array of another class."""
+    """A subclass of arrays."""
 
 
 class _Raising:
@@ -121,7 +121,7 @@ FEEDS: Mapping[str, Callable[[], Any]] = {
     "a name of 10 MB": lambda: {"n" * 10_000_000: _X},
     "a list in place of a dictionary": lambda: [_X],
 }
-"""A person's name for each, and what makes it."""
+"""Name -> the maker of the feed."""
 
 
 _DEEP = 100_000
@@ -133,7 +133,7 @@ def _rules(path: Path) -> str:
 
 
 def _commands(path: Path) -> str:
-    """Every command that reads a model, by its exit codes."""
+    """Run every command that reads a model, and return the exit codes."""
     out, codes = path.with_suffix(".out"), {}
     for command in (
         ["report", path, "-d", "fake_npu"],
@@ -188,11 +188,11 @@ TEXTS: Mapping[str, tuple[str, bytes]] = {
     "commands: a text": ("commands", b"hello\n" * 100),
     "commands: a graph 1,000 deep": ("commands", b"\x08\x08" + tagged(7, b"\x0a\x7f" * 1000)),
 }
-"""A person's name for each, who reads it, and what it holds."""
+"""Name -> the reader of the file, and its contents."""
 
 
 def read(kind: str, contents: bytes, folder: Path) -> str:
-    """Have a file read; what came of it."""
+    """Read a file, and return the outcome."""
     path = folder / f"hostile{_ENDINGS.get(kind, '.json')}"
     path.write_bytes(contents)
     return _READERS[kind](path)[:100]

@@ -14,18 +14,18 @@ from nnadapter.onnx.wire_format import BYTES, varint_bytes
 
 Feed = Mapping[str, Any]
 Made = tuple[onnx.ModelProto | bytes | Path, Feed]
-"""A model, and what is fed to it."""
+"""A model and a feed."""
 X: Feed = {"x": np.ones((2, 3), np.float32)}
 HUGE, LARGE = 2**40, 2**31
 
 
 def info(name: str, shape: Sequence[int | str] | None = ("n", "m"), data_type: int = TensorProto.FLOAT) -> Any:
-    """What is said of a value."""
+    """Return the declaration of a value."""
     return helper.make_tensor_value_info(name, data_type, shape)
 
 
 def node(op_type: str, inputs: str, outputs: str = "y", **attributes: Any) -> onnx.NodeProto:
-    """A node; its inputs and outputs are words."""
+    """Return a node; its inputs and outputs are separated by spaces."""
     return helper.make_node(op_type, inputs.split(), outputs.split(), **attributes)
 
 
@@ -35,30 +35,30 @@ def graph(
     outputs: Sequence[Any] | None = None,
     weights: Sequence[Any] = (),
 ) -> onnx.GraphProto:
-    """A graph that reads x of [2, 3] and makes y."""
+    """Return a graph with an input x of [2, 3] and an output y."""
     taken = [info("x", (2, 3))] if inputs is None else inputs
     return helper.make_graph(nodes, "g", taken, [info("y", None)] if outputs is None else outputs, list(weights))
 
 
 def model(graph: onnx.GraphProto, functions: Sequence[onnx.FunctionProto] = (), opset: int = 17) -> onnx.ModelProto:
-    """A model of opset 17, with functions of the domain `own`."""
+    """Return a model of opset 17, with functions of the domain `own`."""
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("own", 1)]
     return helper.make_model(graph, opset_imports=imports, functions=list(functions), ir_version=8)
 
 
 def weight(name: str, values: Any, data_type: int = TensorProto.INT64) -> onnx.TensorProto:
-    """An initializer."""
+    """Return an initializer."""
     array = np.asarray(values)
     return helper.make_tensor(name, data_type, array.shape, array.reshape(-1).tolist())
 
 
 def tagged(number: int, contents: bytes) -> bytes:
-    """A field of a serialized message: its tag, its length, its contents."""
+    """Return a field of a serialized message: its tag, its length, its contents."""
     return varint_bytes(number << 3 | BYTES) + varint_bytes(len(contents)) + contents
 
 
 def with_fields(nodes: bytes, weights: Sequence[onnx.TensorProto] = ()) -> bytes:
-    """A model around serialized fields of a graph: messages of so many take a while."""
+    """Return a model around serialized fields of a graph, because creating so many messages is slow."""
     whole = model(helper.make_graph([], "g", [info("x", (2, 3))], [info("y", None)], list(weights)))
     own = whole.graph.SerializeToString()
     return whole.SerializeToString().replace(tagged(7, own), tagged(7, own + nodes))
@@ -91,7 +91,7 @@ def _call_each_other() -> Made:
 
 
 def _doubling_functions(depth: int = 40) -> Made:
-    """Each calls the next one twice."""
+    """Return functions of which each calls the next one twice."""
     functions = [
         _function(f"F{number}", [_own(f"F{number + 1}", "a", "c"), _own(f"F{number + 1}", "c")])
         for number in range(depth)
@@ -107,7 +107,7 @@ def _deep_functions(depth: int = _DEEP) -> Made:
 
 
 def _doubling_in_branches(depth: int = 40) -> Made:
-    """Each calls the next one twice, in a branch of an `If`."""
+    """Return functions of which each calls the next one twice, in a branch of an `If`."""
     functions = []
     for number in range(depth):
         branch = helper.make_graph(
@@ -131,7 +131,7 @@ def _long_name() -> Made:
 
 
 def _long_name_often(uses: int = 200) -> Made:
-    """A name of 100 KB that many nodes read: 20 MB."""
+    """Return a model with a name of 100 KB that many nodes read: 20 MB."""
     name = "n" * 100_000
     nodes = [helper.make_node("Relu", ["x"], [name])]
     nodes += [helper.make_node("Relu", [name], [f"y{number}"]) for number in range(uses - 1)]
@@ -140,7 +140,7 @@ def _long_name_often(uses: int = 200) -> Made:
 
 
 def _deep_branches(depth: int = _DEEP, known: bool = False) -> Made:
-    """`If` in `If`: nested by hand, since copies of copies would take a while."""
+    """Return nested `If` nodes, serialized by hand, since copies of copies are slow."""
     data = _deep_attribute(depth, "known" if known else "c")
     inputs = [info("x", (2, 3)), info("c", (), TensorProto.BOOL)]
     weights = [weight("known", True, TensorProto.BOOL)]
@@ -151,7 +151,7 @@ def _deep_branches(depth: int = _DEEP, known: bool = False) -> Made:
 
 
 def _deep_attribute(depth: int, condition: str) -> bytes:
-    """A serialized `If` whose branches hold one, and so on."""
+    """Return a serialized `If` with nested `If` nodes in its branches."""
     made = helper.make_node("Relu", ["x"], ["y"]).SerializeToString()
     flat = helper.make_graph([node("Relu", "x")], "e", [], [info("y", None)]).SerializeToString()
     output = tagged(12, info("y", None).SerializeToString())
@@ -167,7 +167,7 @@ def _deep_attribute(depth: int, condition: str) -> bytes:
 
 
 def _deep_types(depth: int = _DEEP) -> Made:
-    """A sequence of sequences of..., as the type of an input."""
+    """Return an input with a deeply nested sequence type."""
     held = helper.make_tensor_type_proto(TensorProto.FLOAT, (2, 3)).SerializeToString()
     for number in range(depth):
         held = tagged(4 if number % 2 else 9, tagged(1, held))
@@ -178,7 +178,7 @@ def _deep_types(depth: int = _DEEP) -> Made:
 
 
 def _deep_loops(depth: int = 60) -> Made:
-    """`Loop` in `Loop`, each of 100 rounds: 100 ** 60 rounds, whose number of rounds is known."""
+    """Return nested `Loop` nodes with 100 rounds each, a constant: 100 ** depth rounds."""
     body = [node("Relu", "x", "r")]
     for number in range(depth):
         inner = helper.make_graph(
@@ -198,7 +198,7 @@ def _deep_loops(depth: int = 60) -> Made:
 
 
 def _endless_loop() -> Made:
-    """A `Loop` of 2 ** 62 rounds over constants, which folding must not run."""
+    """Return a `Loop` of 2 ** 62 rounds over constants, which folding must not run."""
     inner = helper.make_graph(
         [node("Identity", "c", "d"), node("Add", "v v", "w")],
         "l",
@@ -218,7 +218,7 @@ def _endless_loop() -> Made:
 
 
 def _many_nodes(count: int = 1_000_000) -> Made:
-    """A chain: two million names. Written by hand, as messages of it take a while."""
+    """Return a chain with two million names, serialized by hand, since creating the messages is slow."""
     nodes = b"".join(
         tagged(1, tagged(1, f"v{number}".encode()) + tagged(2, f"v{number + 1}".encode()) + tagged(4, b"Relu"))
         for number in range(count)
@@ -241,19 +241,19 @@ def _many_outputs(count: int = 200_000) -> Made:
 
 
 def _many_same_inputs(count: int = 1_000_000) -> Made:
-    """A Concat of a million times x: 24 MB."""
+    """Return a Concat of a million times x: 24 MB."""
     axis = tagged(5, tagged(1, b"axis") + b"\xa0\x01\x02\x18\x00")
     node = tagged(1, b"x") * count + tagged(2, b"y") + tagged(4, b"Concat") + axis
     return with_fields(tagged(1, node)), X
 
 
 def _empty_fields(count: int = 60_000_000) -> Made:
-    """60 MB of empty nodes: each takes a message of many times its bytes."""
+    """Return 60 MB of empty nodes, each of which takes a message of many times its bytes."""
     return with_fields(b"\x0a\x00" * (count // 2)), X
 
 
 def _scanned(length: int = HUGE) -> Made:
-    """A `Scan` over an axis that a constant is expanded to."""
+    """Return a `Scan` over the axis of an expanded constant."""
     inner = helper.make_graph(
         [node("Identity", "e", "f"), node("Identity", "s", "t")],
         "b",
@@ -298,7 +298,7 @@ _PADS = [0, 0, HUGE, HUGE]
 
 
 def _doubling_concat(depth: int = 38) -> Made:
-    """Each node joins the one before with itself: 2 ** 38 times x."""
+    """Return nodes that each concatenate the one before with itself: 2 ** 38 times x."""
     nodes = [node("Concat", f"v{n} v{n}", f"v{n + 1}", axis=0) for n in range(depth)]
     return model(graph([node("Relu", "x", "v0"), *nodes, node("ReduceSum", f"v{depth}")])), X
 
@@ -327,13 +327,13 @@ def _huge_input(size: int = HUGE) -> Made:
 
 
 def _input_of_one_size(size: int = LARGE) -> Made:
-    """A declared input of 2 ** 31 elements, which is fed as a view of one."""
+    """Return an input of 2 ** 31 elements, fed as a view of one element."""
     made = model(graph([node("Shape", "x")], [info("x", (size,))], [info("y", None, TensorProto.INT64)]))
     return made, {"x": np.broadcast_to(np.float32(1), (size,))}
 
 
 def _product_of_dimensions() -> Made:
-    """Ten dimensions of 2 ** 20."""
+    """Return an input with ten dimensions of 2 ** 20."""
     shape = (2**20,) * 10
     return model(graph([node("Relu", "x")], [info("x", shape)])), {"x": np.ones((1,) * 10, np.float32)}
 
@@ -352,7 +352,7 @@ def _negative_weight() -> Made:
 
 
 def _huge_weight(dims: Sequence[int] = (HUGE, HUGE)) -> Made:
-    """Dimensions of a weight that holds nothing."""
+    """Return a weight with huge dimensions and no data."""
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims, raw_data=b"")
     return model(graph([node("Add", "x w")], weights=[tensor])), X
 
@@ -384,7 +384,7 @@ def _constant_of_shape(shape: Sequence[int]) -> Made:
 
 
 def _fed_shape(op_type: str = "ConstantOfShape") -> Made:
-    """A size that comes with the feed: nothing in the model tells it."""
+    """Return a model with a size that only the feed has."""
     inputs = [info("s", (1,), TensorProto.INT64)]
     nodes = [node(op_type, "s", "c"), node("ReduceSum", "c")]
     return model(graph(nodes, inputs)), {"s": np.array([HUGE], np.int64)}
@@ -506,7 +506,7 @@ def _sparse_constant(indices: Sequence[int], dims: Sequence[int]) -> Made:
 
 
 def _empty_dims(count: int = 30_000_000) -> Made:
-    """An input of 30 million dimensions without a size: 60 MB."""
+    """Return an input of 30 million dimensions without a size: 60 MB."""
     shape = tagged(2, b"\x0a\x00" * count)
     info = tagged(1, b"s") + tagged(2, tagged(1, b"\x08\x01" + shape))
     whole = model(graph([node("Relu", "x")]))

@@ -14,12 +14,12 @@ from benchmarks.models.writer import Writer
 
 _OPSET = 17
 _HIDDEN = -1e9
-"""What is added to scores of positions that may not be seen."""
+"""Score of masked positions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The sizes of a model."""
+    """Sizes of a model."""
 
     layers: int = 4
     width: int = 256
@@ -31,7 +31,7 @@ class Sizes:
 
     @property
     def depth(self) -> int:
-        """Numbers per head."""
+        """Size of a head."""
         return self.width // self.heads
 
     @property
@@ -41,7 +41,7 @@ class Sizes:
 
 
 def language_model(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
-    """Return a model of the form of GPT-2: inputs `ids` [batch, length] and a cache, outputs `logits` and the cache.
+    """Return a model like GPT-2: inputs `ids` [batch, length] and a cache, outputs `logits` and the cache.
 
     The cache is `past.L.key` and `past.L.value` of every layer, [batch, heads, past, depth]; it comes out as `present`,
     longer by `length`.
@@ -66,7 +66,7 @@ def language_model(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
 
 
 def cached_model(name: str, writer: Writer, sizes: Sizes) -> onnx.ModelProto:
-    """Return what was written as a model: `ids` and a cache -> `logits` and the cache."""
+    """Return the written nodes as a model: `ids` and a cache -> `logits` and the cache."""
     inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "length"])]
     outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", "length", sizes.words])]
     for part in cache_names(sizes):
@@ -111,18 +111,18 @@ def _block(writer: Writer, sizes: Sizes, layer: int, x: str, rows: Sequence[str]
 
 
 def cache_names(sizes: Sizes) -> Iterator[str]:
-    """What follows `past.` and `present.`, in the order of inputs and outputs."""
+    """Return the names after `past.` and `present.`, in the order of inputs and outputs."""
     return (f"{layer}.{name}" for layer in range(sizes.layers) for name in ("key", "value"))
 
 
 def first_feed(sizes: Sizes, prompt: Sequence[int]) -> dict[str, np.ndarray[Any, Any]]:
-    """A feed with an empty cache."""
+    """Return a feed with an empty cache."""
     empty = np.empty((1, sizes.kept_heads, 0, sizes.depth), np.float32)
     return {"ids": np.array([prompt], np.int64), **{f"past.{name}": empty for name in cache_names(sizes)}}
 
 
 _TURNS = 10_000.0
-"""The longest wave of positions."""
+"""Base of the rotary embedding."""
 
 
 def llama_model(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
@@ -148,7 +148,7 @@ def llama_model(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
 
 
 def _mask_of_positions(writer: Writer, positions: str, every: str) -> str:
-    """What is added to scores, [1, 1, length, total]: the least number where a position comes later."""
+    """Add the causal mask for scores, [1, 1, length, total]."""
     later = writer.node(
         "Greater",
         writer.node("Unsqueeze", every, writer.constant([0])),
@@ -159,7 +159,7 @@ def _mask_of_positions(writer: Writer, positions: str, every: str) -> str:
 
 
 def _waves(writer: Writer, sizes: Sizes, positions: str) -> tuple[str, str]:
-    """Cosine and sine of every position, [length, depth]."""
+    """Add cosines and sines of every position, [length, depth]."""
     steps = _TURNS ** -(np.arange(0, sizes.depth, 2, dtype=np.float32) / sizes.depth)
     column = writer.node("Unsqueeze", writer.node("Cast", positions, to=TensorProto.FLOAT), writer.constant([1]))
     angles = writer.node("Mul", column, writer.constant(steps[None]))
@@ -175,7 +175,7 @@ def _rotated(writer: Writer, x: str, depth: int, waves: tuple[str, str]) -> str:
 
 
 def _root_normalized(writer: Writer, x: str, width: int) -> str:
-    """Over the root of the mean of squares."""
+    """Add a division by the root mean square."""
     squares = writer.node("ReduceMean", writer.node("Pow", x, writer.constant(np.float32(2))), axes=[-1], keepdims=1)
     root = writer.node("Sqrt", writer.node("Add", squares, writer.constant(np.float32(1e-6))))
     whole = writer.node("Mul", x, writer.node("Div", writer.constant(np.float32(1)), root))
@@ -189,7 +189,7 @@ def _llama_heads(writer: Writer, sizes: Sizes, x: str, heads: int, rows: Sequenc
 
 
 def _repeated_heads(writer: Writer, sizes: Sizes, x: str, batch: str) -> str:
-    """What is kept, once for each head: [batch, kept heads, total, depth] -> [batch, heads, total, depth]."""
+    """Repeat keys or values for each head: [batch, kept heads, total, depth] -> [batch, heads, total, depth]."""
     times, total = sizes.heads // sizes.kept_heads, writer.size(x, 2)
     wide = writer.node(
         "Expand",
@@ -228,7 +228,7 @@ CHOOSES = "use_cache"
 
 
 def merged_decoder(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
-    """Return `language_model` with one more input: whether the cache is read. Where it is not, it may hold anything."""
+    """Return `language_model` with another input: whether the cache is read. If not, the cache may hold anything."""
     plain = language_model(sizes, seed)
     graph, opset = plain.graph, plain.opset_import
     chooses = helper.make_tensor_value_info(CHOOSES, TensorProto.BOOL, [1])
@@ -242,7 +242,7 @@ def merged_decoder(sizes: Sizes, seed: int = 0) -> onnx.ModelProto:
 
 
 def _captured_branch(graph: onnx.GraphProto, name: str, nodes: Sequence[onnx.NodeProto]) -> onnx.GraphProto:
-    """Nodes as a graph of their own, which captures the inputs and weights of the other one."""
+    """Return nodes as a branch that captures the inputs and weights of the outer graph."""
     made = {value for node in nodes for value in node.output}
     own = []
     for node in nodes:
@@ -261,7 +261,7 @@ def _captured_branch(graph: onnx.GraphProto, name: str, nodes: Sequence[onnx.Nod
 
 
 def _without_cache(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """The nodes where nothing is cached: what is joined to the cache is all there is, and the cache has no size."""
+    """Return the nodes without a cache: nothing is concatenated, and the cache has size 0."""
     past = {value.name for value in graph.input if value.name.startswith("past.")}
     nodes = []
     for node in graph.node:
@@ -280,7 +280,7 @@ def _without_cache(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 
 _DOMAIN = {"domain": "com.microsoft"}
 _BLOCK = 32
-"""Weights of few bits that share a scale."""
+"""Quantized weights that share a scale."""
 
 
 def group_query_model(
@@ -343,7 +343,7 @@ def group_query_model(
 
 
 def _sequence_lengths(writer: Writer) -> tuple[str, str]:
-    """The last position of every text, and how many the longest has."""
+    """Add the last position of every text, and the length of the longest."""
     counted = writer.node("ReduceSum", "mask", writer.constant([1]), keepdims=0)
     lengths = writer.node("Sub", counted, writer.constant(np.int64(1)))
     total = writer.node("Gather", writer.node("Shape", "mask"), writer.constant(np.int64(1)), axis=0)
@@ -351,14 +351,14 @@ def _sequence_lengths(writer: Writer) -> tuple[str, str]:
 
 
 def _rotation_tables(writer: Writer, sizes: Sizes) -> list[str]:
-    """Cosines and sines of every position."""
+    """Add cosines and sines of every position."""
     speeds = _TURNS ** -(np.arange(0, sizes.depth, 2) / sizes.depth)
     angles = np.arange(sizes.positions)[:, None] * speeds
     return [writer.constant(each.astype(np.float32)) for each in (np.cos(angles), np.sin(angles))]
 
 
 def _quantized_lookup(writer: Writer, sizes: Sizes, bits: int) -> str:
-    """The words that are looked up in a table of few bits."""
+    """Add a lookup of words in a quantized table."""
     blocks = sizes.width // _BLOCK
     table = np.abs(writer.numbers(sizes.words, sizes.width * bits // 8) * 1000).astype(np.uint8)
     scale = np.full((sizes.words, blocks), 1 / (1 << bits), np.float32)
@@ -367,7 +367,7 @@ def _quantized_lookup(writer: Writer, sizes: Sizes, bits: int) -> str:
 
 
 def _quantized_product(writer: Writer, x: str, depth: int, units: int, bits: int) -> str:
-    """A product with weights of few bits; zero points are half of what these say."""
+    """Add a product with quantized weights, whose zero points are half of the range."""
     count, each = depth // _BLOCK * units, _BLOCK * bits // 8
     packed = np.abs(writer.numbers(count * each, 1) * 100).astype(np.uint8).reshape(units, depth // _BLOCK, each)
     scale = np.full((units, depth // _BLOCK), depth**-0.5 / (1 << bits), np.float32)
@@ -385,7 +385,7 @@ def _quantized_product(writer: Writer, x: str, depth: int, units: int, bits: int
 
 
 def _sum_and_norm(writer: Writer, sizes: Sizes, x: str, more: str) -> tuple[str, str]:
-    """The sum, and the sum normalized."""
+    """Add a sum, and return it and its normalization."""
     scale, number = writer.constant(np.ones(sizes.width, np.float32)), len(writer.nodes)
     outputs = [f"normal_{number}", "", "", f"sum_{number}"]
     writer.nodes.append(
@@ -414,7 +414,7 @@ def _group_query_interface(writer: Writer, sizes: Sizes, more: Sequence[str] = (
 
 
 def step_feed(sizes: Sizes, length: int, past: int, seed: int = 1) -> dict[str, np.ndarray[Any, Any]]:
-    """A feed of so many new tokens, with a cache of noise."""
+    """Return a feed of so many new tokens, with a cache of noise."""
     random = np.random.default_rng(seed)
     shape = (1, sizes.kept_heads, past, sizes.depth)
     caches = {f"past.{name}": random.standard_normal(shape).astype(np.float32) for name in cache_names(sizes)}

@@ -19,7 +19,7 @@ _GPT = Sizes(layers=4, width=256, words=2000)
 
 
 def networks() -> Mapping[str, Callable[[], onnx.ModelProto]]:
-    """Return what makes each network, by name."""
+    """Return the maker of each network, by name."""
     return {
         "language model, a step": lambda: _language_model(1, 64),
         "language model, a prompt": lambda: _language_model(48, 16),
@@ -48,7 +48,7 @@ def _language_model(length: int, past: int) -> onnx.ModelProto:
 
 
 def encoder(layers: int, width: int, rows: int, heads: int = 4) -> onnx.ModelProto:
-    """Attention to everything, and two products with a GELU between, after the sums normalized."""
+    """Return an encoder: attention and a perceptron with GELU, each followed by a normalization."""
     writer, x = Writer(1), "x"
     split = writer.constant(np.array([1, rows, heads, width // heads]))
     whole = writer.constant(np.array([1, rows, width]))
@@ -108,7 +108,7 @@ def _plain(widths: Sequence[int], side: int) -> onnx.ModelProto:
 
 
 def _mobile(widths: Sequence[int], blocks: int, side: int) -> onnx.ModelProto:
-    """Inverted residuals: wide by points, 3 x 3 by itself per channel, narrow again, clipped at 6."""
+    """Return inverted residuals as in MobileNetV2: pointwise, depthwise and pointwise convolutions, clipped at 6."""
     writer, before, x = Writer(6), 3, "x"
     for width in widths:
         x, before = _convolution(writer, x, before, width, 3, stride=2, activation="Clip"), width
@@ -121,7 +121,7 @@ def _mobile(widths: Sequence[int], blocks: int, side: int) -> onnx.ModelProto:
 
 
 def _segmentation(widths: Sequence[int], side: int) -> onnx.ModelProto:
-    """Down and up again, with what was there on the way down beside it."""
+    """Return a network like U-Net, with skip connections."""
     writer, before, x = Writer(7), 3, "x"
     kept: list[tuple[str, int]] = []
     for width in widths:
@@ -161,7 +161,7 @@ _Shape = tuple[int, ...]
 
 
 def other_networks() -> Mapping[str, Callable[[], onnx.ModelProto]]:
-    """Return what makes each network, by name."""
+    """Return the maker of each network, by name."""
     return {
         "bottlenecks": lambda: _bottlenecks((24, 48), 3, 56),
         "dense blocks": lambda: _dense_blocks(12, 5, 40),
@@ -181,7 +181,7 @@ def _number(writer: Writer, value: float) -> str:
 
 
 def _conv(writer: Writer, x: str, sizes: _Shape, act: str = "Relu", stride: int = 1, group: int = 1) -> str:
-    """A convolution of weights [channels made, channels read per group, kernel...], and what comes behind."""
+    """Add a convolution with weights [channels out, channels in per group, kernel...], and its activation."""
     kernel = sizes[2:]
     pads = [each // 2 for each in kernel] * 2
     weight, bias = writer.constant(writer.numbers(*sizes)), writer.constant(np.zeros(sizes[0], np.float32))
@@ -203,7 +203,7 @@ def _head(writer: Writer, x: str, width: int) -> str:
 
 
 def _bottlenecks(widths: Sequence[int], blocks: int, side: int) -> onnx.ModelProto:
-    """Narrow by points, 3 x 3, wide by points, and what went in added."""
+    """Return bottleneck blocks as in ResNet-50."""
     writer, before = Writer(11), 3
     x = "x"
     for width in widths:
@@ -217,7 +217,7 @@ def _bottlenecks(widths: Sequence[int], blocks: int, side: int) -> onnx.ModelPro
 
 
 def _dense_blocks(growth: int, layers: int, side: int) -> onnx.ModelProto:
-    """Every layer reads all before it; a normalization by constants and a Relu come first."""
+    """Return dense blocks as in DenseNet."""
     writer, channels = Writer(12), 24
     x = _conv(writer, "x", (channels, 3, 3, 3))
     for _ in range(2):
@@ -232,7 +232,7 @@ def _dense_blocks(growth: int, layers: int, side: int) -> onnx.ModelProto:
 
 
 def _fire(widths: Sequence[int], side: int) -> onnx.ModelProto:
-    """Narrow by points, then points and 3 x 3 beside each other."""
+    """Return fire modules as in SqueezeNet."""
     writer, before = Writer(13), 32
     x = _conv(writer, "x", (before, 3, 3, 3), stride=2)
     for width in widths:
@@ -244,7 +244,7 @@ def _fire(widths: Sequence[int], side: int) -> onnx.ModelProto:
 
 
 def _patches(side: int, patch: int, width: int, layers: int, heads: int = 5) -> onnx.ModelProto:
-    """A picture in patches, each a row; normalized first, attention in one product, a GELU by tanh."""
+    """Return a network like ViT: pre-normalized, with one product for all of attention's inputs and GELU by tanh."""
     writer, rows, size = Writer(14), (side // patch) ** 2, width // heads
     weight = writer.constant(writer.numbers(width, 3, patch, patch))
     x = writer.node("Conv", "x", weight, strides=[patch, patch])
@@ -278,7 +278,7 @@ def _gelu_by_tanh(writer: Writer, x: str) -> str:
 
 
 def _mixer(rows: int, width: int, layers: int) -> onnx.ModelProto:
-    """Products over rows and over columns in turn."""
+    """Return an MLP mixer."""
     writer, x = Writer(15), "x"
     for _ in range(layers):
         turned = writer.node("Transpose", _normalized(writer, x, width), perm=[0, 2, 1])
@@ -290,7 +290,7 @@ def _mixer(rows: int, width: int, layers: int) -> onnx.ModelProto:
 
 
 def _gates(steps: int, width: int, layers: int) -> onnx.ModelProto:
-    """Layers of GRU, both ways."""
+    """Return layers of bidirectional GRUs."""
     writer, x, before = Writer(16), "x", width
     for _ in range(layers):
         weights = [writer.constant(writer.numbers(2, 3 * width, each)) for each in (before, width)]
@@ -302,7 +302,7 @@ def _gates(steps: int, width: int, layers: int) -> onnx.ModelProto:
 
 
 def _one_dimensional(widths: Sequence[int], length: int) -> onnx.ModelProto:
-    """Convolutions along a line, wide kernels."""
+    """Return one-dimensional convolutions with wide kernels."""
     writer, x, before = Writer(17), "x", 16
     for width in widths:
         x, before = _conv(writer, x, (width, before, 9), act="Swish"), width
@@ -311,7 +311,7 @@ def _one_dimensional(widths: Sequence[int], length: int) -> onnx.ModelProto:
 
 
 def _separable(widths: Sequence[int], side: int) -> onnx.ModelProto:
-    """5 x 5 per channel and points, channels weighed by what all of them say, HardSwish."""
+    """Return separable convolutions with squeeze and excitation and HardSwish, as in MobileNetV3."""
     writer, before = Writer(18), 16
     x = _conv(writer, "x", (before, 3, 3, 3), act="HardSwish", stride=2)
     for width in widths:
@@ -325,7 +325,7 @@ def _separable(widths: Sequence[int], side: int) -> onnx.ModelProto:
 
 
 def _wide_perceptron(rows: int, width: int, layers: int) -> onnx.ModelProto:
-    """Two products whose outputs are multiplied, a third behind, what went in added."""
+    """Return residual gated perceptrons."""
     writer, x = Writer(19), "x"
     for _ in range(layers):
         left, right = (_dense(writer, x, width, width // 2, bias=False) for _ in range(2))
@@ -335,7 +335,7 @@ def _wide_perceptron(rows: int, width: int, layers: int) -> onnx.ModelProto:
 
 
 def _by_hand(rows: int, width: int) -> onnx.ModelProto:
-    """No products of size: sums, quotients, logarithms, extremes and sorts of columns, as for tables."""
+    """Return features as of tables: means, quotients, logarithms and maxima, without large products."""
     writer, x = Writer(20), "x"
     parts = []
     for _ in range(4):

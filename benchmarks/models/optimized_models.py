@@ -38,7 +38,7 @@ class Optimized:
 
 
 def optimized(names: Sequence[str] = ()) -> Iterator[Optimized]:
-    """Make every model, or those whose names contain one of `names`."""
+    """Yield every model, or those with names that contain one of `names`."""
     for name, make in MODELS.items():
         if not names or any(each in name for each in names):
             model = make()
@@ -46,7 +46,7 @@ def optimized(names: Sequence[str] = ()) -> Iterator[Optimized]:
 
 
 def feeds_of(model: onnx.ModelProto, seed: int = 0) -> Feeds:
-    """Seeded noise for the inputs of a model; masks see all, and sizes with names are small."""
+    """Return seeded noise for the inputs of a model; masks are 1, and dynamic dimensions are small."""
     random, known = np.random.default_rng(seed), {tensor.name for tensor in model.graph.initializer}
     sizes = {"batch": 1, "length": 3, "past": 5, "total": 8}
     feeds = {}
@@ -77,7 +77,7 @@ def extended(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def for_transformers(model: onnx.ModelProto, model_type: str, sizes: Sizes = _SMALL) -> onnx.ModelProto:
-    """Return a model as the optimizer for transformers writes it, told what kind it is."""
+    """Return a model as the optimizer for transformers writes it for a model type."""
     from onnxruntime.transformers.optimizer import optimize_model
 
     with tempfile.TemporaryDirectory() as folder:
@@ -132,4 +132,4 @@ def _applied(tool: Callable[[onnx.ModelProto], onnx.ModelProto], network: Networ
 
 
 MODELS: Mapping[str, Network] = _models()
-"""What makes each model, by name."""
+"""The maker of each model, by name."""

@@ -26,11 +26,11 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """How a network is made, and what it is called with."""
+    """A maker of a network, and its inputs."""
 
     make: Callable[[], Any]
     inputs: Mapping[str, tuple[Sequence[int | None], Sequence[int], str]]
-    """Input -> its shape as the model declares it, the shape that is fed, and its data type."""
+    """Input -> its declared shape, the shape of the feed, and its data type."""
 
 
 class Called(nn.Layer):
@@ -59,7 +59,7 @@ class Decoder(nn.Layer):
 
 
 class Recurrent(nn.Layer):
-    """A recurrent network, its last states beside its outputs."""
+    """A recurrent network that returns outputs and last states."""
 
     def __init__(self, kind: type[nn.Layer], **options: Any) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Recurrent(nn.Layer):
 
 
 class Detection(nn.Layer):
-    """Boxes and scores of a feature map, and what is left of them."""
+    """Boxes and scores of a feature map."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,28 +84,28 @@ class Detection(nn.Layer):
 
 
 class Deformable(nn.Layer):
-    """A convolution whose places the data decides."""
+    """A deformable convolution."""
 
     def __init__(self) -> None:
         super().__init__()
         self.offsets, self.inner = nn.Conv2D(3, 18, 3, padding=1), ops.DeformConv2D(3, 4, 3, padding=1)
 
     def forward(self, x: Any) -> Any:
-        """Convolve at places that the data decides."""
+        """Convolve at offsets that are computed from the data."""
         return self.inner(x, self.offsets(x))
 
 
 class KeptBoxes(nn.Layer):
-    """What is left of boxes, class by class."""
+    """Non-maximum suppression by class."""
 
     def forward(self, boxes: Any, scores: Any) -> Any:
-        """Suppress boxes [N, M, 4] that others cover, by scores [N, C, M]."""
+        """Suppress boxes [N, M, 4] by scores [N, C, M]."""
         corners = paddle.concat([boxes[..., :2], boxes[..., :2] + boxes[..., 2:]], -1)
         return paddle._C_ops.multiclass_nms3(corners, scores, None, 0.1, 10, 5, 0.4, True, 1.0, -1)[0]
 
 
 def _steps(x: Any) -> Any:
-    """A loop whose number of steps the data decides, and a branch."""
+    """Run a loop with a number of steps that depends on the data, and a branch."""
     total, count = x, paddle.zeros([1], "int64")
     while count < 10 and paddle.sum(paddle.abs(total)) < 100.0:
         total = total * 1.5
@@ -302,7 +302,7 @@ def save(network: Network, folder: Path) -> None:
 
 
 def predicted(folder: Path, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """What Paddle's own predictor gives, by output."""
+    """Return the results of Paddle's own predictor, by output."""
     from paddle.inference import Config, create_predictor
 
     parameters = folder / "inference.pdiparams"

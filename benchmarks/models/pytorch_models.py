@@ -15,7 +15,7 @@ from torch.nn import functional
 
 
 class Residual(nn.Module):
-    """Two convolutions around which the input goes."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Residuals(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down, up, and across."""
+    """A small U-Net."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,14 +62,14 @@ class UNet(nn.Module):
 def convolved(
     before: int, width: int, kernel: int = 3, stride: int = 1, groups: int = 1, dilation: int = 1
 ) -> nn.Module:
-    """A convolution that keeps the size but for its stride, batch normalization and ReLU."""
+    """Return a padded convolution, batch normalization and ReLU."""
     padding = dilation * (kernel - 1) // 2
     convolution = nn.Conv2d(before, width, kernel, stride, padding, dilation, groups, bias=False)
     return nn.Sequential(convolution, nn.BatchNorm2d(width), nn.ReLU(inplace=True))
 
 
 class Bottleneck(nn.Module):
-    """Narrow, convolve, widen by four; the input goes around."""
+    """A bottleneck of ResNet-50."""
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Bottleneck(nn.Module):
 
 
 def resnet50() -> nn.Module:
-    """ResNet-50 as published, with strides in the middle: pictures [N, 3, H, W] to scores [N, 1000]."""
+    """Return ResNet-50 as published, strided in 3 x 3 convolutions: pictures [N, 3, H, W] to scores [N, 1000]."""
     stem = nn.Sequential(convolved(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1))
     blocks, before = [], 64
     for stage, (width, count) in enumerate(((64, 3), (128, 4), (256, 6), (512, 3))):
@@ -95,7 +95,7 @@ def resnet50() -> nn.Module:
 
 
 class Inverted(nn.Module):
-    """Widen, convolve every channel by itself, weigh channels, narrow."""
+    """An inverted residual with squeeze and excitation."""
 
     def __init__(self, before: int, width: int, stride: int) -> None:
         super().__init__()
@@ -114,14 +114,14 @@ class Inverted(nn.Module):
 
 
 def mobilenet() -> nn.Module:
-    """A small MobileNetV3: pictures [N, 3, H, W] to scores [N, 10]."""
+    """Return a small MobileNetV3: pictures [N, 3, H, W] to scores [N, 10]."""
     stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.Hardswish(inplace=True))
     blocks = (Inverted(16, 16, 1), Inverted(16, 24, 2), Inverted(24, 24, 1))
     return nn.Sequential(stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(24, 10))
 
 
 class DenseBlock(nn.Module):
-    """Convolutions that read all that came before them."""
+    """Convolutions that read the outputs of all before them."""
 
     def __init__(self, before: int, growth: int, count: int) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class DenseBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pictures [N, C, H, W], wider by what is grown."""
+        """Pictures [N, C, H, W] to more channels."""
         parts = [x]
         for step in self.steps:
             parts.append(step(torch.cat(parts, 1)))
@@ -140,7 +140,7 @@ class DenseBlock(nn.Module):
 
 
 def densenet() -> nn.Module:
-    """A small DenseNet: pictures [N, 3, H, W] to scores [N, 10]."""
+    """Return a small DenseNet: pictures [N, 3, H, W] to scores [N, 10]."""
     between = (nn.BatchNorm2d(48), nn.ReLU(), nn.Conv2d(48, 24, 1, bias=False), nn.AvgPool2d(2))
     return nn.Sequential(
         *(convolved(3, 16, 7, 2), nn.MaxPool2d(3, 2, 1), DenseBlock(16, 8, 4), *between, DenseBlock(24, 8, 4)),
@@ -149,7 +149,7 @@ def densenet() -> nn.Module:
 
 
 class DeepLab(nn.Module):
-    """Dilated convolutions beside each other and a mean of the whole picture, as DeepLabV3 has them."""
+    """Parallel dilated convolutions and a mean of the picture, as in DeepLabV3."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class DeepLab(nn.Module):
 
 
 class FullyConvolutional(nn.Module):
-    """Scores at two sizes, added up and made larger by transposed convolutions, as FCN has them."""
+    """Scores at two sizes, added and enlarged by transposed convolutions, as in FCN."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class FullyConvolutional(nn.Module):
 
 
 class Detector(nn.Module):
-    """Boxes from two sizes of maps, of which those are kept that overlap no better one."""
+    """Boxes from maps of two sizes, with non-maximum suppression."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class Detector(nn.Module):
 
 
 def _boxes(given: Tensor, stride: int) -> tuple[Tensor, Tensor]:
-    """What a head gives, [N, 4 + classes, H, W], as boxes [N, H * W, 4] in pixels and scores [N, H * W, classes]."""
+    """Return a head's output [N, 4 + classes, H, W] as boxes [N, H * W, 4] in pixels and scores [N, H * W, classes]."""
     rows, columns = torch.arange(given.shape[2]), torch.arange(given.shape[3])
     centers = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), -1).reshape(-1, 2) * stride + stride / 2
     flat = given.flatten(2).transpose(1, 2)
@@ -217,7 +217,7 @@ def _boxes(given: Tensor, stride: int) -> tuple[Tensor, Tensor]:
 
 
 def _kept(boxes: Tensor, classes: Tensor, most: float = 0.5) -> Tensor:
-    """Which boxes [N, K, 4], the best first, overlap no better box of their class that is kept."""
+    """Return a mask of the boxes [N, K, 4], the best first, after non-maximum suppression by class."""
     left, right = torch.maximum(boxes[:, :, None, :2], boxes[:, None, :, :2]), boxes[:, :, None, 2:]
     shared = (torch.minimum(right, boxes[:, None, :, 2:]) - left).clamp(min=0).prod(-1)
     areas = (boxes[..., 2:] - boxes[..., :2]).prod(-1)
@@ -246,7 +246,7 @@ class Recurrent(nn.Module):
 
 
 class GraphNet(nn.Module):
-    """Messages along edges, gathered and added up."""
+    """A graph network: messages along edges, added per node."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -275,19 +275,19 @@ class Mixer(nn.Module):
 
 
 class Attending(nn.Module):
-    """PyTorch's own encoder layer behind group normalization."""
+    """PyTorch's own encoder layer after a group normalization."""
 
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.layer = nn.GroupNorm(4, 32), nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows [N, L, 32], and as many back."""
+        """Rows [N, L, 32] to rows [N, L, 32]."""
         return self.layer(self.norm(x.transpose(1, 2)).transpose(1, 2))
 
 
 Made = tuple[nn.Module, dict[str, Any]]
-"""A module, and what it is called with."""
+"""A module, and its inputs by name."""
 
 _TEXT = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128, "vocab_size": 120,
@@ -304,12 +304,12 @@ _SEQUENCE = {
 
 
 def tokens(rows: int = 2, length: int = 12) -> torch.Tensor:
-    """Tokens [rows, length], integers from 3 to 99."""
+    """Return tokens [rows, length], integers from 3 to 99."""
     return torch.randint(3, 100, (rows, length), generator=torch.Generator().manual_seed(0))
 
 
 def pictures(size: int = 32, channels: int = 3) -> torch.Tensor:
-    """Pictures [2, channels, size, size], float32."""
+    """Return pictures [2, channels, size, size], float32."""
     return torch.randn(2, channels, size, size, generator=torch.Generator().manual_seed(0))
 
 
@@ -367,7 +367,7 @@ _TRANSFORMERS: Mapping[str, tuple[str, Mapping[str, Any], Callable[[], dict[str,
                                   "patch_sizes": [3, 3], "strides": [2, 2], "padding": [1, 1]},
                    lambda: {"pixel_values": pictures()}),
 }  # fmt: skip
-"""Name -> the architecture as transformers calls it, its configuration, and what makes its inputs."""
+"""Name -> the architecture's name in transformers, its configuration, and the maker of its inputs."""
 
 
 _EDGES = torch.randint(0, 20, (2, 60), generator=torch.Generator().manual_seed(0))
@@ -394,7 +394,7 @@ _BY_HAND: Mapping[str, Callable[[], Made]] = {
 
 
 def models() -> Mapping[str, Callable[[], Made]]:
-    """Return what makes each model in evaluation mode, by name; weights are the same each time."""
+    """Return the maker of each model in evaluation mode, by name; weights are the same each time."""
     makers = {**_BY_HAND, **{name: partial(_of_transformers, *row) for name, row in _TRANSFORMERS.items()}}
     return {name: partial(_seeded, make) for name, make in makers.items()}
 
@@ -407,7 +407,7 @@ def _seeded(make: Callable[[], Made]) -> Made:
 
 
 def _learn_statistics(module: nn.Module, inputs: dict[str, Any]) -> None:
-    """Let batch normalizations see 16 pictures: a long row of new ones shrinks what goes through to nothing."""
+    """Run batch normalizations on 16 pictures: without statistics, many in a row would shrink values to nothing."""
     norms = [each for each in module.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
     momenta = [each.momentum for each in norms]
     for each in norms:

@@ -24,18 +24,18 @@ from benchmarks.models.networks import networks
 
 _OPSET = 17
 _BATCHES = 2
-"""Seeded inputs that ranges are taken from."""
+"""Seeded inputs for calibration."""
 ACTIVATIONS = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}
 """Data types of quantized activations; weights are int8."""
 
 
 class _Writer:
-    """Nodes and seeded weights of a network, each named as it comes."""
+    """Nodes and seeded weights of a network, named by number."""
 
     def __init__(self, shape: Sequence[int], seed: int) -> None:
         self.shape = tuple(shape)
         self.channels = shape[1]
-        """Of the picture under way."""
+        """Channels of the last value."""
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: list[onnx.TensorProto] = []
         self._random = np.random.default_rng(seed)
@@ -52,7 +52,7 @@ class _Writer:
         return self._tensors[-1].name
 
     def weight(self, *shape: int, fan: int) -> str:
-        """Add weights that keep the size of what is multiplied with them, `fan` numbers for each result."""
+        """Add weights that preserve the variance of `fan` inputs per output."""
         return self.constant((self._random.standard_normal(shape) * (2 / fan) ** 0.5).astype(np.float32))
 
     def bias(self, size: int) -> str:
@@ -76,7 +76,7 @@ class _Writer:
         return self.node("Gemm", flat, self.weight(self.channels, 1000, fan=self.channels), self.bias(1000))
 
     def model(self, output: str) -> onnx.ModelProto:
-        """The network from `x` to `output`."""
+        """Return the network from `x` to `output`."""
         given = helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)
         made = helper.make_tensor_value_info(output, TensorProto.FLOAT, None)
         graph = helper.make_graph(self._nodes, "network", [given], [made], self._tensors)
@@ -84,7 +84,7 @@ class _Writer:
 
 
 def resnet(blocks: Sequence[int], *, is_deep: bool, size: int = 224) -> onnx.ModelProto:
-    """Return a network of the form of ResNet; normalization is in the weights.
+    """Return a network like ResNet, with normalization folded into the weights.
 
     Args:
         blocks: how many for each of the four sizes of pictures: [2, 2, 2, 2] with 18 layers, [3, 4, 6, 3] with 50.
@@ -114,7 +114,7 @@ def _residual(network: _Writer, x: str, width: int, stride: int, *, is_deep: boo
 
 
 def mobilenet(size: int = 224) -> onnx.ModelProto:
-    """Return a network of the form of MobileNetV2: depthwise convolutions, Clip, sums."""
+    """Return a network like MobileNetV2: depthwise convolutions, Clip, sums."""
     network = _Writer((1, 3, size, size), seed=1)
     bounds = [network.constant(np.float32(bound)) for bound in (0, 6)]
 
@@ -135,7 +135,7 @@ def mobilenet(size: int = 224) -> onnx.ModelProto:
 
 
 def transformer(layers: int = 4, width: int = 256, heads: int = 4, length: int = 64) -> onnx.ModelProto:
-    """Return an encoder of the form of BERT behind its embeddings: `x` [1, length, width]."""
+    """Return an encoder like BERT without embeddings: `x` [1, length, width]."""
     network, x = _Writer((1, length, width), seed=2), "x"
     for _ in range(layers):
         x = _normalized(network, network.node("Add", x, _attention(network, x, width, heads, length)), width)
@@ -171,7 +171,7 @@ def _normalized(network: _Writer, x: str, width: int) -> str:
 
 
 def activation_functions() -> onnx.ModelProto:
-    """Return a small network of what others have not: LeakyRelu, Sigmoid, Concat, AveragePool, Where, Softmax."""
+    """Return a small network of ops that the others lack: LeakyRelu, Sigmoid, Concat, AveragePool, Where, Softmax."""
     network = _Writer((1, 4, 16, 16), seed=3)
     x = network.node("LeakyRelu", network.convolution("x", 32, 3), alpha=0.1)
     x = network.node("Concat", x, network.node("Sigmoid", network.convolution(x, 32, 3)), axis=1)
@@ -211,10 +211,10 @@ def quantized(model: onnx.ModelProto, activations: str = "int8", *, per_channel:
 _WORDS = 1000
 """Token numbers below this are drawn."""
 _LARGEST = {"kinds": 2, "mask": 2}
-"""Inputs of integers that have less to say."""
+"""Bounds of other inputs of integers."""
 Network = Callable[[], onnx.ModelProto]
 Quantizer = Callable[[onnx.ModelProto, Path], None]
-"""Writes a model quantized to a path."""
+"""A function that writes a quantized model to a path."""
 Feeds = dict[str, np.ndarray[Any, Any]]
 
 
@@ -229,7 +229,7 @@ class Written:
 
 
 def feeds_of(model: onnx.ModelProto, seed: int = 0) -> Feeds:
-    """Seeded noise for the inputs of a model: reals around 0, and token numbers."""
+    """Return seeded noise for the inputs of a model: reals around 0, and token numbers."""
     random = np.random.default_rng(seed)
     known = {tensor.name for tensor in model.graph.initializer}
     feeds = {}
@@ -248,7 +248,7 @@ def feeds_of(model: onnx.ModelProto, seed: int = 0) -> Feeds:
 
 
 def written(names: Sequence[str] = ()) -> Iterator[Written]:
-    """Make every model, or those whose names contain one of `names`, as its quantizer writes it and then optimized."""
+    """Yield every model, or those with names that contain one of `names`: quantized, and optimized after that."""
     for name, (network, quantizer, level) in MODELS.items():
         if names and not any(each in name for each in names):
             continue
@@ -261,7 +261,7 @@ def written(names: Sequence[str] = ()) -> Iterator[Written]:
 def quantize(
     model: onnx.ModelProto, quantizer: Quantizer, level: str = "EXTENDED"
 ) -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    """Return a model as a quantizer writes it, and that as the optimizer writes it at one of its levels."""
+    """Return a model as a quantizer writes it, and the same optimized at a level."""
     with tempfile.TemporaryDirectory() as folder:
         quantized, optimized = (Path(folder) / name for name in ("quantized.onnx", "optimized.onnx"))
         quantizer(model, quantized)
@@ -289,14 +289,14 @@ def _static(model: onnx.ModelProto, path: Path, form: QuantFormat, activations: 
 
 
 def dynamic(model: onnx.ModelProto, path: Path, **options: Any) -> None:
-    """Quantize weights, and activations as the model runs."""
+    """Quantize weights statically and activations dynamically."""
     source = path.with_name("network.onnx")
     onnx.save(model, source)
     quantize_dynamic(source, path, weight_type=QuantType.QInt8, **options)
 
 
 def few_bits(model: onnx.ModelProto, path: Path, **options: Any) -> None:
-    """Quantize weights of products, and tables that are looked up, to some bits in blocks."""
+    """Quantize weights of products, and lookup tables, to few bits in blocks."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     quantizer = MatMulNBitsQuantizer(copy, **options)
@@ -341,4 +341,4 @@ MODELS: Mapping[str, tuple[Network, Quantizer, str]] = {
     "LSTM, dynamic": (_recurrent, dynamic, "EXTENDED"),
     "LSTM, static QDQ": (_recurrent, static_qdq, "EXTENDED"),
 }
-"""By name: a network, what quantizes it, and how far it is optimized then."""
+"""Name -> a network, its quantizer, and the level of optimization after that."""

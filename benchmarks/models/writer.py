@@ -1,4 +1,4 @@
-"""Writer of ONNX graphs: nodes and seeded weights, each named as it comes."""
+"""Writer of ONNX graphs: nodes and seeded weights, named by number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 
 class Writer:
-    """Nodes and seeded weights, each named as it comes."""
+    """Nodes and seeded weights, named by number."""
 
     def __init__(self, seed: int) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -38,11 +38,11 @@ class Writer:
         return (self._generator.standard_normal(shape) * scale).astype(np.float32)
 
     def size(self, value: str, axis: int) -> str:
-        """Add what tells one size of a value."""
+        """Add the nodes that compute one dimension of a value."""
         return self.node("Gather", self.node("Shape", value), self.constant(np.int64(axis)))
 
     def shape(self, *sizes: str | int) -> str:
-        """Add a shape of sizes that are computed, and of others."""
+        """Add a shape of computed and constant sizes."""
         zero = self.constant(np.array([0]))
         parts = [
             self.constant(np.array([size])) if isinstance(size, int) else self.node("Unsqueeze", size, zero)
