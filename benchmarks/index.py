@@ -50,6 +50,11 @@ BENCHMARKS = {
     "stream": Benchmark(
         "How close do streams and parallel branches come to the bound?", "a minute", "--items 2 --rounds 1 --runs 1"
     ),
+    "side_by_side": Benchmark(
+        "Do two checkouts give the same results, plans, refusals and reports?",
+        "hours",
+        ". --networks 'composition 1' --devices fake_npu --policies priority",
+    ),
     "plan_memory": Benchmark(
         "Is the count of `max_plan_bytes` what plans really hold?",
         "some minutes",

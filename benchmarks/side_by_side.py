@@ -1,8 +1,5 @@
 """Compare the behavior of two checkouts: results, plans, refusals and the numbers of reports.
 
-    python benchmarks/side_by_side.py OLD [NEW] [--networks GLOB ...] [--devices NAME ...] [--policies NAME ...]
-                                      [--renamed TABLE.json]
-
 Each network runs on each device with each policy, in one process per checkout and device. Both get the same files.
 These must be equal:
 
@@ -11,7 +8,7 @@ These must be equal:
   sentences, durations, or counts of caches. For `measured`, nothing of the report.
 - the class of an error, and the kind of each warning.
 
-TABLE.json maps old JSON keys and words to new ones. The exit code is 1 if there is a difference.
+`--renamed` maps old JSON keys and words to new ones. The exit code is 1 if there is a difference.
 """
 
 from __future__ import annotations
@@ -27,11 +24,15 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+
+if TYPE_CHECKING:
+    from benchmarks.harness import Results  # another checkout runs this file, and may not have it
 
 DEVICES = ("cpu", "fake_npu", "openvino", "xla", "qnn", "reference")
 POLICIES = ("priority", "latency", "throughput", "measured")
@@ -46,10 +47,10 @@ _UNITS = ("seconds", "_s", "_ms")
 
 def networks(patterns: Sequence[str]) -> Iterator[tuple[str, onnx.ModelProto, Mapping[str, np.ndarray]]]:
     """Yield the name, the model and the inputs of each network whose name matches a glob pattern."""
-    from benchmarks.generated_networks import generated_networks
-    from benchmarks.networks import networks as usual_networks
-    from benchmarks.other_networks import other_networks
-    from benchmarks.quantized_models import NETWORKS, quantized
+    from benchmarks.models.generated_networks import generated_networks
+    from benchmarks.models.networks import networks as usual_networks
+    from benchmarks.models.networks import other_networks
+    from benchmarks.models.quantized_models import NETWORKS, quantized
 
     makers: dict[str, Callable[[], onnx.ModelProto]] = {**usual_networks(), **other_networks(), **generated_networks(0)}
     makers["quantized mobilenet"] = lambda: quantized(NETWORKS["mobilenet"]())
@@ -176,47 +177,53 @@ def _report_differences(old: Any, new: Any, place: str, renamed: Mapping[str, st
         yield f"{place}: {old!r}, now {new!r}"
 
 
-def main() -> int:
-    """Compare two checkouts and print the differences."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("old", type=Path, help="a checkout, or with --record the folder of a network")
-    parser.add_argument("new", type=Path, nargs="?", default=Path(__file__).parents[1])
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this benchmark."""
+    parser.add_argument("old", type=Path, help="a checkout")
+    parser.add_argument("new", type=Path, nargs="?", default=Path(__file__).parents[1], help="this one by default")
     parser.add_argument("--networks", nargs="+", default=["*"], metavar="GLOB")
     parser.add_argument("--devices", nargs="+", default=DEVICES, metavar="NAME")
     parser.add_argument("--policies", nargs="+", default=POLICIES, choices=POLICIES)
     parser.add_argument("--renamed", type=Path, metavar="TABLE.json")
-    parser.add_argument("--record", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.record:
-        record(given.old, given.devices, given.policies)
-        return 0
-    sys.path.insert(0, str(given.new))
-    renamed = json.loads(given.renamed.read_text()) if given.renamed else {}
-    runs = found = 0
-    for name, model, feeds in networks(given.networks):
+
+
+def run(options: argparse.Namespace, results: Results) -> None:
+    """Compare two checkouts, and note each difference."""
+    renamed = json.loads(options.renamed.read_text()) if options.renamed else {}
+    counts = {"networks": 0, "runs": 0, "differences": 0}
+    for name, model, feeds in networks(options.networks):
+        counts["networks"] += 1
         with tempfile.TemporaryDirectory() as temporary:
             onnx.save(model, Path(temporary) / "model.onnx")
             np.savez(Path(temporary) / "feeds.npz", **feeds)
             with ThreadPoolExecutor(2) as pool:
-                old, new = pool.map(lambda checkout: _recorded(checkout, temporary, given), (given.old, given.new))
-        for key in old.keys() | new.keys():
-            runs += 1
-            if key not in old or key not in new:
-                found, text = found + 1, "the process ended" + ("" if key in old else " in the old checkout")
-                print(f"{name}, {', '.join(key)}: {text}", flush=True)
-                continue
-            for text in differences(old[key], new[key], measured=key[1] == "measured", renamed=renamed):
-                found += 1
-                print(f"{name}, {', '.join(key)}: {text}", flush=True)
-    print(f"{found} differences in {runs} runs")
-    return int(found > 0)
+                recorded = partial(_recorded, folder=temporary, options=options)
+                old, new = pool.map(recorded, (options.old, options.new))
+        for key in sorted(old.keys() | new.keys()):
+            counts["runs"] += 1
+            for text in _differences_of_run(key, old, new, renamed):
+                counts["differences"] += 1
+                results.note(f"{name}, {', '.join(key)}: {text}")
+    results.table().add(counts)
+    if counts["differences"]:
+        results.fail(f"{counts['differences']} differences")
 
 
-def _recorded(checkout: Path, folder: str, given: argparse.Namespace) -> Mapping[tuple[str, str], Mapping[str, Any]]:
+def _differences_of_run(
+    key: tuple[str, str], old: Mapping[Any, Any], new: Mapping[Any, Any], renamed: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the differences of a run on a device with a policy."""
+    if key not in old or key not in new:
+        yield "the process ended" + ("" if key in old else " in the old checkout")
+    else:
+        yield from differences(old[key], new[key], measured=key[1] == "measured", renamed=renamed)
+
+
+def _recorded(checkout: Path, folder: str, options: argparse.Namespace) -> Mapping[tuple[str, str], Mapping[str, Any]]:
     """Return the records of a network in a checkout, by device and policy; without those of processes that crash."""
     records: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for device in given.devices:
-        words = [sys.executable, __file__, folder, "--record", "--devices", device, "--policies", *given.policies]
+    for device in options.devices:
+        words = [sys.executable, __file__, folder, device, *options.policies]
         environment = {**os.environ, "PYTHONPATH": str(checkout.resolve())}
         done = subprocess.run(words, env=environment, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         if done.returncode == 0:
@@ -225,4 +232,4 @@ def _recorded(checkout: Path, folder: str, given: argparse.Namespace) -> Mapping
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    record(Path(sys.argv[1]), sys.argv[2:3], sys.argv[3:])
