@@ -22,7 +22,7 @@ _MODULES = {
     "conformance_cases": "bound",
     "run_conformance": "kit",
 }
-"""Where each name is; imported when it is used: pytest loads the plug-in beside it in every run."""
+"""Public name -> module, which is imported on first use."""
 
 
 def __getattr__(name: str) -> Any:
