@@ -9,6 +9,8 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.costs.stored import write_kept
 from nnadapter.drivers import registry
 from nnadapter.drivers.onnxruntime.driver import CpuContext
+from tests import optional
 from tests.c_compiler import COMPILER, acme_among_devices
 from tests.installed import hide, hide_from_children
 from tests.made_once import VARIABLE as OPERATOR_TESTS
@@ -30,16 +33,23 @@ VARIABLES = tuple(f"NNADAPTER_{name}" for name in ("CACHE_DIR", "DEVICES", "DRIV
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """How many threads PyTorch, scikit-learn and numpy compute with, where no test says it."""
 LONG = ("fuzz", "sweep")
-"""Markers of long forms, which run only for those who ask for them by `-m`."""
+"""Markers of long forms, which run only if `-m` names them."""
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", settings.get_profile("anew"), derandomize=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("nnadapter")
+    group.addoption("--slow", action="store_true", help="run tests that are marked slow, too")
+    group.addoption("--folder-times", action="store_true", help="print the seconds of tests by folder")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """The short form draws the same examples each time: what it decides must not hang on chance. Long forms look on."""
     asked = any(name in config.option.markexpr for name in LONG)
     settings.load_profile("anew" if asked else "repeatable")
+    config.pluginmanager.register(optional)
     make_once()
     logging.getLogger().addHandler(logging.NullHandler())  # packages set up logging where nobody has, for all others
     for pool in POOLS:  # workers share the processors: threads that look out for work take them from other workers
@@ -99,17 +109,34 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None):
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is marked so, unless `-m` names the marker; files with whole networks go first.
+    """Leave out long forms, unless `-m` names them, and slow tests without `-m` or `--slow`; sort slow files first.
 
-    What workers take from each other at the end are short tests then, and a file whose tests share much stays with one.
+    At the end, workers take short tests from each other, and a file whose tests share fixtures stays with one worker.
     """
-    unasked = [name for name in LONG if name not in config.option.markexpr]
-    long = [item for item in items if any(map(item.get_closest_marker, unasked))]
-    if long:
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if not any(map(item.get_closest_marker, unasked))]
-    first = {item.path for item in items if item.get_closest_marker("models")}
+    left_out = [name for name in LONG if name not in config.option.markexpr]
+    if not config.option.slow and not config.option.markexpr:
+        left_out.append("slow")
+    deselected = [item for item in items if any(map(item.get_closest_marker, left_out))]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, left_out))]
+    optional.skip_for_devices(items)
+    first = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in first)
+
+
+def pytest_terminal_summary(terminalreporter, config: pytest.Config) -> None:
+    """Print the seconds of tests by folder, summed over all workers, if `--folder-times` asks for them."""
+    if not config.option.folder_times:
+        return
+    seconds = Counter()
+    for report in chain.from_iterable(terminalreporter.stats.values()):
+        if hasattr(report, "duration"):
+            parts = report.nodeid.partition("::")[0].split("/")
+            seconds["/".join(parts[: 3 if "drivers" in parts else 2])] += report.duration
+    terminalreporter.section("seconds by folder")
+    for folder, total in seconds.most_common():
+        terminalreporter.write_line(f"{total:8.1f}  {folder}")
 
 
 @pytest.fixture(scope="session", autouse=True)

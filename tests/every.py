@@ -7,6 +7,8 @@ from itertools import product
 
 import pytest
 
+from tests.optional import missing_for_devices, skip_without
+
 
 def for_every(**tables):
     """Have one test check a function with every combination of arguments; it tells all that fail, each with its own."""
@@ -20,6 +22,9 @@ def for_every(**tables):
             failures, skipped = [], []
             for arguments in combinations:
                 try:
+                    missing = missing_for_devices(arguments)
+                    if missing:
+                        skip_without(missing)
                     check(**arguments)
                 except pytest.skip.Exception as reason:
                     skipped.append(reason)

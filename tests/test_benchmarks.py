@@ -127,7 +127,7 @@ def check(printed, file):
     assert written["versions"]["onnxruntime"] and written["failures"] == []
 
 
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_benchmark_prints_a_table_and_writes_json(name, tmp_path, capsys):
     assert main([name, "--quick", "--json", str(tmp_path / "results.json")]) == 0

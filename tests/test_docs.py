@@ -170,7 +170,7 @@ def converted_versions(text):
     return re.findall(r"^\| ([\w.:]+) \| ([\d, ]+) \| .*\|.*\|$", text.split("## Not converted")[0], re.MULTILINE)
 
 
-@pytest.mark.models
+@pytest.mark.slow
 def test_the_figures_of_memory_are_real():
     import rapidocr
 

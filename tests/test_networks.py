@@ -12,14 +12,14 @@ import numpy as np
 import onnx
 import onnx.backend.test
 import pytest
-import rapidocr
 from onnx import numpy_helper
 from onnx.backend.test.runner import Runner
 
 import nnadapter as nna
-from tests.models import run_whole
+from tests.models import ocr_paths, run_whole
+from tests.optional import needs
 
-pytestmark = pytest.mark.models
+pytestmark = pytest.mark.slow
 
 LONGEST = {"light_vgg19", "light_zfnet512"}
 """As another, light_bvlc_alexnet, but for their sizes: 144 and 87 million weights."""
@@ -35,7 +35,7 @@ def marked(is_long):
 
 
 NETS = marked(LONGEST.__contains__)
-OCR = sorted((Path(rapidocr.__file__).parent / "models").glob("*.onnx"))
+OCR = ocr_paths()
 OCR_SHAPES = {
     "det": [(1, 3, 160, 224), (1, 3, 96, 320)],
     "rec": [(1, 3, 48, 200), (2, 3, 48, 96)],
@@ -119,6 +119,7 @@ def test_seeded_weights_equal_onnxruntime(net):
     np.testing.assert_allclose(result, expected, rtol=1e-3, atol=1e-6)
 
 
+@needs("rapidocr")
 @pytest.mark.parametrize("path", OCR, ids=lambda path: path.stem)
 def test_ocr_models_run_wholly_on_the_device(path):
     kind = next(kind for kind in OCR_SHAPES if kind in path.stem)

@@ -64,8 +64,6 @@ def with_attributes(model, **attributes):
 )
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_a_cache_that_grows_needs_few_plans(device, attributes, form):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     model = with_attributes(group_query_model(SIZES, **form), **attributes)
     right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with nna.InferenceSession(model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:
@@ -84,8 +82,6 @@ def test_a_cache_that_grows_needs_few_plans(device, attributes, form):
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_a_file_goes_on_with_a_cache_that_grows(tmp_path, device):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     model = group_query_model(SIZES)
     right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     nna.compile(model, tmp_path / "model.nna", devices=device, options=nna.Options(fallback="allow"))
@@ -140,8 +136,6 @@ def masked_model(layers=2, heads=4, depth=16, words=100):
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_a_mask_beside_a_cache_that_grows_asks_for_no_more(device):
     """Bounds of sizes are widened though the least mask and the least cache do not go together."""
-    if device == "openvino":
-        pytest.importorskip("openvino")
     model, caches = masked_model()
     right = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     with nna.InferenceSession(model, devices=[device, "cpu"], options=nna.Options(fallback="allow")) as session:

@@ -41,7 +41,7 @@ SMALL = {
 }
 
 
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_small_models(name):
     network, quantizer, level = SMALL[name]

@@ -11,8 +11,6 @@ from nnadapter.reports.difference import compare_reports
 from nnadapter.reports.reading import report_from
 from tests.reports.made import HOSTILE, made_report, measured, priced
 
-pytestmark = pytest.mark.browser
-
 ROWS = "#nodes .body .row"
 NAMES = f"{ROWS} .cell:first-child"
 KEYS = {"right": "\ue014", "left": "\ue012", "down": "\ue015", "enter": "\ue007", "end": "\ue010"}

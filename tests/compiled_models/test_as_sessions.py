@@ -93,8 +93,6 @@ def test_values_stay_on_the_device(both):
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu"])
 def test_a_cache_that_grows_on_its_device(device, tmp_path):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     chosen = Namespace(layers=2, width=32, tokens=12, prompt="bana ")
     model, prompt = build_model(chosen.layers, chosen.width), words_of(chosen.prompt)
     nna.compile(model, tmp_path / "f", devices=[device])

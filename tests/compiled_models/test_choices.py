@@ -43,8 +43,6 @@ def test_sizes_choose_too(tmp_path):
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_a_merged_decoder(tmp_path, device):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     model = merged_decoder(DECODER)
     nna.compile(model, tmp_path / "f", devices=[device], options=ALLOW)
     with nna.InferenceSession(tmp_path / "f") as loaded:

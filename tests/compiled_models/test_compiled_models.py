@@ -37,8 +37,6 @@ def compiled(path, model, **arguments):
 def test_it_does_what_the_model_does(tmp_path, device, request):
     if device == "acme_c":
         request.getfixturevalue("acme")
-    if device == "openvino":
-        pytest.importorskip("openvino")
     rules = BAN.format(device) if device != "cpu" else ""
     options = nna.Options(rules=rules) if rules else None
     with nna.InferenceSession(network(), devices=[device], options=options) as session:
@@ -111,8 +109,6 @@ def test_inputs_with_contents_constants_and_inputs_that_are_outputs(tmp_path):
 def test_it_needs_neither_onnx_nor_scipy_nor_the_model_and_no_onnx_runtime_without_cpu_segments(
     tmp_path, device, blocked
 ):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     path = tmp_path / "f"
     nna.compile(network(), path, devices=[device])
     np.savez(tmp_path / "x.npz", **X)

@@ -135,8 +135,6 @@ def test_what_onnxruntime_loads_and_does_not_compute_is_refused(what):
 @pytest.mark.parametrize("what", PACKED)
 def test_it_runs_by_its_body_where_no_device_takes_all_of_that(what, device):
     """And where one does; at lengths of so many as there are heads, too."""
-    if device == "openvino":
-        pytest.importorskip("openvino")
     generator = np.random.default_rng(0)
     for order in ([(1, 2), (1, 1), (2, 2), (1, 3)], [(1, 1), (1, 2), (2, 3), (1, 7), (3, 5), (2, 2), (1, 2)]):
         with nna.InferenceSession(packed_attention(what), devices=device, options=QUIET) as session:

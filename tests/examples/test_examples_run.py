@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 import pytest
-from PIL import Image
 
 from tests.c_compiler import COMPILER, compile_acme
+from tests.optional import needs
 
-pytestmark = pytest.mark.models
+pytestmark = pytest.mark.slow
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOWHERE = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
 
@@ -59,6 +59,7 @@ def test_classify_refuses_a_device_that_does_not_exist():
     assert "fake_npu" in done.stderr
 
 
+@needs("rapidocr")
 def test_read_text_compares_with_onnxruntime(tmp_path):
     picture = EXAMPLES / "pictures" / "turned.png"
     done = start("read_text.py", picture, "--switch-off", "Erf,HardSigmoid,Resize", "--check", "-o", tmp_path)
@@ -69,10 +70,11 @@ def test_read_text_compares_with_onnxruntime(tmp_path):
     assert done.stdout.count("same text as ONNX Runtime: yes") == 1
     assert len(re.findall(r"^  segments .*; the fewest possible$", done.stdout, re.MULTILINE)) == 3
     assert len(re.findall(r"^  time .* ms, ONNX Runtime .* ms: .* times$", done.stdout, re.MULTILINE)) == 3
-    with Image.open(tmp_path / "turned.png") as drawn:
+    with pytest.importorskip("PIL.Image").open(tmp_path / "turned.png") as drawn:
         assert drawn.size == (1280, 480)
 
 
+@needs("rapidocr")
 @pytest.mark.sweep
 def test_read_text_reads_the_same_on_a_driver_in_c(acme_c, tmp_path):
     picture = EXAMPLES / "pictures" / "turned.png"
@@ -156,7 +158,7 @@ def test_digits_are_trained_and_read_on_a_device(trained, tmp_path, epochs, read
     assert float(re.search(r"^PyTorch by itself: .* at most (\S+) apart$", told, re.MULTILINE)[1]) < 1e-3
     assert float(re.search(r"never saw = (\S+)$", told, re.MULTILINE)[1]) >= read
     assert len(re.findall(r"^Epoch \d, Loss = \d\.\d{4}, Accuracy = \d\.\d{4}$", told, re.MULTILINE)) == epochs
-    with Image.open(picture) as drawn:
+    with pytest.importorskip("PIL.Image").open(picture) as drawn:
         assert len(drawn.getcolors(1 << 20)) > 20
     assert onnxruntime.InferenceSession(saved).get_inputs()[0].shape == ["batch", 1, 8, 8]
 

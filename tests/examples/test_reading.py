@@ -12,7 +12,7 @@ from tests.examples.fewest_segments import fewest_segments
 from tests.examples.reading import PICTURES, in_place_of_onnxruntime, texts_of
 
 pytestmark = [
-    pytest.mark.models,
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of packages that RapidOCR imports
 ]
 SAID = {

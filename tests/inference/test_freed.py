@@ -93,8 +93,6 @@ def test_nothing_of_a_driver_in_c_waits_for_the_collector(tmp_path):
     [(use, device) for use in USES for device in DEVICES if (use, device) != (checked, "null")],  # its zeros are wrong
 )
 def test_nothing_of_a_session_waits_for_the_collector(use, device, tmp_path):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     check_freed(use, device, tmp_path)
 
 

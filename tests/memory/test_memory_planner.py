@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import onnx.backend.test
 import pytest
-import rapidocr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,12 +18,13 @@ from nnadapter.memory import planner
 from nnadapter.memory.buffers import ALIGNMENT, Buffer, neighbors, padded_sizes
 from nnadapter.memory.by_time import place_by_time
 from nnadapter.memory.planner import place
+from tests.models import ocr_paths
 from tests.work import growth
 
 LIKE_OTHERS = {"light_vgg19", "light_zfnet512"}
 """As another, light_bvlc_alexnet, but for their sizes."""
 LIGHT = Path(onnx.backend.test.__file__).parent / "data" / "light"
-OCR = sorted((Path(rapidocr.__file__).parent / "models").glob("*.onnx"))
+OCR = ocr_paths()
 OCR_SHAPES = {
     "det": [(1, 3, *size) for size in ((64, 64), (96, 448), (224, 224), (480, 640), (640, 96), (960, 960))],
     "rec": [(batch, 3, 48, width) for batch, width in ((1, 100), (1, 320), (1, 508), (1, 588), (1, 1000), (6, 320))],
@@ -173,7 +173,7 @@ def test_many_buffers_are_placed_with_linear_work(buffers):
     assert growth(lambda count: partial(place, buffers(count)), 2500) < 12
 
 
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [

@@ -62,8 +62,6 @@ def test_only_what_is_always_empty_leaves(text, parts):
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu"])
 @pytest.mark.parametrize("width", [8, 5])
 def test_results_are_the_same_and_one_plan_serves_all_lengths(device, width):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     model = parse(rotary(width=str(width)))
     with nna.InferenceSession(model, devices=device) as session:
         for length in (4, 5, 6, 3, 9):

@@ -90,8 +90,6 @@ SCANNED = f"""{HEAD} g (float[l, b, 8] x, float[b, 8] s) => (float[b, 8] state, 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_a_scan_makes_as_much_as_it_reads(device):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     model = onnx.parser.parse_model(SCANNED)
     for sizes in in_orders(1):
         feeds = [{"x": numbers(length, batch, 8), "s": numbers(batch, 8, seed=1)} for batch, length in sizes]
@@ -115,8 +113,6 @@ STEPS = [(1, 3, 0), (1, 1, 3), (1, 1, 4), (1, 1, 5), (2, 1, 5), (2, 1, 6), (3, 4
 @pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("form", [APART, PACKED], ids=["apart", "packed"])
 def test_a_total_length_that_is_an_input_makes_no_plan_for_each_token(device, seed, form):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     steps = STEPS if seed is None else random.Random(seed).sample(STEPS, len(STEPS))
     text = ATTENDED
     for name, said in form.items():

@@ -36,8 +36,6 @@ def model_of(among):
 @pytest.mark.parametrize("devices", ["fake_npu", ["openvino", "fake_npu"]], ids=str)
 @pytest.mark.parametrize("among", AMONG.values(), ids=AMONG)
 def test_a_few_plans_serve_all_shapes(among, devices):
-    if "openvino" in devices:
-        pytest.importorskip("openvino")
     model = model_of(among)
     with nna.InferenceSession(model, devices=devices, options=nna.Options(fallback="allow")) as session:
         for rows in (3, 5, 1, 8, 13, 2, 6, 4):

@@ -226,8 +226,6 @@ TABLES = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y, float[N, 3] z) <int64 z
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_branches_of_constants_are_chosen_too(device):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     model = parse(TABLES)
     with nna.InferenceSession(model, devices=device, options=ALLOW) as session:
         for rows in (1, 2, 3, 5, 4, 6, 7, 2, 9):
@@ -405,8 +403,6 @@ EXPANDED = f"""{HEAD} g (float[N, 3] x) => (float[N, 3] y) <int64 zero = {{0}}, 
 
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_a_file_chooses_where_functions_are_written_down_too(tmp_path, device):
-    if device == "openvino":
-        pytest.importorskip("openvino")
     model = onnx.parser.parse_model(EXPANDED)
     nna.compile(model, tmp_path / "model.nna", devices=device, options=ALLOW)
     with nna.InferenceSession(tmp_path / "model.nna") as session:

@@ -36,7 +36,7 @@ def test_keys_of_the_top():
     assert listed("top") == ["schema_version", *(entry.name for entry in fields(facts.WhatIfFacts))]
 
 
-@pytest.mark.models
+@pytest.mark.slow
 def test_the_example_is_real():
     import rapidocr
 

@@ -54,7 +54,7 @@ def test_nodes_that_fail_to_compile_go_elsewhere_and_the_rest_stays(monkeypatch)
         nna.InferenceSession(model, devices=pair, options=nna.Options(fallback="forbid"))
 
 
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["det", "rec", "cls"])
 def test_networks_run_whole_and_right(kind):
     model = ocr_model(kind)
@@ -66,7 +66,7 @@ def test_networks_run_whole_and_right(kind):
         assert session.report().coverage.nodes == 1
 
 
-@pytest.mark.models
+@pytest.mark.slow
 def test_a_network_over_two_accelerators():
     model, x = ocr_model("det"), numbers(*OCR_SHAPES["det"][2])
     devices = [("openvino:CPU", {"switched_off": "Resize,Sigmoid,ConvTranspose"}), "fake_npu"]
@@ -77,7 +77,7 @@ def test_a_network_over_two_accelerators():
 
 
 @pytest.mark.sweep
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["openvino:CPU", "openvino:CPU,fake_npu"])
 def test_rapidocr_reads_the_same_text(devices, tmp_path):
     script = EXAMPLES / "read_text.py"

@@ -37,7 +37,7 @@ def test_a_client_that_names_the_provider_gets_it():
     session.close()
 
 
-@pytest.mark.models
+@pytest.mark.slow
 def test_the_direction_classifier_is_whole_on_the_npu():
     model = ocr_model("cls")
     x = np.random.default_rng(7).random((1, 3, 48, 192), np.float32)
@@ -49,7 +49,7 @@ def test_the_direction_classifier_is_whole_on_the_npu():
 
 
 @pytest.mark.sweep
-@pytest.mark.models
+@pytest.mark.slow
 def test_text_is_the_same_with_the_classifier_on_the_npu_and_the_rest_on_fake_npu(monkeypatch):
     picture = [next(picture for picture in PICTURES if picture.stem == "lines_turned")]
     expected = texts_of(picture)

@@ -75,7 +75,7 @@ def test_all_operations_of_fake_npu_have_a_row():
         assert row.dtypes & rows[type_].dtypes
 
 
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["digits", "recurrent", *(pytest.param(each, marks=pytest.mark.sweep) for each in ("segmentation", "mobile"))],

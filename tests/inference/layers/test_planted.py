@@ -38,7 +38,7 @@ def test_random_graphs(seed):
     assert [finding.nodes for finding in assert_named(model, name, feed, options).alone[1:]] == []
 
 
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*(pytest.param(each, marks=pytest.mark.fuzz) for each in ("det", "rec")), "cls"])
 def test_networks(kind):
     model, shape = ocr_model(kind), OCR_SHAPES[kind][-1 if kind == "det" else 0]

@@ -21,7 +21,7 @@ def converted(path, shape):
     return convert_graph(special.nodes, special.graph.values, special.constants, special.graph.outputs).model
 
 
-@pytest.mark.models
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SHAPES)
 def test_all_passes_on_a_network_for_text(kind):
     rapidocr = pytest.importorskip("rapidocr")
