@@ -45,6 +45,12 @@ FILES = {
     "test_optimized_models.py": ("onnx_ir",),
     "test_quantizer_models.py": ("onnx_ir",),
     "test_tutorial.py": ("torch",),
+    "paddle/test_many_networks.py": ("paddle", "paddle2onnx"),
+    "paddle/test_networks.py": ("paddle", "paddle2onnx"),
+    "ray/test_cluster.py": ("ray",),
+    "ray/test_nodes.py": ("ray",),
+    "ray/serving/test_arriving.py": ("ray",),
+    "ray/serving/test_serve_command.py": ("ray",),
     "torch/*": ("torch", "onnxscript"),
     "torch_models/*": ("torch", "onnxscript"),
 }

@@ -13,7 +13,6 @@ import onnx
 import pytest
 
 import nnadapter as nna
-from tests.drivers.qnn.emulator import needs_qnn
 from tests.models import CHAIN, parse
 
 _COUNT = """
@@ -86,7 +85,7 @@ def test_onnxruntime_is_loaded_if_the_cpu_has_something_to_run(tmp_path, device)
         ("fake_npu", 700, ()),
         ("openvino", 640, ()),
         ("null", 900, ()),
-        pytest.param("qnn", 1200, ("email", "importlib.metadata", "onnxruntime"), marks=needs_qnn),
+        ("qnn", 1200, ("email", "importlib.metadata", "onnxruntime")),
     ],
 )
 def test_a_compiled_file(model_path, tmp_path, device, kibibytes, needs):

@@ -19,8 +19,6 @@ from nnadapter.drivers import registry
 from nnadapter.new_driver import write_driver
 from nnadapter.testing import Settings, run_conformance
 
-pytest.importorskip("torch")
-
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n# (\S+)(, instead of [^\n]+)?\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

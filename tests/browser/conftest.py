@@ -16,7 +16,7 @@ CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 @pytest.fixture(scope="session")
 def chromium():
     """A browser for the session; tests are skipped where there is none."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    webdriver = pytest.importorskip("selenium.webdriver")
     browser = next(filter(None, map(shutil.which, CHROMIUM)), None)
     driver = shutil.which("chromedriver")
     if browser is None or driver is None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
-
 import pytest
 
 from nnadapter.testing import Settings, run_conformance
 from tests.c_compiler import compile_acme, needs_compiler
 from tests.examples.acme_site import acme_python_site
 
-needs_openvino = pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="openvino is not installed")
 DEVICES = [
     "fake_npu",
     "acme_python",
     pytest.param("acme_c", marks=needs_compiler),
-    pytest.param("openvino:CPU", marks=needs_openvino),
+    "openvino:CPU",
 ]
 
 

@@ -5,7 +5,6 @@ import re
 import runpy
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -132,8 +131,8 @@ def test_what_cannot_be_asked_for_is_said(program, arguments, said):
 @pytest.fixture
 def trained(monkeypatch, capsys):
     """Train on the digits and return what is printed; PyTorch, whose import takes as long, is that of this process."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    pytest.importorskip("sklearn", reason="scikit-learn, which has the digits, is not installed")
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
     torch._dynamo.reset()
     program = str(EXAMPLES / "train_digits.py")
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -172,7 +171,7 @@ def test_digits_are_trained_partly_on_a_driver_in_c(trained, acme_c):
     assert float(re.search(r"^PyTorch by itself: .* at most (\S+) apart$", told, re.MULTILINE)[1]) < 1e-3
 
 
-@pytest.mark.skipif(find_spec("paddle2onnx") is None, reason="the package paddle2onnx is not installed")
+@needs("paddle2onnx")
 def test_paddle_ocr_reads_what_it_drew():
     done = start("paddle_ocr.py", "--text", "31415926")
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ import pytest
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError
 from nnadapter.new_driver import write_driver, write_plug_in
 from tests.c_compiler import acme_among_devices, compile_acme, compile_library, needs_compiler
+from tests.optional import needs
 
-needs_paddle = pytest.mark.skipif(find_spec("paddle") is None, reason="paddlepaddle is not installed")
 LIBRARY = "nnadapter_acme_c.so"
 RUNS = {
     "acme": ("acme", ["tutorial", "cases", "training", "threads", "no_room", "room_again"], {}),
@@ -94,7 +93,7 @@ def _not_right(cases: dict[str, list]) -> dict[str, list]:
 
 
 @needs_compiler
-@needs_paddle
+@needs("paddle")
 class TestInPaddle:
     def test_the_tutorial_prints_its_result(self, in_paddle):
         said, told = in_paddle["acme"]

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ import nnadapter as nna
 from nnadapter import paddle
 from nnadapter.paddle.settings import ANSWERS, IGNORED, REFUSED
 from tests.models import parse
+from tests.optional import needs
 
 ADDING = """<ir_version: 10, opset_import: ["" : 17]>
 g (float[n, 2] x, float[n, 2] y) => (float[n, 2] sum, float[n, 2] x2) { sum = Add(x, y) x2 = Add(x, x) }"""
@@ -41,6 +41,7 @@ def ones(*shape):
     return np.ones(shape, np.float32)
 
 
+@needs("paddle", "paddle2onnx")
 def test_a_deployment_script_changes_one_import(saved, tmp_path):
     folder, run = saved / "recognizer", np.load(saved / "recognizer" / "run0.npz")
     np.save(tmp_path / "in.npy", run["in x"])
@@ -215,7 +216,7 @@ def test_types_are_named_as_in_paddle():
     assert paddle.get_version().startswith("version: nnadapter")
 
 
-@pytest.mark.skipif(find_spec("paddle") is None, reason="the package paddle is not installed")
+@needs("paddle")
 @pytest.mark.sweep
 def test_everything_that_paddle_has_is_there():
     classes = "(p.Config, p.Predictor, p.Tensor, p.PredictorPool)"

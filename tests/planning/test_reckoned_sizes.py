@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,7 @@ from tests.models import numbers, parse, run_whole
 
 DEVICES = [
     "fake_npu",
-    pytest.param("openvino", marks=pytest.mark.skipif(not find_spec("openvino"), reason="no OpenVINO")),
+    "openvino",
 ]
 ENLARGED = """<ir_version: 10, opset_import: ["" : 18]> g (float[h, w] x) => (float[k, w] y)
 <int64 none = {0}, int64 one = {1}, int64[1] back = {1}, int64[1] zero = {0}, float half = {0.5}, float ratio = {0.5},

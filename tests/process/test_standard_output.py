@@ -8,8 +8,8 @@ import sys
 
 import onnx
 
-from tests.drivers.qnn.emulator import needs_qnn
 from tests.models import CHAIN, parse
+from tests.optional import needs
 
 PRINTING = """
 import ctypes
@@ -26,7 +26,7 @@ def test_what_c_prints_goes_to_stderr():
     assert (done.stdout, done.stderr) == ("before\nafter\n", "native\n")
 
 
-@needs_qnn
+@needs("onnxruntime_qnn")
 def test_a_report_as_json_is_json_alone(tmp_path):
     path = tmp_path / "chain.onnx"
     onnx.save(parse(CHAIN), path)

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,6 @@ ENVIRONMENT = {
     "RAY_worker_niceness": "0",  # else workers give way to whatever else runs here, by 15
 }
 """Looked at when Ray is imported, and by the processes that it starts."""
-
-
-def has_ray() -> bool:
-    """Whether all of the extra is there; nothing of it is imported, which is to be done in an environment of ours."""
-    return all(map(find_spec, ("ray", "pandas", "pyarrow", "starlette")))
 
 
 @contextmanager

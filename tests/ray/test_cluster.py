@@ -12,10 +12,9 @@ import pytest
 
 import nnadapter as nna
 from tests.models import parse
-from tests.ray.cluster import cluster, has_ray
+from tests.ray.cluster import cluster
 
 pytestmark = [
-    pytest.mark.skipif(not has_ray(), reason="the extra ray is not installed"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

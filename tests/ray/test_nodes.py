@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from tests.ray.cluster import cluster, has_ray
+from tests.ray.cluster import cluster
 from tests.ray.test_cluster import MODEL, expected
 
 pytestmark = [
     pytest.mark.sweep,
-    pytest.mark.skipif(not has_ray(), reason="the extra ray is not installed"),
     pytest.mark.filterwarnings("ignore"),
 ]
 FAULTS = """

@@ -7,16 +7,14 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-torch = pytest.importorskip("torch", reason="needs the package torch")
-
-from functorch.compile import make_boxed_func  # noqa: E402
-from torch._dynamo.backends.common import aot_autograd  # noqa: E402
-from torch._subclasses.fake_tensor import unset_fake_temporarily  # noqa: E402
-from torch.onnx._internal.exporter._registration import ONNXRegistry  # noqa: E402
-
-import nnadapter as nna  # noqa: E402
-from nnadapter.torch_models.decompositions import decompositions  # noqa: E402
+import nnadapter as nna
+from nnadapter.torch_models.decompositions import decompositions
 
 _table = functools.cache(ONNXRegistry.from_torchlib)
 """What the exporter writes operators by: it makes this anew for each graph, which takes half of its time."""

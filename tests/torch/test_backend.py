@@ -8,12 +8,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 import nnadapter as nna
 from nnadapter.errors import DeviceNotFoundError, InvalidOptionError
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

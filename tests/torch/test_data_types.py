@@ -6,16 +6,13 @@ import copy
 import warnings
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
-
-import nnadapter as nna  # noqa: E402
-from nnadapter.errors import FallbackWarning  # noqa: E402
-from partition.verdict import Reason  # noqa: E402
+import nnadapter as nna
+from nnadapter.errors import FallbackWarning
+from partition.verdict import Reason
 
 
 @pytest.fixture(autouse=True)

@@ -6,17 +6,14 @@ import warnings
 from math import inf, nan
 
 import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F  # noqa: N812
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
-
-import nnadapter as nna  # noqa: E402
-from nnadapter.errors import FallbackWarning, InvalidModelError  # noqa: E402
-from nnadapter.torch_models.operators import decomposition_table  # noqa: E402
-from partition.verdict import Reason  # noqa: E402
+import nnadapter as nna
+from nnadapter.errors import FallbackWarning, InvalidModelError
+from nnadapter.torch_models.operators import decomposition_table
+from partition.verdict import Reason
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom")
 NUMBERS = torch.tensor(

@@ -5,14 +5,11 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
-from torch.nn import functional as F  # noqa: E402, N812
-
-import nnadapter as nna  # noqa: E402
+import nnadapter as nna
 
 pytestmark = [  # of PyTorch, about itself
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),

@@ -7,13 +7,10 @@ import threading
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
-
-import nnadapter as nna  # noqa: E402
+import nnadapter as nna
 
 ON_NPU = {"devices": ["fake_npu"]}
 

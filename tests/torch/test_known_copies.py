@@ -7,14 +7,11 @@ import threading
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
-
-from nnadapter.torch.known_copies import KNOWN, KnownCopies  # noqa: E402
-from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes  # noqa: E402
+from nnadapter.torch.known_copies import KNOWN, KnownCopies
+from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler:UserWarning")
 

@@ -7,16 +7,13 @@ import io
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
-
-import nnadapter as nna  # noqa: E402
-from nnadapter.drivers.registry import open_device  # noqa: E402
-from nnadapter.torch.resident import Resident  # noqa: E402
-from tests.torch.training_steps import compiled, gradients, moved, network  # noqa: E402
+import nnadapter as nna
+from nnadapter.drivers.registry import open_device
+from nnadapter.torch.resident import Resident
+from tests.torch.training_steps import compiled, gradients, moved, network
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler:UserWarning")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-import nnadapter as nna  # noqa: E402
-from benchmarks.models.pytorch_models import models  # noqa: E402
-from benchmarks.pytorch import relative_error, tensors_of  # noqa: E402
+import nnadapter as nna
+from benchmarks.models.pytorch_models import models
+from benchmarks.pytorch import relative_error, tensors_of
 
 FEW = ("perceptron", "autoencoder", "U-Net", "encoder layer")
 PARTS = 4

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
-
-import nnadapter as nna  # noqa: E402
+import nnadapter as nna
 
 ON_NPU = {"devices": ["fake_npu"]}
 

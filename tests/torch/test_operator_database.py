@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
 pytest.importorskip("expecttest", reason="PyTorch's database of operators needs it")
 
-from tests.torch import operator_database as database  # noqa: E402
+from tests.torch import operator_database as database
 
 PARTS = 8
 """Of the database; each is a test of some minutes."""

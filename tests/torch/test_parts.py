@@ -5,13 +5,10 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch
+from torch import nn
 
 import nnadapter as nna
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

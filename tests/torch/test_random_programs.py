@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-import nnadapter as nna  # noqa: E402
-from tests.torch.random_programs import make  # noqa: E402
+import nnadapter as nna
+from tests.torch.random_programs import make
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # what is drawn by chance makes PyTorch warn
 

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
+from torch import fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from nnadapter.errors import ExecutionError
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import fx  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-
-from nnadapter.torch.results import results_of  # noqa: E402
+from nnadapter.torch.results import results_of
 
 
 def checked(function, *inputs, mode="fake"):

@@ -7,19 +7,16 @@ import threading
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
-from torch._dynamo.utils import counters  # noqa: E402
-
-import nnadapter as nna  # noqa: E402
-from nnadapter.drivers.registry import open_device  # noqa: E402
-from nnadapter.torch.known_copies import KNOWN  # noqa: E402
-from nnadapter.torch.resident import Resident  # noqa: E402
-from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes  # noqa: E402
-from tests.trial_driver import HANDED  # noqa: E402
+import nnadapter as nna
+from nnadapter.drivers.registry import open_device
+from nnadapter.torch.known_copies import KNOWN
+from nnadapter.torch.resident import Resident
+from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes
+from tests.trial_driver import HANDED
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler:UserWarning")
 

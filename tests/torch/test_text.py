@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("torch")
-
 import nnadapter as nna
 from nnadapter.torch.facts import CompiledFacts, GraphFacts
 from nnadapter.torch.text import to_text

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
-pytest.importorskip("torch", reason="PyTorch is not installed")
-
 from nnadapter.torch.trials import Trials
 
 

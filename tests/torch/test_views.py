@@ -5,11 +5,9 @@ from __future__ import annotations
 import pickle
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-import nnadapter as nna  # noqa: E402
+import nnadapter as nna
 
 
 @pytest.fixture(autouse=True)

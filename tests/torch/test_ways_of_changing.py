@@ -11,14 +11,11 @@ import functools
 import io
 
 import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
-from torch.nn.utils import parameters_to_vector, vector_to_parameters  # noqa: E402
-
-import nnadapter as nna  # noqa: E402
+import nnadapter as nna
 
 pytestmark = [pytest.mark.sweep, pytest.mark.filterwarnings("ignore")]
 

@@ -6,13 +6,10 @@ import gc
 import weakref
 
 import pytest
+import torch
+from torch import nn
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
-
-from torch import nn  # noqa: E402
-
-import nnadapter as nna  # noqa: E402
+import nnadapter as nna
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,13 @@ import logging
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 import nnadapter as nna
 from nnadapter.cli.entry import main
 from nnadapter.errors import InvalidModelError, InvalidOptionError
 from nnadapter.inference.peers import PEERS
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
 
 SCRIPT = """
 import torch

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import nnadapter as nna
 from nnadapter.errors import InvalidModelError
-
-torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-pytest.importorskip("onnxscript", reason="the exporter of PyTorch needs it")
 
 F = torch.nn.functional
 WAYS = ["compiled", "exported"]

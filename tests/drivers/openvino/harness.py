@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx.parser
-import pytest
-
-pytest.importorskip("openvino", reason="the package openvino is not installed")
 
 from nnadapter.drivers.openvino import OpenvinoDriver
 from nnadapter.drivers.selection import check_options

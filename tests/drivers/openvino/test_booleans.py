@@ -9,8 +9,6 @@ from onnx.helper import tensor_dtype_to_np_dtype
 import nnadapter as nna
 from tests.models import HEAD, parse, run_whole
 
-pytest.importorskip("openvino", reason="the package openvino is not installed")
-
 TYPES = ("float", "float16", "int32", "int8", "uint8", "bool")
 BETWEEN = {
     "nothing": "b = Identity (a)",

@@ -6,9 +6,6 @@ import numpy as np
 import onnx.parser
 import onnx.shape_inference
 import onnxruntime
-import pytest
-
-pytest.importorskip("openvino", reason="the package openvino is not installed")
 
 from nnadapter import InferenceSession
 from tests.every import for_every

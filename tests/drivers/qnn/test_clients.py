@@ -8,11 +8,11 @@ import pytest
 
 import nnadapter as nna
 from nnadapter import ort
-from tests.drivers.qnn.emulator import context, needs_qnn
+from tests.drivers.qnn.emulator import context
 from tests.examples.reading import PICTURES, texts_of
 from tests.models import HEAD, ocr_model, parse, run_whole
 
-pytestmark = [needs_qnn, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 MODEL = f"{HEAD} g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y) {{ a = Sin(x) y = Add(a, x) }}"
 PROVIDER = "QNNExecutionProvider"
 

@@ -12,10 +12,8 @@ import nnadapter as nna
 from nnadapter.drivers import registry
 from nnadapter.errors import DeviceUnavailableError, FallbackWarning, InvalidOptionError
 from partition.verdict import Reason
-from tests.drivers.qnn.emulator import needs_qnn
 from tests.models import HEAD, parse, run_whole
 
-pytestmark = needs_qnn
 X = np.linspace(-2, 2, 3 * 64, dtype=np.float32).reshape(1, 3, 8, 8)
 MIXED = f"""{HEAD} g (float[1, 3, 8, 8] x) => (float[1, 3, 8, 8] y, float[1, 3] d) {{
     a = Relu(x)

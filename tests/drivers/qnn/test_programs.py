@@ -10,10 +10,9 @@ import pytest
 
 from nnadapter.drivers.envelope import Envelope
 from nnadapter.errors import IncompatibleProgramError
-from tests.drivers.qnn.emulator import context, needs_qnn
+from tests.drivers.qnn.emulator import context
 from tests.models import HEAD, parse
 
-pytestmark = needs_qnn
 X = np.linspace(-2, 2, 3 * 64, dtype=np.float32).reshape(1, 3, 8, 8)
 ENVELOPE = Envelope(magic=b"NNAORTEP", version=1)
 

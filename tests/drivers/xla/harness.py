@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 
 import numpy as np
-import pytest
 
 from nnadapter.drivers.registry import open_device
 from nnadapter.ir import DataType, ModelBuilder, OperandType
-
-jax = pytest.importorskip("jax", reason="jax is not installed")
 
 DEVICE = os.environ.get("NNADAPTER_XLA_DEVICE", "xla:cpu")
 PLACE = (1, 0) if DEVICE == "xla:cpu" else (2, 0)

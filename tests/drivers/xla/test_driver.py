@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 
+import jax
 import numpy as np
 import pytest
 
@@ -16,7 +17,7 @@ from nnadapter.drivers.interface import Compatibility
 from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DeviceNotFoundError, DeviceUnavailableError, IncompatibleProgramError, InvalidOptionError
 from partition.verdict import Reason
-from tests.drivers.xla.harness import DEVICE, computed, context, jax, model_of, numbers, relu
+from tests.drivers.xla.harness import DEVICE, computed, context, model_of, numbers, relu
 from tests.models import HEAD, parse
 
 SMALL = (

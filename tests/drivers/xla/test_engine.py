@@ -6,11 +6,12 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
+import jax
 import numpy as np
 import pytest
 
 from nnadapter.drivers.registry import open_device
-from tests.drivers.xla.harness import DEVICE, computed, context, jax, model_of
+from tests.drivers.xla.harness import DEVICE, computed, context, model_of
 
 OTHERS = {
     "debug_infs": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -10,7 +11,7 @@ from nnadapter.drivers.registry import open_device
 from nnadapter.errors import DriverError, InvalidInputError
 from tests import device_memory
 from tests.device_memory import check_bytes_are_seen_as_other_types, check_freed_memory_is_not_read, taken
-from tests.drivers.xla.harness import DEVICE, PLACE, context, jax, numbers, relu
+from tests.drivers.xla.harness import DEVICE, PLACE, context, numbers, relu
 from tests.models import HEAD, parse
 
 STEP = f"{HEAD} g (float[4] x, float[4] old) => (float[4] new) {{ new = Add(x, old) }}"

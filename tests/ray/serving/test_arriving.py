@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-
-pytest.importorskip("starlette", reason="the extra ray is not installed")
-
 from starlette.requests import Request
 
 from nnadapter.ray.serving.arriving import body_of, length_of

@@ -21,10 +21,9 @@ from click.testing import CliRunner
 
 from nnadapter.cli.entry import main
 from tests.models import parse
-from tests.ray.cluster import ENVIRONMENT, has_ray
+from tests.ray.cluster import ENVIRONMENT
 
 pytestmark = [
-    pytest.mark.skipif(not has_ray(), reason="the extra ray is not installed"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

@@ -6,7 +6,7 @@ import pytest
 
 from nnadapter.errors import DeviceUnavailableError
 from nnadapter.ray.serving import starting
-from tests.ray.cluster import has_ray
+from tests.optional import needs
 
 OTHERS = ("RAY_USAGE_STATS_ENABLED", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER")
 TRACE = """The deployment failed to start 3 times in a row. Error:
@@ -24,7 +24,7 @@ def test_of_a_trace_our_last_sentence_is_said():
     assert starting.reason_in("") == "Ray's logs say more"
 
 
-@pytest.mark.skipif(not has_ray(), reason="the extra ray is not installed")
+@needs("ray")
 @pytest.mark.parametrize(("said", "token"), [({}, True), ({"RAY_AUTH_MODE": "disabled"}, False)])
 def test_ray_is_told_a_token_that_nobody_else_knows(monkeypatch, said, token):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", *OTHERS):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the package torch")
-
-from tests.torch.exported import compiled  # noqa: E402
+from tests.torch.exported import compiled
 
 
 def test_one_number_is_written_over_a_column():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import nn
+from torch.nn import functional
 
-torch = pytest.importorskip("torch", reason="needs the package torch")
-
-from torch import nn  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from tests.torch.exported import compiled, gradients, refused  # noqa: E402
+from tests.torch.exported import compiled, gradients, refused
 
 IMAGE = (2, 4, 9, 8)
 MODULES = {

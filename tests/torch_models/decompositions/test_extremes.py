@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch.utils import _pytree as pytree
 
-torch = pytest.importorskip("torch", reason="needs the package torch")
-
-from torch.utils import _pytree as pytree  # noqa: E402
-
-from nnadapter.torch_models.decompositions.extremes import OF_EXTREMES  # noqa: E402
+from nnadapter.torch_models.decompositions.extremes import OF_EXTREMES
 
 ARGUMENTS = {
     "max.dim": (1,),

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch", reason="needs the package torch")
-
-from nnadapter.torch_models.decompositions import OWN  # noqa: E402
+from nnadapter.torch_models.decompositions import OWN
 
 ATEN = torch.ops.aten
 

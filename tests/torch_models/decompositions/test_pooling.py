@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
+import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="needs the package torch")
-
-from nnadapter.torch_models.decompositions import OWN  # noqa: E402
+from nnadapter.torch_models.decompositions import OWN
 
 ATEN = torch.ops.aten
 
