@@ -36,6 +36,7 @@ def _outcome(source, feed, device="fake_npu"):
     return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODELS if not any(word in name for word in _LONG)])
 def test_models(name, tmp_path):
     source, feed = MODELS[name](tmp_path)

@@ -8,6 +8,7 @@ from benchmarks.chaos import DEVICES, chaos
 from tests.c_compiler import needs_compiler
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_runs_on_three_devices_are_right():
     came = chaos(120, chance=0.5)

@@ -149,6 +149,7 @@ def program(name):
     return module
 
 
+@pytest.mark.slow
 def test_the_tables_of_operators_are_fresh():
     operators = program("make_operators")
     kept, made = page("operators.md"), operators.page()

@@ -23,12 +23,14 @@ def shown(cell):
     return f"{cell.kind.value}-{cell.phase.value}-{cell.policy}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.policy != "allow"], ids=shown)
 def test_a_session_in_this_process(cell):
     seen = try_cell(cell)
     assert verdict(cell, seen) in GOOD, seen
 
 
+@pytest.mark.slow
 def test_a_crash_says_where():
     cell = Cell(kind=Kind.CRASH, phase=Phase.RUN, device="fake_npu", form="in process", policy="warn")
     seen = try_anywhere(cell)

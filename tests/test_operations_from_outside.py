@@ -114,6 +114,7 @@ def said(folder, *words, site=True):
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_op_runs_wholly_on_its_device(folder):
     done = run(folder, "-W", "error", "-c", KNOWN)
     assert not done.returncode, done.stderr
@@ -180,6 +181,7 @@ def test_sessions_that_know_all_ops_look_for_none(folder):
     assert run(folder, "-c", LOOKED_AT).stdout.split() == ["False", "False"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("converter", "said"),
     [

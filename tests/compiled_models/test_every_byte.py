@@ -43,6 +43,7 @@ def runs(contents, feed):
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "bits"),
     [
@@ -77,6 +78,7 @@ def check_sessions(whole, expected, feed, flips, step):
         assert runs(whole[:length], feed) is None, length
 
 
+@pytest.mark.slow
 @every_kind
 def test_sessions_of_damaged_files(tmp_path, name, request):
     kind = kind_of(name, request)

@@ -81,6 +81,7 @@ def check_left(out):
             each.unlink()
 
 
+@pytest.mark.slow
 def test_a_killed_compilation_leaves_a_whole_file_or_the_old_one(tmp_path):
     check_kills(tmp_path, 2, 0)
 

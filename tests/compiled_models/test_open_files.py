@@ -57,6 +57,7 @@ def agree(opened, text, feed):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", [device for device in DEVICES if device != "null"])
 def test_a_model_with_a_cache_runs_at_all_lengths_on_its_device(device, files):
     needs(device)
@@ -112,6 +113,7 @@ def test_a_decoder_reads_sentences_of_any_length_whatever_is_cached(device, file
             assert not loaded.provenance.fell_back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "trial"])
 @given(sizes=st.lists(st.tuples(st.sampled_from([1, 2, 5]), st.booleans(), st.booleans()), min_size=2, max_size=6))
 def test_what_hangs_on_equal_sizes_is_a_class_of_the_file(files, device, sizes):
@@ -131,6 +133,7 @@ def test_pictures_of_many_sizes(device, files):
             assert [step.device for step in loaded.provenance.steps] == [device]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "cpu", "trial"])
 def test_a_language_model_decodes_as_in_onnxruntime(device, tmp_path):
     needs(device)
@@ -185,6 +188,7 @@ assert not heavy, heavy
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", "null"])
 def test_it_needs_no_onnx_at_new_sizes(tmp_path, device):
     needs(device)

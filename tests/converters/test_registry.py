@@ -96,6 +96,7 @@ def _read(node, version):
     return replace(read_node(node, "node", version), contradiction="")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (2, 3), (0, 2, 3, 3), (1, 2, 3, 4, 5)])
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
 def test_whatever_a_node_has_or_lacks_there_is_a_verdict(count, shape):

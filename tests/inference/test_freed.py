@@ -88,6 +88,7 @@ def test_nothing_of_a_driver_in_c_waits_for_the_collector(tmp_path):
         check_freed(plain, device, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("use", "device"),
     [(use, device) for use in USES for device in DEVICES if (use, device) != (checked, "null")],  # its zeros are wrong

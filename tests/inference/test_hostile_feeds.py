@@ -17,6 +17,7 @@ FEW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", FEW)
 def test_a_few_operators(device):
     assert run_in_child(device, FEW[device]) == []

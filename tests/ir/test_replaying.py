@@ -54,6 +54,7 @@ def told_apart(numbers: Sequence[Any]) -> list[tuple[type, str]]:
     return [(type(number), repr(number)) for number in numbers]
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(program=PROGRAM, first=SIZES, second=SIZES)
 def test_a_replay_is_the_computation_itself_where_that_decides_the_same(

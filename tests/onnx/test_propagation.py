@@ -53,6 +53,7 @@ def test_an_output_that_may_have_one_type_alone_has_it():
     assert types["score"].type.tensor_type.elem_type == types["h"].type.tensor_type.elem_type == TensorProto.FLOAT
 
 
+@pytest.mark.slow
 def test_a_vector_of_any_declared_length_takes_no_memory():
     texts = [f"{HEAD} (float[{HUGE}] x) => (y) {CONSTANTS} {{ {nodes} }}" for nodes in NODES]
     done = subprocess.run([sys.executable, "-c", PROGRAM, *texts], capture_output=True, text=True, check=False)
@@ -124,6 +125,7 @@ for schema in onnx.defs.get_all_schemas_with_history():
 """
 
 
+@pytest.mark.slow
 def test_no_operator_ends_the_process_when_types_are_missing():
     done = subprocess.run([sys.executable, "-c", SCHEMAS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"at {done.stdout.splitlines()[-1:]}: {done.stderr[-500:]}"

@@ -247,6 +247,7 @@ def sparse_model(folder: Path, side: int) -> Path:
     return folder / "model.onnx"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the system's own count of memory")
 @pytest.mark.parametrize("device", ["fake_npu", "openvino", pytest.param("null", marks=pytest.mark.sweep), "cpu"])
 def test_a_report_looks_at_no_weights(tmp_path, device):
@@ -260,6 +261,7 @@ def test_a_report_looks_at_no_weights(tmp_path, device):
     assert int(told.stdout) < 300 << 10  # KiB; the weights have 512 MiB
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the system's own count of memory")
 def test_what_was_packed_takes_the_place_of_what_it_was_made_of(tmp_path):
     path = sparse_model(tmp_path, 1 << 13)
@@ -326,6 +328,7 @@ def many_weights(tmp_path_factory):
     path.unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of a process")
 @pytest.mark.parametrize(
     "how",

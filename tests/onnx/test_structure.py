@@ -74,6 +74,7 @@ GOLDEN = (
 )
 
 
+@pytest.mark.slow
 def test_another_process_makes_the_same():
     code = "from tests.onnx.test_structure import *; print(structure(MODEL).wired)"
     environment = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}

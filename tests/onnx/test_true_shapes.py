@@ -49,6 +49,7 @@ def poolings(draw):
     return attributes, draw(st.lists(st.integers(3, 9), min_size=rank, max_size=rank))
 
 
+@pytest.mark.slow
 @given(
     pooling=poolings(), case=st.sampled_from((("MaxPool", 11), ("AveragePool", 19), ("LpPool", 18), ("MaxPool", 22)))
 )

@@ -109,6 +109,7 @@ STEPS = [(1, 3, 0), (1, 1, 3), (1, 1, 4), (1, 1, 5), (2, 1, 5), (2, 1, 6), (3, 4
 """Batch, new keys and those that are there."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 @pytest.mark.parametrize("seed", [None, 0, 1])
 @pytest.mark.parametrize("form", [APART, PACKED], ids=["apart", "packed"])

@@ -269,6 +269,7 @@ def test_where_costs_are_taken_to_be_alike():
     assert bounds.hold({"x": (20, 1), "past": (16, 16, 32)}) and not bounds.hold({"x": (20, 1), "past": (2, 17, 8)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["latency", "throughput", "measured"])
 def test_what_costs_say_holds_for_sizes_like_those(policy):
     """A cache grows by one at each token; every one had a plan of its own, at 20 to 500 ms."""

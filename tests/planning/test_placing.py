@@ -56,6 +56,7 @@ def test_latency_needs_costs_that_somebody_measured():
         nna.InferenceSession(model_of(SMALL), devices="fake_npu", options=nna.Options(policy="latency"))
 
 
+@pytest.mark.slow
 def test_latency_names_every_device_without_calibrated_costs_and_why():
     folder = Path(os.environ["NNADAPTER_CACHE_DIR"])
     keep_calibration(calibrate("null", budget_seconds=0.0, stopwatch=FAST))
@@ -69,6 +70,7 @@ def test_latency_names_every_device_without_calibrated_costs_and_why():
     assert "0.9 of its driver" in (report.cost_note or report.cost.note)
 
 
+@pytest.mark.slow
 def test_latency_does_not_weigh_a_measured_device_against_a_guess(of_the_cpu):
     keep_calibration(calibrate("null", budget_seconds=0.0, stopwatch=FAST))
     with pytest.raises(InvalidOptionError, match=r"'cpu' \(modeled\); run `nnadapter calibrate cpu`"):

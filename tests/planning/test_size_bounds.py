@@ -52,6 +52,7 @@ def bounded_acme(tmp_path):
         yield name
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_driver_in_c_with_bounds(bounded_acme):
     model, made = parse(CHAIN), []

@@ -181,6 +181,7 @@ print(peak_bytes() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 def test_memory_does_not_grow_with_the_number_of_segments():
     root = Path(__file__).parents[2]

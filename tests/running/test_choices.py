@@ -129,6 +129,7 @@ def op_types(session):
     return {node.op_type for node in session.report().nodes}
 
 
+@pytest.mark.slow
 @every_model
 @pytest.mark.parametrize("device", ["fake_npu", "null", "trial"])
 def test_every_order_of_choices_and_shapes(text, device):
@@ -362,6 +363,7 @@ def _drawn(random, depth, names):
     return " ".join([*lines, f"{result} = Identity({random.choice(names[-1:] * 3 + names)})"]), result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_models_that_are_drawn(seed):
     random = Random(seed)

@@ -94,6 +94,7 @@ def run_values(session, feed):
     session.run_with_ort_values(None, {name: nna.DeviceValue.from_numpy(array) for name, array in feed.items()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [lambda session, feed: session.run(None, feed), run_bound, run_values])
 def test_the_deadline_reaches_onnxruntime(run):
     """Many products, each short: ONNX Runtime looks between nodes."""

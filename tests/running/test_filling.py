@@ -54,6 +54,7 @@ def test_a_whole_language_model_has_one_segment():
         assert len(opened.report().segments) == 1 and opened.report().coverage.nodes == 1.0
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(0, 5)), min_size=2, max_size=6))
 def test_whatever_comes_before_results_are_those_of_onnxruntime(orders):
     model = parse(SIZES)
@@ -62,6 +63,7 @@ def test_whatever_comes_before_results_are_those_of_onnxruntime(orders):
             agree(opened, model, grown(rows, length, past))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 5]), st.booleans(), st.booleans()), min_size=2, max_size=6))
 def test_what_hangs_on_equal_sizes_is_another_class(orders):
     model = parse(BROADCAST)

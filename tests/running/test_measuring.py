@@ -244,6 +244,7 @@ def test_what_was_measured_first_serves_shapes_like_those():
         assert report.cost.note.startswith("Measured here with the input of the first run")
 
 
+@pytest.mark.slow
 def test_a_plan_is_dropped_by_its_lease(stack):
     Measured(stack, "fake_npu").keep(1e3, 2e3)
     model = onnx.parser.parse_model(SMALL)

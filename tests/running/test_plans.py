@@ -230,6 +230,7 @@ def test_shapes_that_grow_do_not_drive_out_those_that_come_back(limit, seed):
     assert settled <= 8 * limit  # of those that come back; LRU makes them again and again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [2, 3, pytest.param(4, marks=pytest.mark.sweep)])
 def test_where_nothing_grows_it_is_nearly_as_good_as_the_one_used_longest_ago(limit):
     worst = 0

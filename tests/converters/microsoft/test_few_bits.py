@@ -61,6 +61,7 @@ def test_scales_that_do_not_fit_are_refused():
     assert why.reason is Reason.INVALID_NODE and "expected [5, 3]" in why.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zero_points", [False, True])
 @pytest.mark.parametrize("indices", [np.array([[0, -1], [3, 2]]), np.array(5, np.int32)])
 @pytest.mark.parametrize("table", ["uint4", "int4", 2, 4, 8])

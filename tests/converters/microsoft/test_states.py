@@ -28,6 +28,7 @@ def convolution(steps=5, taps=4, *, bias=True, past=True, dilation=1, channels=(
     return inputs
 
 
+@pytest.mark.slow
 @for_every(
     activation=(None, "none", "silu", "swish"), steps=(1, 5), taps=(1, 2, 4), bias=(False, True), past=(False, True)
 )
@@ -109,6 +110,7 @@ def test_gates_of_linear_attention(dtype, rate, far):
     check("LinearAttentionGate", inputs, outputs=2 if rate else 1, constant=[1, 2], tolerance=tolerance)
 
 
+@pytest.mark.slow
 @for_every(dtype=(np.float32, np.float16), groups=(1, 3), rank=(2, 3, 4), activation=(None, "silu", "swish", "sigmoid"))
 def test_gated_normalization(dtype, groups, rank, activation):
     shape = (*(2, 3, 2)[: rank - 1], groups * 4)
@@ -132,6 +134,7 @@ def rotation(*, packed, part, dtype=np.float32, size=16, heads=3):
     return [floats(*shape).astype(dtype), positions, np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)]
 
 
+@pytest.mark.slow
 @for_every(
     dtype=(np.float32, np.float16),
     packed=(False, True),

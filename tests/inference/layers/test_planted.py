@@ -24,6 +24,7 @@ def assert_named(model, name, feed, options=None):
     return report.layers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(10), *LONG])
 @pytest.mark.filterwarnings("ignore::nnadapter.errors.FallbackWarning")
 def test_random_graphs(seed):

@@ -257,6 +257,7 @@ def networks(draw):
     return program.finish(*outputs)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(networks())
 def test_any_network_computes_the_same(model):

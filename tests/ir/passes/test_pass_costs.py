@@ -43,6 +43,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.slow
 @for_every(name=PASSES, chain=CHAINS)
 def test_a_long_chain_takes_linear_work(name, chain):
     assert growth(lambda count: partial(PASSES[name], built(chain, count)), SMALL) < LINEAR
@@ -53,6 +54,7 @@ def built(chain, count):
     return build(CHAINS[chain], count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PASSES)
 def test_one_value_that_thousands_read_takes_linear_work(name):
     assert growth(lambda count: partial(PASSES[name], fan(count)), SMALL) < LINEAR

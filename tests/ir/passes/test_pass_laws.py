@@ -216,6 +216,7 @@ ORDERS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(models(), ORDERS)
 def test_passes_change_nothing_but_the_form(model, order):
@@ -232,6 +233,7 @@ def test_every_step_computes_the_same(model, order):
     run_passes(model, order, check_numbers(by_definition, tolerances=STEP_TOLERANCES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IDEMPOTENT)
 @settings(max_examples=20, deadline=None)
 @given(model=models())
@@ -240,6 +242,7 @@ def test_what_is_done_is_done(name, model):
     assert to_text(PASSES[name](once)) == to_text(once)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(models(), ORDERS)
 def test_an_editor_for_all_passes_makes_what_one_for_each_makes(model, order):

@@ -72,6 +72,7 @@ def test_every_row_of_the_schema_table(row, empty):
     assert list(map(type, read.attributes.values())) == list(map(type, attributes.values()))
 
 
+@pytest.mark.slow
 def test_what_onnx_s_operator_tests_become():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
