@@ -6,10 +6,12 @@ import re
 from collections import Counter
 from fnmatch import fnmatch
 from functools import cache
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 PACKAGES = {
     "grpc_tools": "grpcio-tools",
@@ -26,6 +28,7 @@ PACKAGES = {
     "scikit_build_core": "scikit-build-core",
     "scipy": "scipy",
     "selenium": "selenium",
+    "setuptools": "'setuptools>=70.1'",
     "sklearn": "scikit-learn",
     "torch": "torch==2.13.0",
     "transformers": "transformers",
@@ -64,10 +67,10 @@ _REASON = re.compile(r"could not import '(\w+)")  # of `pytest.importorskip`
 
 @cache
 def is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ValueError:  # a test has replaced the module
+    if find_spec(package) is None:
         return False
+    name, _, oldest = PACKAGES[package].strip("'").partition(">=")
+    return not oldest or Version(version(name)) >= Version(oldest)
 
 
 def needs(*packages: str) -> pytest.MarkDecorator:
@@ -78,7 +81,7 @@ def needs(*packages: str) -> pytest.MarkDecorator:
 
 def missing_for_devices(parameters: dict) -> str | None:
     """Return the first package that a device among the parameters of a test lacks."""
-    values = [value for name, value in parameters.items() if "device" in name]
+    values = [value for name, value in parameters.items() if "device" in name or name == "engine"]
     return _first_missing(DEVICES[name] for value in values for name in _device_names(value) if name in DEVICES)
 
 

@@ -6,8 +6,10 @@ import pytest
 
 from benchmarks.chaos import DEVICES, chaos
 from tests.c_compiler import needs_compiler
+from tests.optional import needs
 
 
+@needs("openvino")
 @pytest.mark.slow
 @needs_compiler
 def test_runs_on_three_devices_are_right():
@@ -18,6 +20,7 @@ def test_runs_on_three_devices_are_right():
     assert {"faulty:acme_c ExecutionError", "faulty:openvino DeviceLostError"} <= set(came["incidents"])
 
 
+@needs("openvino")
 @needs_compiler
 @pytest.mark.sweep
 def test_ten_thousand_runs_are_right():

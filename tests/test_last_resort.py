@@ -179,6 +179,7 @@ NO_NODES_OF_ONNX = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [["fake_npu", "reference"], "reference", "fake_npu", "cpu"])
 @pytest.mark.parametrize("body", NO_NODES_OF_ONNX)
 def test_a_node_that_is_no_onnx_runs_nowhere(body, devices):

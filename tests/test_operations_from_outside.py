@@ -18,6 +18,7 @@ from nnadapter.ir import OperationSchema, Role
 from nnadapter.ir.operations import BROUGHT as OPERATIONS
 from nnadapter.onnx.brought_converters import BROUGHT as CONVERTERS
 from nnadapter.process.plug_ins import PlugIn
+from tests.optional import is_installed, needs, skip_without
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "operations-from-outside.md").read_text(encoding="utf-8")
@@ -86,6 +87,8 @@ def block_behind(words):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder in which the page was followed, and the package was installed in `site`."""
+    if not is_installed("setuptools"):
+        skip_without("setuptools")
     folder = tmp_path_factory.mktemp("afternoon")
     for name in FILES:
         path = folder / "acme_swish" / name
@@ -114,6 +117,7 @@ def said(folder, *words, site=True):
     return done.stdout + done.stderr
 
 
+@needs("openvino")
 @pytest.mark.slow
 def test_the_op_runs_wholly_on_its_device(folder):
     done = run(folder, "-W", "error", "-c", KNOWN)

@@ -520,6 +520,7 @@ INVALID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["cpu", "fake_npu"])
 @pytest.mark.parametrize("key", [*WHOLE_MODEL, *INVALID, "session.disable_cpu_ep_fallback"])
 def test_no_other_device_computes_nodes_because_session_options_break_the_cpu(devices, key):

@@ -90,6 +90,7 @@ def test_one_template_serves_every_size(name):
     assert len(conversions.templates) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_results_are_those_of_onnx_runtime(name):
     text, shapes = CASES[name]

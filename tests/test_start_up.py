@@ -71,6 +71,7 @@ def test_a_session_on_one_device(model_path, device, kibibytes):
     check_loaded(SESSION, (model_path, device), kibibytes, (*NO_SESSION, *others))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ONE_DEVICE)
 def test_onnxruntime_is_loaded_if_the_cpu_has_something_to_run(tmp_path, device):
     path = tmp_path / "model.onnx"
@@ -79,6 +80,7 @@ def test_onnxruntime_is_loaded_if_the_cpu_has_something_to_run(tmp_path, device)
     check_loaded(SESSION, (path, device), 2900, ("onnxruntime", "numpy.random"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "kibibytes", "needs"),
     [
@@ -94,6 +96,7 @@ def test_a_compiled_file(model_path, tmp_path, device, kibibytes, needs):
     check_loaded(SESSION, (path, device), kibibytes, set(NO_FILE) - set(needs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("device", "kibibytes"), [("fake_npu", 790), ("openvino", 730)])
 def test_a_session_with_a_filled_cache(model_path, tmp_path, device, kibibytes):
     for budget, packages in ((sys.maxsize, ()), (kibibytes, NO_FILE)):  # the first process fills the cache

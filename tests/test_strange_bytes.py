@@ -157,6 +157,7 @@ def _try(kind: str, seed: int, folder: Path) -> None:
             return
 
 
+@pytest.mark.slow
 def test_an_opset_that_onnx_does_not_take_for_a_number():
     """A function may import version 2 ** 40 of ONNX's ops; nothing of ours asks onnx for it."""
     made = _seed_model()

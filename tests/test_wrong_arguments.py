@@ -15,6 +15,7 @@ def session():
         yield session
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shapes", [None, 3, "x", [3], {"x": None}, {"x": 2}, {"x": (1.5, 2)}, [{"x": ("a", 3)}]])
 def test_shapes(session, shapes):
     with pytest.raises(InvalidInputError, match=r"^input shapes are .*, expected whole numbers by input"):

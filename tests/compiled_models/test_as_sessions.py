@@ -48,6 +48,7 @@ def same(left, right):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_runs_in_the_background_and_in_streams(both):
     session, loaded = both
     expected = [session.run(None, feed) for feed in FEEDS]

@@ -41,6 +41,7 @@ def test_sizes_choose_too(tmp_path):
             assert check(loaded, model, {"x": rows(count)}) == {"fake_npu"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 def test_a_merged_decoder(tmp_path, device):
     model = merged_decoder(DECODER)

@@ -149,6 +149,7 @@ def test_a_language_model_decodes_as_in_onnxruntime(device, tmp_path):
             assert [step.device for step in loaded.provenance.steps] == [device]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "openvino"])
 @pytest.mark.parametrize(("rows", "cached", "new"), [(1, 0, 250), (1, 550, 1), (6, 300, 1), (1, 590, 9)])
 def test_a_language_model_takes_long_texts_of_few_rows(device, files, rows, cached, new):
@@ -295,6 +296,7 @@ def test_programs_for_sizes_that_were_compiled_are_in_the_file(tmp_path, monkeyp
         assert loaded.provenance.steps[0].device == "keeping"
 
 
+@pytest.mark.slow
 def test_a_device_that_compiles_for_fixed_sizes_shares_what_is_alike(tmp_path):
     model = language_model(LONG)
     nna.compile(model, tmp_path / "f", devices=["trial"], options=QUIET)

@@ -45,6 +45,7 @@ def test_a_session_goes_on_with_the_file_that_it_opened(tmp_path, device):
         np.testing.assert_array_equal(session.run(None, X)[0], np.maximum(X["x"], 0))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on files")
 def test_a_full_disk_leaves_the_old_file(tmp_path):
     onnx.save(model("Neg"), tmp_path / "m.onnx")

@@ -78,6 +78,7 @@ def results(op_type: str, attributes: dict[str, object], inputs: list[Array]) ->
     return by_onnxruntime(read_model(model, OPERATORS), [0], feeds, ["made"])["made"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @given(first=SIZES, second=SIZES)
 @settings(max_examples=5, deadline=None)

@@ -50,6 +50,7 @@ def test_errors_of_ours_stay_what_they_are_and_say_where(monkeypatch):
     assert raised.value.device == "fake_npu"
 
 
+@pytest.mark.slow
 def test_values_and_bindings_raise_errors_of_ours(monkeypatch):
     model = parse(f"{HEAD} g (float[3] x) => (float[3] y) {{ y = Relu(x) }}")
     value = nna.DeviceValue.from_numpy(X, "fake_npu")

@@ -107,6 +107,7 @@ _CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "segment", "how"),
     [

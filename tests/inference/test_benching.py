@@ -18,6 +18,7 @@ from nnadapter.inference.bench_report import Spread, Timed, verdict
 from nnadapter.inference.peers import PEERS, peer_of
 from nnadapter.offering.feeds import random_feed
 from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
+from tests.optional import needs
 
 
 def steady():
@@ -33,6 +34,7 @@ def test_engines_compute_what_the_model_says(engine):
     np.testing.assert_allclose(results[0], run_whole(model, feed)[0], rtol=1e-4, atol=1e-5)
 
 
+@needs("openvino")
 def test_all_take_as_many_turns():
     rounds = []
     report = nna.bench(
@@ -59,6 +61,7 @@ def test_what_an_engine_gives_is_compared():
     assert peer.differing and f"ort gives another {next(iter(peer.differing))!r}" in str(report)
 
 
+@needs("openvino")
 def test_an_engine_that_does_not_run_the_model_is_a_line():
     determinant = parse(f"{HEAD} determinant (float[2, 2] x) => (float y) {{ y = Det(x) }}")
     report = nna.bench(determinant, "cpu", against=PEERS, rounds=1, stopwatch=steady())

@@ -128,6 +128,7 @@ def test_devices_in_the_hosts_memory_get_the_very_array(device):
         assert present.contents.devices == () and session.provenance.transfers == ()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_by_a_driver_in_c(acme):  # noqa: F811
     text = f"{HEAD} g (float[2, 4] past, float[2, 4] x) => (float[2, 4] present) {{ present = Add(past, x) }}"

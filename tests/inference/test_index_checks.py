@@ -9,6 +9,7 @@ import pytest
 
 import nnadapter as nna
 from tests.every import for_every
+from tests.optional import needs
 
 X, X3 = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(6, dtype=np.float32).reshape(3, 2)
 BAD = [-(2**63), -(2**63) + 1, -(2**32), -(2**32) + 1, -(2**31) - 1, -100, -7, 7, 100, 2**31, 2**32, 2**63 - 1]
@@ -125,6 +126,7 @@ def test_sizes_of_the_caller_are_checked_against_a_table():
             session.run(None, {"x": np.ones(9, np.float32), "w": w})
 
 
+@needs("jax")
 def test_indices_that_a_segment_computes_are_not_read_unchecked():
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[2,3] x, int64[2] i) => (float[2,3] y) {
       j = Mul(i, i)  t = Relu(x)  y = Gather(t, j) }"""
@@ -144,6 +146,7 @@ PROVEN = {
 }
 
 
+@needs("jax")
 @for_every(form=PROVEN)
 def test_proven_indices_stay_with_their_reader(form):
     text = f"""<ir_version: 10, opset_import: ["": 17]> g (float[3,4] x, int64[2] i) => (float[M,4] y)
@@ -157,6 +160,7 @@ def test_proven_indices_stay_with_their_reader(form):
         assert [each.device for each in session.report().segments] == ["xla:cpu"]
 
 
+@needs("jax")
 def test_an_index_that_is_not_proven_is_computed_elsewhere_with_a_reason():
     text = """<ir_version: 10, opset_import: ["": 17]> g (float[2,3] x, int64[2] i) => (float[2,3] y) {
       j = Mul(i, i)  t = Relu(x)  y = Gather(t, j) }"""

@@ -39,6 +39,7 @@ def test_numbers_are_settled_wherever_they_stand() -> None:
     assert settled((attributes, "none"), known) == (expected, "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ARITHMETIC)
 @given(first=SIZES, second=SIZES)
 def test_a_replay_computes_what_the_computation_would(

@@ -22,6 +22,7 @@ OPEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPEN)
 def test_a_weight_says_what_the_model_does_not(name):
     given, body, weight, expected = OPEN[name]

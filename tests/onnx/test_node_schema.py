@@ -46,6 +46,7 @@ def nodes(draw):
     return node, schema
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(nodes())
 def test_the_checker_says_the_same(drawn):

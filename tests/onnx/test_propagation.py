@@ -156,6 +156,7 @@ for text in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_models_whose_types_inference_does_not_know_run():
     texts = [UNTYPED + reader for reader in READERS]
     done = subprocess.run([sys.executable, "-c", SESSIONS, *texts], capture_output=True, text=True, check=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx.parser
 import onnxruntime
+import pytest
 
 from nnadapter.onnx.node import read_node
 from nnadapter.onnx.windows import fits_windows, moves_windows
@@ -18,6 +19,7 @@ OPS = {
 }
 
 
+@pytest.mark.slow
 @for_every(op_type=OPS, kernel=(1, 2, 3, 5), dilation=(1, 2), pads=((0, 0), (0, 1), (1, 1)), size=(1, 2, 3, 4, 6))
 def test_a_window_fits_where_there_is_one(op_type, kernel, dilation, pads, size):
     if op_type != "Conv" and max(pads) >= kernel:

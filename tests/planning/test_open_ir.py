@@ -53,6 +53,7 @@ def decoded(run, sizes, prompt, steps):
         }
 
 
+@pytest.mark.slow
 def test_a_language_model_is_compiled_three_times_for_all_lengths_of_its_cache():
     model = language_model(SMALL)
     alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])

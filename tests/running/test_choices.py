@@ -311,6 +311,7 @@ def test_a_session_with_a_trace(tmp_path):
     assert (tmp_path / "trace.json").exists()
 
 
+@pytest.mark.slow
 def test_each_choice_is_measured():
     model, options = parse(FLAG), nna.Options(fallback="allow", policy="measured")
     with nna.InferenceSession(model, devices="fake_npu", options=options) as session:

@@ -90,6 +90,7 @@ def test_shapes_that_no_class_takes_have_plans_of_their_own():
 ADDED = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) {{ a = Neg (x) y = Add (a, x) z = Sin (y) }}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [*permutations([1, 5, 20, 2])])
 def test_what_a_device_refuses_at_some_size_runs_elsewhere_there(order):
     model = parse(ADDED)
@@ -134,6 +135,7 @@ MIXED = f"""{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[n, 4] y, float[m, 
 }}"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2, 3, 64])
 def test_programs_are_closed_when_no_plan_has_them(counts, limit):
     model = parse(MIXED)

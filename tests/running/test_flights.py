@@ -245,6 +245,7 @@ def acme(tmp_path, monkeypatch):
     registry.refresh()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_same_by_a_driver_in_c(acme):
     memory = used("acme_c")

@@ -102,6 +102,7 @@ def test_the_cpu_has_a_model_whose_output_is_an_initializer(gate):
         assert run_right(session, model, {"x": numbers(2, 4)}) == ["fake_npu"]
 
 
+@pytest.mark.slow
 def test_plans_are_made_for_threads_that_go_on_after_the_main_one():
     program = """
 import threading, time

@@ -57,6 +57,7 @@ def one_pool():
     permits.clear()
 
 
+@pytest.mark.slow
 def test_candidates_are_timed_with_their_threads(one_pool):
     model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 20]>
     g (float[1, 64, 64, 64] x) => (float[1, 64, 64, 64] y) {

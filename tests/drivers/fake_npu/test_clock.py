@@ -78,6 +78,7 @@ def test_seconds_by_hand():
     assert simulated_profile(**LIMITS, half_precision=True).peak_flops == 2 * profile.peak_flops
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clock", ["real", "simulated"])
 def test_reports_have_simulated_time_beside_real_time_if_asked(clock):
     x = np.ones((2, 3), np.float32)

@@ -14,6 +14,7 @@ def on_fake_npu(model, feed):
         return session.run(None, feed)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounding", ["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
 @pytest.mark.parametrize("mode", ["asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners"])
 def test_nearest_pixels_are_onnxruntime_s(mode, rounding):

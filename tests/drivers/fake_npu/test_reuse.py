@@ -149,6 +149,7 @@ def doubled(value: object) -> object:
     return value * 2 if type(value) is int and value > 1 else value
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx makes its cases with overflows
 def test_every_lowering_works_with_traced_numbers(every: int) -> None:
@@ -184,6 +185,7 @@ def with_weights(model: Model, seed: int) -> Model:
     return Model(tuple(operands), model.operations, model.inputs[:1], model.outputs)
 
 
+@pytest.mark.slow
 @EVERY
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_every_lowering_works_with_traced_constants(every: int) -> None:

@@ -84,6 +84,7 @@ def test_reductions_as_onnxruntime_has_them(type_, op_type):
     np.testing.assert_array_equal(run(type_, [x], {"axes": (1,), "keepdims": False}), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sum", "prod", "max", "min"])
 @LAWS
 @given(st.data())

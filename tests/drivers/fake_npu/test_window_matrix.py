@@ -1,6 +1,7 @@
 """Windows as rows of a matrix, against numpy's padding and plain indexing."""
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -10,6 +11,7 @@ from nnadapter.drivers.fake_npu.kernels.windows import Window
 PAIRS = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
+@pytest.mark.slow
 @given(
     size=st.tuples(st.integers(1, 7), st.integers(1, 7)),
     kernel=PAIRS,

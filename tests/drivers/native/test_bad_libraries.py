@@ -43,6 +43,7 @@ def row(name):
     return rows[name]
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_a_bad_library_is_a_row_with_what_to_do(folder, name):

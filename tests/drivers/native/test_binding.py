@@ -52,6 +52,7 @@ def test_layers_share_a_program_in_a_session(acme):
     assert [segment.bound_to for segment in mine] == [None, mine[0].index, mine[0].index]
 
 
+@pytest.mark.slow
 def test_programs_are_bound_in_a_process_of_their_own(acme):
     (first, _), (second, expected) = dense(0), dense(1)
     with closing(IsolatedDevice(acme)) as device:

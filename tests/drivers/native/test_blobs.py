@@ -80,6 +80,7 @@ def test_one_of_the_same_version(context):
     check_computes(context, blob)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "answer"),
     [
@@ -178,6 +179,7 @@ def assigning():
     return builder.finish(builder.add_operation("ASSIGN", (x,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "answer"),
     [
@@ -203,6 +205,7 @@ def test_a_driver_of_an_older_header_does_not_tell(trial):
     np.testing.assert_array_equal(older.deserialize(blob).create_execution().compute([X[:, :3]])[0], X[:, :3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "note"),
     [

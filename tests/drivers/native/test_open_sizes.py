@@ -147,6 +147,7 @@ def built(tmp_path_factory):
     return opened
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     ("flags", "sizes", "bounds"),

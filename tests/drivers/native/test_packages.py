@@ -6,12 +6,12 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from tests.c_compiler import ACME, ROOT, needs_compiler
+from tests.optional import is_installed, skip_without
 
 pytestmark = needs_compiler
 SHOW = (
@@ -37,12 +37,15 @@ def run(*command, **environment):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "backend"), [(".", "setuptools"), pytest.param("cmake", "scikit_build_core", marks=pytest.mark.sweep)]
 )
 def test_a_wheel_is_built_installed_and_found(tree, tmp_path, folder, backend):
-    if find_spec(backend) is None or (folder == "cmake" and shutil.which("cmake") is None):
-        pytest.skip(f"{backend} or what it needs is not installed")
+    if not is_installed(backend):
+        skip_without(backend)
+    if folder == "cmake" and shutil.which("cmake") is None:
+        pytest.skip("cmake is not installed")
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps")
     site = tmp_path / "site"
     run(*pip, "--no-build-isolation", "--target", site, tree / folder, PYTHONPATH=str(ROOT))
@@ -50,6 +53,7 @@ def test_a_wheel_is_built_installed_and_found(tree, tmp_path, folder, backend):
     assert found.strip() == '[true, "acme-c 1.0", ""]'
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="there is no cmake")
 def test_cmake_builds_it_alone(tree, tmp_path):
     build = tmp_path / "build"

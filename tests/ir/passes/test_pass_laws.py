@@ -227,6 +227,7 @@ def test_passes_change_nothing_but_the_form(model, order):
     check(lambda each: run_passes(each, order, observe), model, tolerance)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(models(), st.permutations(list(PASSES)))
 def test_every_step_computes_the_same(model, order):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from contextlib import suppress
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,6 +87,7 @@ def _mutate(draw, message):
         value[position] = _other(draw, field, value[position])
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300)
 def test_any_changed_fields(data):

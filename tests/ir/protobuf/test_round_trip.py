@@ -181,6 +181,7 @@ def test_any_constants_share_what_is_equal(picks):
     assert_same(model, again(model))
 
 
+@pytest.mark.slow
 def test_reading_and_writing_import_no_onnx(tmp_path):
     save(network(), tmp_path / "m")
     code = (
