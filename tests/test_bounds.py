@@ -53,6 +53,7 @@ def test_feeds(name):
         _outcome(model, FEEDS[name](), device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in TEXTS if "MB" not in name])
 def test_texts(name, tmp_path):
     kind, contents = TEXTS[name]

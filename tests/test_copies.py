@@ -35,6 +35,7 @@ def run(text, feed, devices=TURNS):
     return results
 
 
+@pytest.mark.slow
 def test_a_device_is_handed_the_callers_own_memory(handed):
     x = numbers(3, 4)
     run(SANDWICH, {"x": x})

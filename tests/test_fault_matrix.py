@@ -47,6 +47,7 @@ def test_all_that_can_be_tried_in_this_process(tmp_path):
                 assert verdict(cell, try_cell(cell)) in GOOD, cell
 
 
+@pytest.mark.slow
 def test_a_crash_elsewhere_costs_a_warning():
     cell = Cell(kind=Kind.CRASH, phase=Phase.RUN, device="fake_npu", form="isolated", policy="warn")
     seen = try_cell(cell)

@@ -37,6 +37,7 @@ def test_every_public_name_of_onnxruntime_is_there():
     assert issubclass(ort.SessionOptions, onnxruntime.SessionOptions) and ort.__version__ == onnxruntime.__version__
 
 
+@pytest.mark.slow
 def test_chosen_devices_come_before_the_client_s_providers(trial):
     session = ort.InferenceSession(WHOLE, providers=["CPUExecutionProvider"])
     assert session.devices == ("trial", "cpu")
@@ -144,6 +145,7 @@ def test_devices_that_do_not_exist_are_refused_when_chosen():
         ort.use("trial", options={"fallbak": "allow"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["fake_npu", []])
 def test_options_are_those_of_sessions_that_are_given_none(devices, tmp_path):
     def kept(folder, **given):

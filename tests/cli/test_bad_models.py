@@ -124,6 +124,7 @@ def test_an_input_without_a_shape_is_asked_for_in_one_way(call, command):
     call(f"{command} shapeless.onnx -d fake_npu --shape x=2,3", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs a standard input with a name")
 def test_a_model_from_a_pipe_that_is_read_again(folder):
     command = [sys.executable, "-m", "nnadapter", "run", "/dev/stdin", "-d", "fake_npu"]

@@ -164,6 +164,7 @@ def test_no_file_takes_the_place_of_a_pipe(tmp_path, model):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+@pytest.mark.slow
 def test_standard_output_is_the_file_it_was(tmp_path, model):
     file, log = tmp_path / "m.compiled", tmp_path / "log"
     with file.open("wb") as output, log.open("wb") as errors:

@@ -17,6 +17,7 @@ def test_full_marks(call):
     assert data["full_marks"] and data["groups"] == {"operations": {"passed": 4, "failed": 0, "skipped": 0}}
 
 
+@pytest.mark.slow
 def test_failures_are_kept_and_repeat(call, folder):
     out = call("conformance lying --option lying.lie=wrong_count -k operations/SPLIT --short -o card", 1).stdout
     assert "wrong number of outputs: got" in out
@@ -29,6 +30,7 @@ def test_failures_are_kept_and_repeat(call, folder):
     assert facts["detail"] in again
 
 
+@pytest.mark.slow
 def test_models_in_onnx_form_are_kept_too(call, folder):
     call("conformance cpu -k onnx/test_reduce_max_empty_set_bool -o card", 1)
     onnx.load(folder / "card" / "failures" / "onnx__test_reduce_max_empty_set_bool" / "model.onnx")
@@ -39,6 +41,7 @@ def test_what_is_claimed_in_vain_is_listed(call):
     assert "## Said to be supported, and not compiled\n\n| case |\n| --- |\n| `operations/ABS/0` |" in out
 
 
+@pytest.mark.slow
 def test_half_precision_needs_to_be_said(call):
     words = "conformance fake_npu --option fake_npu.precision=float16 -k operations/EXP"
     call(words, 1)
@@ -46,6 +49,7 @@ def test_half_precision_needs_to_be_said(call):
     call(f"{words} --precision bfloat16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -37,6 +37,7 @@ def test_a_process_answers(folder):
     assert "ran on    fake_npu: 1 segment" in done.stdout and "\x1b" not in done.stdout
 
 
+@pytest.mark.slow
 def test_a_process_fails_in_one_line(folder):
     (folder / "bad.onnx").write_bytes(b"nothing of the kind")
     done = process("report", "bad.onnx")
@@ -44,6 +45,7 @@ def test_a_process_fails_in_one_line(folder):
     assert done.stderr.startswith("Error: model 'bad.onnx'") and done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_onnxruntime_does_not_talk_over_us(folder):
     onnx.save(onnx.parser.parse_model(f"{HEAD} g (float[2] x) => (float[2] y) {{ y = NoSuchOperation(x) }}"), "m.onnx")
     done = process("run", "m.onnx", "-d", "cpu")
@@ -193,6 +195,7 @@ def test_the_installed_commands_import_nothing_before_they_listen():
     assert "click" not in done.stdout and "nnadapter.cli" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a file that takes nothing")
 @pytest.mark.parametrize(
     ("words", "unbuffered"),
@@ -212,6 +215,7 @@ def test_a_full_standard_output_is_said_in_one_line(folder, monkeypatch, words, 
     assert (done.returncode, done.stderr) == (2, said)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="streams are closed by a shell")
 @pytest.mark.parametrize(
     ("words", "closed"),
@@ -331,6 +335,7 @@ def everything(descriptor):
         read += more
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["report", "run", "compare"])
 def test_results_go_where_they_shall_while_progress_is_shown(folder, command):
     """A bar on the terminal takes hold of the standard streams for a while, and of the right ones."""

@@ -321,6 +321,7 @@ def test_openvino_tells_its_programs_by_their_headers():
     assert here.check_blob(memoryview(blob.replace(b'"seal"', b'"sael"'))) is Compatibility.RECOMPILE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", "cpu"])
 def test_every_set_of_shapes_that_was_asked_for_has_a_plan(device, tmp_path):
     model = parse(f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ t = Relu(x) y = Add(t, x) }}")

@@ -62,6 +62,7 @@ def test_every_flipped_byte_is_found_or_changes_nothing(tmp_path, name, bits, re
     assert found.count(None) >= held
 
 
+@pytest.mark.slow
 @every_kind
 def test_every_truncation_is_found(tmp_path, name, request):
     whole, _ = kind_of(name, request).written(tmp_path)

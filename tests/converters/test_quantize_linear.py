@@ -17,6 +17,7 @@ def types(conversion):
 HALVES = np.array([-0.75, -0.25, 0.25, 0.75, 1.25, 31.875, 300.0, -300.0, 0.0, np.inf, -np.inf], np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opset", opsets("QuantizeLinear", last=25))
 @pytest.mark.parametrize("zero_point", [np.uint8(3), np.int8(-5)])
 def test_quantize_linear_is_one_operation(opset, zero_point):

@@ -68,6 +68,7 @@ def test_results_saturate():
     check_on_device("QLinearConv", 10, inputs, constant=range(1, 9))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_qlinear_conv_of_any_form(data):

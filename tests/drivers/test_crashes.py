@@ -129,6 +129,7 @@ def test_the_trace_says_device_call_and_segment(tmp_path, call, segment, how):
     )
 
 
+@pytest.mark.slow
 def test_it_goes_where_a_person_has_faulthandler_print(tmp_path):
     done = crashed(tmp_path, "compute", "abort", str(tmp_path / "trace"))
     assert done.returncode == -signal.SIGABRT and "device" not in done.stderr

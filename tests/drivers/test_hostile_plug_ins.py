@@ -114,6 +114,7 @@ def named(what):
     return f"hostile{[*PLUG_INS, *OTHERS].index(what)}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", PLUG_INS)
 def test_it_is_a_row(rows, what):
     name = named(what)
@@ -137,6 +138,7 @@ def test_what_one_prints_is_not_among_the_results(rows, listing, words):
     assert rows and words in listing.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -159,6 +161,7 @@ def test_what_a_device_prints_is_not_among_the_results_of_any_command(tmp_path, 
     assert json.loads(done.stdout) and "python says" in done.stderr and "native says" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["has_memory", "has_streams"])
 def test_one_that_does_not_say_what_it_has_is_told_as_its_fault(tmp_path, what):
     code = HEAD.replace(

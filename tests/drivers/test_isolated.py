@@ -36,6 +36,7 @@ def model(type_="RELU"):
     return builder.finish(builder.add_operation("ADD", (*builder.add_operation(type_, [x], {}), w), {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opened", ["reference", "cpu"], indirect=True)
 def test_weights_of_models_that_are_written_as_onnx_come_along(opened):
     builder = ModelBuilder()

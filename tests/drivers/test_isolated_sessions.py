@@ -190,6 +190,7 @@ def test_an_interrupt_leaves_the_device_usable(session, device, interruptible):
     assert run(session) == "fake_npu"
 
 
+@pytest.mark.slow
 def test_a_hang_ends_at_the_limit_and_the_cpu_takes_the_step():
     script = faults({"kind": "hang", "phase": "run", "nth": 1})
     limits = {"run": 0.3}

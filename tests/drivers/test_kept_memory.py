@@ -65,6 +65,7 @@ def test_memory_that_another_thread_was_first_with_is_freed_too():
         assert kept.keep("a", owner, Bytes(RuntimeError("lost"))) is first
 
 
+@pytest.mark.slow
 def test_runs_of_others_go_on(monkeypatch):
     """Of another session, and on another device."""
     x = np.asarray([-1, 2, 3], np.float32)

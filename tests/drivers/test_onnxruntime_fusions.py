@@ -175,6 +175,7 @@ def run(
         return session.run(None, feed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["cpu", BESIDE], ids=["cpu", "beside fake_npu"])
 @pytest.mark.parametrize("name", WRONG | INLINED)
 def test_a_wrong_optimizer_is_disabled(name: str, devices: object) -> None:
@@ -194,6 +195,7 @@ def test_an_optimizer_that_ends_the_process_is_disabled(name: str, devices: obje
     np.testing.assert_allclose(got, expected, rtol=1e-2)
 
 
+@pytest.mark.slow
 def test_each_crash_of_the_list_happens_in_onnxruntime() -> None:
     code = "import sys, onnxruntime; onnxruntime.InferenceSession(sys.stdin.buffer.read())"
     for text in CRASHES.values():

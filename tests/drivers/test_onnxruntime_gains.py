@@ -77,6 +77,7 @@ def chain(channels, length):
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("channels", "gain"), [(8, False), (64, True)])
 @pytest.mark.parametrize("is_file", [False, True])
 def test_every_segment_that_gains_has_threads(channels, gain, is_file, monkeypatch, tmp_path):

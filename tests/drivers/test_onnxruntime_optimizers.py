@@ -30,6 +30,7 @@ LOOP = f"""{HEAD} g (float[n, 4] x, float[m, 4] w) => (float[a, b] y, float[m, 4
 }}"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [EMPTY, LOOP])
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_one_row_expanded_to_none_has_no_elements(text, rows):

@@ -30,6 +30,7 @@ def test_bytes_are_those_of_onnx(name, shape):
     np.testing.assert_array_equal(again.astype(np.float32), array.astype(np.float32))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["cpu", ["fake_npu", "cpu"]])
 @pytest.mark.parametrize("name", NAMES)
 def test_they_come_back_as_they_went(name, devices):
@@ -100,6 +101,7 @@ def forms_of(name):
         yield model_of(written, ends[0], made, two), {"x": numbers * 2}, values
 
 
+@pytest.mark.slow
 @for_every(name=[name for name in ELEMENT_TYPE_OF_DTYPE if "float6" not in name], devices=["fake_npu", "cpu"])
 def test_every_data_type_is_folded_fed_and_returned(name, devices):
     if name == "float8_e4m3fn" and devices == "cpu":

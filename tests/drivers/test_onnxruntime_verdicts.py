@@ -67,6 +67,7 @@ OWN_OPERATORS = [
 """Operators that ONNX Runtime has at an opset in which ONNX has none of that name; its optimizer writes some."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("opset", "node"), OWN_OPERATORS)
 def test_what_onnxruntime_has_beyond_onnx_runs_beside_another_device(opset, node):
     model = onnx.parser.parse_model(

@@ -96,6 +96,7 @@ def test_narrow_types_are_floating():
     check_inputs(schema_of("EXP"), (half,))
 
 
+@pytest.mark.slow
 def test_a_large_model_takes_work_in_proportion():
     assert growth(lambda count: partial(_build, count), 1_000) < 10
 

@@ -47,6 +47,7 @@ COMPUTATIONS: dict[str, Callable[..., object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMPUTATIONS)
 @given(VECTORS, VECTORS)
 @settings(max_examples=60, deadline=None)

@@ -40,6 +40,7 @@ def left(result):
     return [node.op_type for node in result.graph.nodes]
 
 
+@pytest.mark.slow
 @given(edges(), st.data())
 def test_what_no_output_needs_is_unused(predecessors, data):
     outputs = data.draw(st.sets(st.sampled_from(range(len(predecessors))), min_size=1)) if predecessors else {0}

@@ -59,6 +59,7 @@ def test_poolings(pooling, case):
     check(case[1], case[0], attributes, (1, 2, *sizes))
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=80, deadline=None)
 def test_transposed_convolutions(data):

@@ -42,6 +42,7 @@ def _dimensions(count):
     return with_fields(tagged(13, value))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("contents", "said"),
     [

@@ -58,6 +58,7 @@ def in_orders(seed=0):
     return SIZES, shuffled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stated", ["b, l, 8", "c, d, f"])
 @pytest.mark.parametrize(("first", "second"), BRANCHES.items())
 def test_branches_that_data_choose_have_the_sizes_that_both_have(first, second, stated):

@@ -425,6 +425,7 @@ def test_a_bound_of_everything_is_called_so():
     assert "for any placement (" in text and "for comparison" not in text
 
 
+@pytest.mark.slow
 def test_a_measured_report_tells_what_is_measured_from_what_is_predicted(tmp_path):
     options, feed = {"policy": "measured"}, {"x": numbers(1, 64, 64, 64)}
     before = nna.partition_report(model_of(LARGE), SIMULATED, options=options).cost

@@ -110,6 +110,7 @@ def test_pictures_made_larger_by_indices_have_one_plan(places, device):
     assert plans.made == 2 and plans.sizes.startswith("one plan for all"), plans.sizes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", POSITIONS)
 def test_positions_are_reckoned_at_each_size(name, device):

@@ -84,6 +84,7 @@ def test_each_step_is_traced_as_its_own_segment_whoever_has_its_program(tmp_path
     assert len(segments) == 4 and sorted(ran) == sorted([*segments] * 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1, 2, 64])
 def test_programs_that_segments_have_together_serve_many_threads_and_are_closed_once(limit, counts):
     model = parse(SAME)

@@ -151,6 +151,7 @@ def test_a_run_that_is_stopped_in_a_substitute_says_so(deadline_s, kind):
     assert (caught.value.device, caught.value.segment) == ("cpu", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deadline_s", "kind"), [(0.15, DeadlineExceededError), (None, CancelledError)])
 def test_a_run_that_is_stopped_in_the_whole_model_says_so(deadline_s, kind):
     """The planned shape of `p` is wrong, so the model runs as it was."""

@@ -28,6 +28,7 @@ def counts():
     return COUNTS
 
 
+@pytest.mark.slow
 def test_a_language_model_compiles_again_what_reads_the_cache(counts):
     model = language_model(SMALL)
     alone = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -170,6 +171,7 @@ def test_programs_are_closed_whatever_was_interrupted(counts):
     assert counts["compile"] == counts["closed"]
 
 
+@pytest.mark.slow
 def test_a_cache_that_grows_for_long_makes_few_classes_and_leaves_what_comes_back_alone(counts):
     model, back = parse(SIZES), grown(2, 3, 4)
     with session(model, "trial", options=nna.Options(fallback="allow", max_plans=8)) as opened:

@@ -176,6 +176,7 @@ def run(code, *arguments):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_what_is_dropped_is_collected_while_every_lock_is_held():
     """The collector runs at any time, in a thread that holds any lock; a finalizer that takes one waits for itself."""
     assert run(_COLLECTED) == "done"

@@ -183,6 +183,7 @@ def test_what_runs_contradict_is_forgotten_and_measured_again_a_few_times(stack)
     assert measured.past.recall(measured.judgment)[0] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1e3, 1e-9], ids=["measured on a busy machine", "another was faster"])
 def test_a_wrong_choice_on_disk_is_corrected_by_the_runs_after_it(stack, seconds):
     Measured(stack, "fake_npu").keep(seconds, 2 * seconds)

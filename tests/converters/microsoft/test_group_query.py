@@ -78,6 +78,7 @@ def test_queries_that_see_every_key_of_their_text(batch, steps, past, room, leng
     held(inputs, {"causal": 0}, valid=(None, valid, valid))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [1, HEADS["num_heads"]])
 @pytest.mark.parametrize(("steps", "past", "room"), [(4, 0, 0), (4, 0, 6), (2, 3, 0), (2, 3, 8)])
 def test_a_bias_of_scores(steps, past, room, heads):
@@ -87,6 +88,7 @@ def test_a_bias_of_scores(steps, past, room, heads):
     held(inputs, constant=(6,), valid=(None, filled, filled))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", [[[5, 1, 9]], [[5, 6, 7], [0, 3, 2]], [[2, 0, 0], [0, 1, 2]]])
 @pytest.mark.parametrize("past", [0, 4])
 def test_positions_of_which_a_prompt_counts_on_from_the_first(positions, past):

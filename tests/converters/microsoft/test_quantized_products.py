@@ -31,6 +31,7 @@ def test_max_pool_with_channels_last(dtype):
     check("NhwcMaxPool", [integers(2, 7, 8, 4, dtype=dtype)], attributes, opsets=OPSETS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_column", [False, True])
 @pytest.mark.parametrize("turned", [0, 1])
 @pytest.mark.parametrize("c", [None, (3,), (1, 3), (1,)])

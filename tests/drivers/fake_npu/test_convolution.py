@@ -86,6 +86,7 @@ TILED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TILED.values(), ids=TILED)
 @pytest.mark.parametrize(
     ("bias", "computed"), [(True, False), (False, False), (True, True)], ids=["bias", "no bias", "computed"]

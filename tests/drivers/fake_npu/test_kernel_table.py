@@ -37,6 +37,7 @@ def test_an_unknown_kernel_is_a_key_error():
         KERNELS["levitate"]
 
 
+@pytest.mark.slow
 def test_a_family_is_imported_when_one_of_its_kernels_is_named():
     code = (
         "import sys\n"

@@ -230,6 +230,7 @@ def test_a_compiled_model_of_another_version(tmp_path, acme, folders, other, not
         assert session.report().notes == ((note,) if note else ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_model_is_loaded_as_it_was_compiled(tmp_path, acme, name):
     model = model_of(name)

@@ -1,6 +1,7 @@
 """Passes on quantized models: whatever they change, the integers that come out are the same."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,6 +123,7 @@ def test_every_pass_keeps_the_integers(name, kind, dtype):
     check(PASSES[name], network.finish())
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_networks_on_the_device_and_through_passes(data):

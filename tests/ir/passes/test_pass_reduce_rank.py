@@ -166,6 +166,7 @@ def softmax(draw, program, x, dimensions):
 STEPS = [transpose, transpose, reshape, add, reduce, pad, softmax]
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(chains(), st.integers(3, 5))
 def test_chains_compute_the_same_and_are_done_at_once(model, largest):

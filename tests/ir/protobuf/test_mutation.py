@@ -37,6 +37,7 @@ def _survives(contents, files):
         assert peak < 4 << 20
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, len(_INNER) - 1), st.integers(0, 255)), min_size=1, max_size=4), st.booleans())
 @settings(max_examples=300)
 def test_any_changed_bytes(changes, whole):
