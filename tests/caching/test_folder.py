@@ -195,6 +195,7 @@ def purge_for(path, seconds):
         time.sleep(0.003)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1, pytest.param(60, marks=pytest.mark.fuzz)])
 def test_two_writers_a_reader_and_a_purger(tmp_path, seconds):
     writers = [FORKED.Process(target=write_for_ever, args=(tmp_path, seed)) for seed in range(2)]

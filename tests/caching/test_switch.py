@@ -75,6 +75,7 @@ def test_parts_of_a_model_that_are_compared_are_not_kept(kept):
     assert kinds(kept) == ["plan", "program"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ["", ", options={'fallback': 'forbid'}", ", onnxruntime.SessionOptions()"])
 def test_the_cpu_alone_imports_nothing_of_it(kept, tmp_path, made):
     onnx.save_model(parse(CHAIN), tmp_path / "model.onnx")

@@ -253,6 +253,7 @@ def started(folder, *, package="1.0", version="1", hardware="chip", added=1):
     return float(computed), said
 
 
+@pytest.mark.slow
 def test_another_driver_or_hardware_is_a_miss_that_names_it(tmp_path):
     assert started(tmp_path)[1].startswith("CacheFacts(hit=False")
     assert started(tmp_path) == (1.0, "CacheFacts(hit=True, why='')\n")
@@ -350,6 +351,7 @@ def test_a_program_that_its_driver_does_not_take_back_is_compiled_again(tmp_path
     assert outcome(tmp_path, network(), "fake_npu")[0]
 
 
+@pytest.mark.slow
 def test_a_session_without_a_cache_imports_nothing_of_it(tmp_path):
     onnx.save_model(parse(CHAIN), tmp_path / "model.onnx")
     code = (

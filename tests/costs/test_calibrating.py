@@ -26,6 +26,8 @@ from nnadapter.process.processors import machine_words, usable
 from tests import metered_driver
 from tests.metered_driver import BYTE, COSTS, LAUNCH, OTHERS, TENSOR
 
+pytestmark = pytest.mark.slow  # programs are timed
+
 OF_CLASS = {"elementwise": OTHERS, "convolution": COSTS["CONV_2D"], "matrix": COSTS["MAT_MUL"],
             "function": COSTS["TANH"], "normalization": COSTS["SOFTMAX"], "reduction": COSTS["REDUCE_MEAN"],
             "movement": COSTS["SPLIT"]}  # fmt: skip

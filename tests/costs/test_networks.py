@@ -13,6 +13,8 @@ from nnadapter.costs.networks import networks
 from nnadapter.costs.onnx_programs import onnx_form
 from tests import metered_driver
 
+pytestmark = pytest.mark.slow  # programs are timed
+
 
 @pytest.mark.parametrize("name", networks())
 def test_networks_run_and_keep_numbers_finite(name):

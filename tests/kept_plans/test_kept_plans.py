@@ -250,6 +250,7 @@ def test_a_plan_that_cannot_go_on_is_left_as_without_a_cache(folder):
             np.testing.assert_array_equal(opened.run(None, feed)[0], feed["x"].reshape(-1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["deserialize raises", "check_blob raises", "deserialize gives nothing"])
 def test_a_program_that_is_not_taken_back_is_compiled_again(folder, fault):
     model, feed = parse(CHAIN).SerializeToString(), {"x": numbers(2, 3)}

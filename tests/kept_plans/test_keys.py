@@ -187,6 +187,7 @@ def test_an_entry_whose_length_is_padded_has_no_name(length):
         source_of(b"\x6a" + length + entry)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 100, 115, 116, 117, 130, 4000])
 def test_names_of_all_lengths_are_found_wherever_a_piece_ends(tmp_path, size):
     tensor = onnx.TensorProto(name="w" * 40)
@@ -293,6 +294,7 @@ print(*sorted(os.listdir(sys.argv[2])))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["fake_npu", pytest.param("openvino", marks=pytest.mark.sweep)], indirect=True)
 def test_keys_hang_on_no_order_that_another_process_has_otherwise(model, tmp_path, folder, device):
     (tmp_path / "model.onnx").write_bytes(model)

@@ -79,6 +79,7 @@ def same(conversions: Conversions, prepared: Prepared, shapes: dict[str, Shape])
     assert conversion.flops == plain.flops
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 30), st.integers(1, 30)), min_size=2, max_size=5))
 @settings(max_examples=20, deadline=None)
 def test_shapes_that_are_computed(sizes: Sequence[tuple[int, int, int]]) -> None:

@@ -95,6 +95,7 @@ OPEN = f"{HEAD} g (float[n, 4] x) => (float[n, 4] y) {{ y = Softplus (x) }}"
 SMALL = ("trial", {"only": PARTS, "largest": 40})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [*permutations([1, 9, 20, 30])])
 def test_what_shapes_came_before_changes_nothing(order):
     with nna.InferenceSession(onnx.parser.parse_model(OPEN), devices=SMALL, options=QUIET) as opened:

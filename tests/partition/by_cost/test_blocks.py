@@ -112,6 +112,7 @@ def test_nothing_repeats(count):
     assert find_blocks(graph, list(range(count))) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_inner_layers_are_placed_alike(seed):
     graph = stack()
@@ -125,6 +126,7 @@ def test_inner_layers_are_placed_alike(seed):
     assert len(layers) == 1
 
 
+@pytest.mark.slow
 def test_looking_at_repeats_is_little_work():
     graph = stack()
     prices = equal_prices(graph)

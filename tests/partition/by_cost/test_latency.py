@@ -75,6 +75,7 @@ def test_values_that_may_not_cross(case, seed, enumerate_few, everywhere):
     assert placed.cost <= max(best * 1.2, best + 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launch", [0.0, *(pytest.param(each, marks=pytest.mark.sweep) for each in (0.5, 6.0)), 2.0])
 def test_three_devices_beside_brute_force(launch):
     excess = []
@@ -90,6 +91,7 @@ def test_three_devices_beside_brute_force(launch):
     assert np.mean(excess) <= 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_larger_graphs_keep_the_laws(family):
     graph = FAMILIES[family](300)

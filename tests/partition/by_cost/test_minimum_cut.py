@@ -51,6 +51,7 @@ def best_of(costs):
     return min(every, key=lambda chosen: total(costs, chosen))
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(pairs_of(), st.integers(0, 1000))
 def test_elimination_finds_the_least_of_all_values(case, seed):
@@ -64,6 +65,7 @@ def test_elimination_finds_the_least_of_all_values(case, seed):
     assert total(costs, chosen) == pytest.approx(least)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000))
 def test_what_is_left_is_a_sum_over_edges(seed):

@@ -76,6 +76,7 @@ def test_values_that_stay(case, seed):
     assert_priced(graph, staying(of(graph, seed, "abc"), seed), placement)
 
 
+@pytest.mark.slow
 @given(grouped_graphs(), st.integers(0, 1000), st.sampled_from(["a", "b", "elsewhere"]))
 def test_values_that_stay_in_many_placements(case, seed, host):
     graph, _ = case

@@ -33,6 +33,7 @@ def optimum(graph, prices):
     return float(PlacementCosts(graph, prices).of(every).min())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "layers", "size", "kept", "seeds"),
     [
@@ -64,6 +65,7 @@ def test_beside_brute_force(devices, layers, size, kept, seeds):
     assert np.mean(excess) <= 0.005
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "shapes"), [
     (2, [(12, 10), (30, 7)]),
     pytest.param(2, [(100, 4)], marks=pytest.mark.sweep),
@@ -87,6 +89,7 @@ def test_beside_the_whole_graph(devices, shapes):
     assert max(excess) <= 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(1, 4))])
 def test_layers_of_a_transformer(seed):
     graph = stack(40)
