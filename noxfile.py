@@ -174,7 +174,7 @@ def torch_programs(session):
 
 @nox.session
 def torch_networks(session):
-    """The networks of benchmarks/pytorch_models.py through torch.compile against PyTorch."""
+    """The networks of benchmarks/models/pytorch_models.py through torch.compile against PyTorch."""
     packages = ("-e", ".[test,torch,openvino]", "transformers")
     run_pytest(session, *SWEEP, "tests/torch/test_networks.py", packages=packages)
 
@@ -188,7 +188,7 @@ def torch_operators(session):
 
 @nox.session
 def paddle(session):
-    """Every network of benchmarks/paddle_networks.py against Paddle's predictor."""
+    """Every network of benchmarks/models/paddle_networks.py against Paddle's predictor."""
     run_pytest(session, *SWEEP, "tests/paddle", packages=("-e", ".[test,paddle,openvino]"))
 
 
