@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import nnadapter as nna
+from tests.optional import needs
 
 
+@needs("openvino")
 def test_text(call):
     lines = call("bench scores.onnx -d fake_npu --against ort,openvino --rounds 1").stdout.splitlines()
     assert [line.partition(":")[0] for line in lines[:2]] == ["session over ort", "session over openvino"]

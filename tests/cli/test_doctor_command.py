@@ -11,6 +11,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.cli.health import Health
+from tests.optional import needs
 
 
 def lines(done):
@@ -53,6 +54,7 @@ def test_only_a_device_that_does_not_work_is_a_no(call, monkeypatch, state, mark
     assert f"{mark} fake_npu {state}: why" in lines(call("doctor", code))
 
 
+@needs("PIL")
 def test_missing_extras_are_told_with_the_command(call, monkeypatch):
     assert json.loads(call("doctor --json", 1).stdout)["extras"] == {"latency": True, "demo": True}
     monkeypatch.setitem(sys.modules, "scipy", None)

@@ -15,6 +15,7 @@ import nnadapter as nna
 from nnadapter.cli.outputs import describe_output, save_outputs
 from nnadapter.offering.feeds import random_feed
 from tests.models import SANDWICH, numbers, parse, run_whole
+from tests.optional import needs
 from tests.trace_checks import lanes_of, named
 
 
@@ -173,6 +174,7 @@ def test_a_picture(call, folder):
     np.testing.assert_array_equal(np.load(folder / "out" / "y.npy"), expected)
 
 
+@needs("PIL")
 def test_a_file_that_is_no_picture(call, folder):
     (folder / "bad.png").write_text("no picture")
     assert "cannot be read as a picture" in call("run picture.onnx --input x=bad.png", 2).stderr
