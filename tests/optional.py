@@ -38,6 +38,7 @@ PACKAGES = {
 DEVICES = {"openvino": "openvino", "qnn": "onnxruntime_qnn", "xla": "jax"}
 """Device -> the package that its driver needs. A test with such a device among its parameters is skipped without it."""
 FILES = {
+    "backend/test_suite.py": ("PIL",),
     "browser/*": ("selenium",),
     "cli/test_pictures.py": ("PIL",),
     "drivers/openvino/*": ("openvino",),
@@ -48,6 +49,7 @@ FILES = {
     "test_optimized_models.py": ("onnx_ir",),
     "test_quantizer_models.py": ("onnx_ir",),
     "test_tutorial.py": ("torch",),
+    "kernels/test_onnx_devices.py": ("openvino",),
     "paddle/test_many_networks.py": ("paddle", "paddle2onnx"),
     "paddle/test_networks.py": ("paddle", "paddle2onnx"),
     "ray/test_cluster.py": ("ray",),
@@ -99,9 +101,9 @@ def skip_for_devices(items: list[pytest.Item]) -> None:
 
 
 def _device_names(value):
-    """Yield names of devices in "openvino:CPU", ["openvino", "cpu"] or ("openvino", {...})."""
+    """Yield names of devices in "faulty:openvino:CPU", ["openvino", "cpu"] or ("openvino", {...})."""
     if isinstance(value, str):
-        yield value.partition(":")[0]
+        yield from value.split(":")
     elif isinstance(value, list | tuple):
         for each in value:
             yield from _device_names(each)

@@ -78,6 +78,7 @@ def test_allowed_without_a_word_and_forbidden():
         assert (error.device, error.segment, tuple(error.nodes)) == ("planted", 0, ("fourth",)) and error.deviation > 10
 
 
+@pytest.mark.slow
 def test_what_was_checked_is_kept(tmp_path):
     options = verifying(cache_dir=tmp_path, fallback="allow")
     with session(options=options, wrong=["fourth"]) as tested:

@@ -9,6 +9,8 @@ from tests.backend.counts import lines
 from tests.backend.exclusions import EXCLUDED, KINDS, RANDOM, excluded
 from tests.backend.suite import alone, official, plain
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=[pytest.param(1, marks=pytest.mark.sweep), 3])
 def every(request):

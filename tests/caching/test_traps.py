@@ -20,6 +20,7 @@ from nnadapter.errors import CacheWarning
 from nnadapter.files.replacing import replace_file
 from tests.caching.nets import X, network, outcome
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
+from tests.optional import needs
 
 EVERY = pytest.mark.parametrize("device", ["fake_npu", "openvino", "acme_c", "qnn"], indirect=True)
 MODELS = pytest.mark.parametrize("device", ["fake_npu", "openvino"], indirect=True)
@@ -291,6 +292,7 @@ def test_a_file_that_is_replaced_under_a_running_session(tmp_path):
         np.testing.assert_allclose(second, run_whole(network(seed=50), {"x": X}), rtol=1e-4, atol=1e-4)
 
 
+@needs("openvino")
 def test_external_data_of_the_same_path_size_and_time_is_read(tmp_path):
     path, folder = tmp_path / "model.onnx", tmp_path / "kept"
 

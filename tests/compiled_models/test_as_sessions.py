@@ -137,6 +137,7 @@ def test_session_options_reach_segments_that_leave_sizes_open(tmp_path):
                 np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_cache_of_a_language_model_is_an_input_like_others(tmp_path):
     nna.compile(language_model(SIZES), tmp_path / "f", devices=["fake_npu"])
     with nna.InferenceSession(tmp_path / "f") as loaded:

@@ -116,6 +116,7 @@ def test_pad_of_some_axes(opset):
     check("Pad", opset, inputs, constant=[1, 3], tolerance=0)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(-1, 3), st.integers(0, 3)), min_size=1, max_size=3),
     st.floats(-10, 10, width=32),

@@ -43,6 +43,7 @@ def test_whatever_counts_changes_the_key():
     assert choice_key("0", [NPU], {"a": (1,), "b": (2,)}, "1") == choice_key("0", [NPU], {"b": (2,), "a": (1,)}, "1")
 
 
+@pytest.mark.slow
 def test_a_file_that_ends_early_is_as_if_absent_and_said():
     file = remember(KEY, CHOICE)
     whole = file.read_bytes()

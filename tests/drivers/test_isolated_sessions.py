@@ -208,6 +208,7 @@ def test_a_hang_ends_at_the_limit_and_the_cpu_takes_the_step():
     assert caught.value.phase == "run" and caught.value.device == "faulty:fake_npu"
 
 
+@pytest.mark.slow
 def test_a_run_ends_at_its_deadline():
     script = faults({"kind": "hang", "phase": "run"})
     options = nna.Options(isolate=True, deadline_s=0.5)
@@ -219,6 +220,7 @@ def test_a_run_ends_at_its_deadline():
         assert 0.5 <= time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 def test_what_dies_again_and_again_rests(monkeypatch):
     monkeypatch.setattr(isolated, "_FREE_LOSSES", 1)
     monkeypatch.setattr(isolated, "_FIRST_PAUSE_S", 1.0)
@@ -317,6 +319,7 @@ def test_sessions_that_are_dropped_leave_nothing(session):
     wait_for(lambda: handles() <= before + 2)
 
 
+@pytest.mark.slow
 def test_the_process_ends_with_its_last_session():
     other = opened("null")
     process = registry.open_isolated("null").process_id

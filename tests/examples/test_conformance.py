@@ -8,6 +8,8 @@ from nnadapter.testing import Settings, run_conformance
 from tests.c_compiler import compile_acme, needs_compiler
 from tests.examples.acme_site import acme_python_site
 
+pytestmark = pytest.mark.slow
+
 DEVICES = [
     "fake_npu",
     "acme_python",

@@ -25,6 +25,7 @@ from nnadapter.process.cache import remembered
 from tests.caching.nets import X, network
 from tests.keeping_driver import FAULTS
 from tests.models import CHAIN, HEAD, numbers, parse, run_whole
+from tests.optional import needs
 
 OPEN = f"{HEAD} g (float[N, 4] x) => (float[N, 4] y) {{ a = Relu(x) b = Exp(a) y = Add(b, x) }}"
 NO_TWO_SHAPES = f"{HEAD} g (float[N, 4] x) => (int64[R, M] y) {{ a = Relu(x) y = NonZero(a) }}"
@@ -113,6 +114,7 @@ def test_renamed_inputs_have_a_plan_of_their_own(folder):
         assert found(model.SerializeToString(), "fake_npu", folder, {names[0]: X}) is is_hit
 
 
+@needs("openvino")
 @pytest.mark.parametrize("place", ["weights", "further/weights"])
 def test_external_data_decides_by_what_it_holds(tmp_path, folder, place):
     path = tmp_path / "model.onnx"
@@ -224,6 +226,7 @@ def test_a_language_model_with_a_growing_cache(folder, device):
     assert kept == [False, True]
 
 
+@pytest.mark.slow
 def test_a_device_that_fails_in_a_run_is_left_as_without_a_cache(folder):
     model = parse(CHAIN).SerializeToString()
     feed = {"x": numbers(2, 3)}

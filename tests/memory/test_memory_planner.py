@@ -160,6 +160,7 @@ def test_an_order_is_repaired_from_its_top():
     assert min(tries[:3]) > place(buffers).lower_bound_bytes == place(buffers).arena_bytes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "buffers",
     [

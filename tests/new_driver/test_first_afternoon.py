@@ -14,6 +14,8 @@ import pytest
 
 from tests.c_compiler import needs_compiler
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "write-a-driver.md").read_text(encoding="utf-8")
 COMMANDS = re.search(r"## Five commands\n.*?```console\n(.*?)```", PAGE, re.DOTALL)[1].splitlines()
 

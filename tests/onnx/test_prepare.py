@@ -334,6 +334,7 @@ def test_a_chain_of_computed_shapes_is_resolved():
     assert np.array_equal(run_whole(remaining(model, result), feed)[0], run_whole(model, feed)[0])
 
 
+@pytest.mark.slow
 def test_computed_shapes_take_work_linear_in_nodes():
     def work(levels):
         prepared = prepare(computed_shapes(levels))

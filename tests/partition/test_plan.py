@@ -78,6 +78,7 @@ def test_unknown_value():
         plan_of(Graph((), {}, frozenset(), (), ("b",)), ())
 
 
+@pytest.mark.slow
 def test_work_is_linear():
     def work(count):
         graph, placement = long_graph(count)

@@ -123,6 +123,7 @@ def count_lines(function):
     return lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["aaab", "abc"])
 def test_work_is_linear(labels):
     def work(count):

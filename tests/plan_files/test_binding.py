@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper
@@ -26,6 +27,7 @@ def test_the_same_model_gets_the_same_placement(nodes, data):
     assert bound.lost == ()
 
 
+@pytest.mark.slow
 @given(models(), st.data())
 def test_what_was_not_touched_binds_after_edits(nodes, data):
     after = data.draw(edited(nodes))
@@ -42,6 +44,7 @@ def test_what_was_not_touched_binds_after_edits(nodes, data):
     assert len(bound.placement) + len(bound.lost) == len(nodes)
 
 
+@pytest.mark.slow
 @given(models(), st.randoms(use_true_random=False))
 def test_renamed_nodes_and_values_bind_in_their_order(nodes, random):
     names = {f"v{index}": f"w{index}" for index in range(len(nodes))}

@@ -68,6 +68,7 @@ def test_every_plan_comes_back_whatever_its_layout(tmp_path_factory, plan, inden
     assert read_plan(written(folder, "\ufeff" + plan_text(plan).replace("\n", "\r\n"))) == plan
 
 
+@pytest.mark.slow
 def test_files_that_are_cut_off_anywhere_are_said(tmp_path):
     contents = plan_text(PLAN).encode()
     for length in range(len(contents) - 1):

@@ -92,6 +92,7 @@ def test_the_cpu_alone_is_taken_where_the_saving_is_in_doubt(speed, cpu_off, dev
         assert found.cost.candidates[0].seconds > found.cost.candidates[1].seconds
 
 
+@pytest.mark.slow
 def test_the_sentence_has_both_figures():
     keep("cpu", 1.0, 0.0)
     keep("fake_npu", 1.25, 2.0)

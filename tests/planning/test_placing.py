@@ -456,6 +456,7 @@ def test_every_policy_has_its_way_of_placing() -> None:
     assert PLACERS.keys() == POLICIES.keys()
 
 
+@pytest.mark.slow
 def test_throughput_shares_work_out_where_latency_keeps_it_together() -> None:
     model = model_of(f"{HEAD} g (float[2] x) => (float[2] y) {{ a = Relu (x) b = Neg (a) c = Abs (b) y = Neg (c) }}")
     devices = ["latency:0", "latency:1"]

@@ -62,6 +62,7 @@ def test_a_device_whose_package_is_missing_is_unavailable_too(monkeypatch):
     assert isinstance(raised.value, DeviceUnavailableError) and raised.value.extra == "openvino"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", ["run {} -d fake_npu --policy latency", "report {} -d openvino", "compare {} -d qnn"])
 def test_on_the_command_line_it_is_exit_code_2_and_the_command(use, tmp_path):
     path = tmp_path / "model.onnx"

@@ -133,6 +133,7 @@ def test_a_deadline_holds_in_a_forked_process():
         assert status_of(work) == 0
 
 
+@pytest.mark.slow
 def test_locks_are_made_in_one_place():
     folder = Path(nna.__file__).parent
     for path in folder.rglob("*.py"):

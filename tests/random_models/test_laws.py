@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from tests.random_models.laws import LAWS, Law
 from tests.random_models.models import cases
 
+pytestmark = pytest.mark.slow
+
 _FEW = 60
 _MANY = int(os.environ.get("NNADAPTER_FUZZ_EXAMPLES", "2000"))
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

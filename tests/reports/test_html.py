@@ -9,6 +9,7 @@ import re
 from html.parser import HTMLParser
 from importlib import resources
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +55,7 @@ def test_nothing_is_fetched_and_only_what_is_inside_may_run():
     assert not [attributes for _, attributes in found.tags if any(name.startswith("on") for name in attributes)]
 
 
+@pytest.mark.slow
 @given(
     names=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=5),
     title=st.text(st.characters(exclude_categories=["Cs"])),
@@ -93,6 +95,7 @@ def test_a_comparison_brings_both_plans():
     assert len(data["difference"]["moved"]) == 15
 
 
+@pytest.mark.slow
 def test_twenty_thousand_nodes_stay_small():
     assert len(made_report(20_000).to_html()) < 4_000_000
 

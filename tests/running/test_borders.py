@@ -73,6 +73,7 @@ def orders(steps):
     return needs, reached
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(graphs())
 def test_no_order_of_the_steps_writes_over_what_is_still_read(graph):

@@ -260,6 +260,7 @@ def test_openvino_stops_in_the_middle():
         assert not in_time.run(None, feed)[0].any()
 
 
+@pytest.mark.slow
 def test_the_clock_stands_still_while_a_run_waits_for_its_turn():
     turns, deadlines = Turns(), Deadlines(1.0)
     first, control = RunControl(turns, 0), RunControl(turns, 1)

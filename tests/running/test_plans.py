@@ -163,6 +163,7 @@ def test_what_plans_share_is_counted_once_and_no_reason_to_drop_who_holds_it_wit
     assert cache.counts.memory_bytes == 15
 
 
+@pytest.mark.slow
 def test_a_plan_is_made_once_however_many_ask():
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)

@@ -28,11 +28,14 @@ from nnadapter.errors import (
 from nnadapter.ir import DataType, OperandType
 from nnadapter.ir.definition import by_definition
 from partition.verdict import Reason
+from tests.optional import needs
 from tests.runtime.small import X, Y, small, trial
 from tests.trial_driver import COUNTS
 
 
-@pytest.mark.parametrize("name", ["fake_npu", "fake_npu:0", "trial", "cpu", "openvino", "reference"])
+@pytest.mark.parametrize(
+    "name", ["fake_npu", "fake_npu:0", "trial", "cpu", pytest.param("openvino", marks=needs("openvino")), "reference"]
+)
 def test_a_model_runs_as_the_definition_says(name):
     with nna.Device.acquire(name) as device, nna.Context(device) as context:
         assert device.name == name.removesuffix(":0")

@@ -8,6 +8,8 @@ from nnadapter.testing import Settings, run_conformance
 from nnadapter.testing.outcomes import OutcomeKind
 from tests.lying_driver import ABOUT_BINDING, LIES
 
+pytestmark = pytest.mark.slow
+
 FOUND_AS = {
     "wrong_axis": ("operations/SOFTMAX", OutcomeKind.WRONG_VALUES),
     "off_by_one": ("operations/ARG_MAX", OutcomeKind.WRONG_VALUES),

@@ -45,6 +45,7 @@ def test_list(tmp_path):
     assert "again: nnadapter conformance null -k operations/ADD/0" in result.stdout
 
 
+@pytest.mark.slow
 def test_without_a_marker(tmp_path):
     result = run(tmp_path, "def test_it(conformance_case): pass")
     assert 'write @pytest.mark.conformance("DEVICE") above it' in result.stdout + result.stderr

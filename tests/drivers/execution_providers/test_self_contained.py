@@ -245,6 +245,7 @@ def odd(draw, descriptor=onnx.ModelProto.DESCRIPTOR, depth=5):
     return b"".join(parts)
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(st.one_of(damaged(), odd()))
 @example(PLAIN)

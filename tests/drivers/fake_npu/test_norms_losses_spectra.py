@@ -45,6 +45,7 @@ def test_mean_variance_normalization(axes):
     close(found, oracle("MeanVarianceNormalization", [x], {"axes": axes}, opset=13))
 
 
+@pytest.mark.slow
 @for_every(
     labels=[np.int32, np.int64],
     rest=[(), (4,), (2, 3)],

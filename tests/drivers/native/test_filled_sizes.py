@@ -79,6 +79,7 @@ def test_what_is_refused_for_one_operation_at_some_size_runs_elsewhere_there_alo
         assert seen.refusing_refused_operations() and not seen.refusing_forced()
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_what_is_refused_for_its_contents_at_some_size_is_not_made_of_one_that_is_alike(tmp_path):
     model = parse(LAYERS)

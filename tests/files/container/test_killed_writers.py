@@ -41,6 +41,7 @@ def check_kills(folder, kills, seed):
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="needs signals")
 def test_a_killed_writer_leaves_a_whole_file(tmp_path):
     assert check_kills(tmp_path, 6, 0)

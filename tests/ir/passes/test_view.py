@@ -1,6 +1,7 @@
 from math import prod
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +23,7 @@ def factorizations(draw, size):
     return tuple(draw(st.permutations(factors + [1] * draw(st.integers(0, 2)))))
 
 
+@pytest.mark.slow
 @given(st.data(), st.sampled_from([1, 4, 6, 12, 24]))
 def test_a_view_shows_what_numpy_does(data, size):
     shape = data.draw(factorizations(size))

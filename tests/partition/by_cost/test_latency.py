@@ -54,6 +54,7 @@ def test_two_devices_beside_brute_force(launch, enumerate_few):
     assert np.mean(excess) <= 0.005
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(grouped_graphs(), st.integers(0, 1000), st.booleans(), st.sampled_from([0.0, 1.0]))
 def test_values_that_may_not_cross(case, seed, enumerate_few, everywhere):

@@ -51,12 +51,14 @@ def assert_priced(graph, prices, placement):
     np.testing.assert_allclose(np.array(parts).reshape(-1, 4), expected.reshape(-1, 4))
 
 
+@pytest.mark.slow
 @given(placed_graphs(labels="abc", most=8), st.integers(0, 1000))
 def test_three_devices_as_the_plan_says(case, seed):
     graph, placement = case
     assert_priced(graph, of(graph, seed, "abc"), placement)
 
 
+@pytest.mark.slow
 @given(grouped_graphs(), st.integers(0, 1000), st.sampled_from(["a", "b", "elsewhere"]))
 def test_atoms_of_several_nodes_and_any_host(case, seed, host):
     graph, placement = case
@@ -86,6 +88,7 @@ def test_values_that_stay_in_many_placements(case, seed, host):
     np.testing.assert_allclose(price_many(graph, prices, rows), expected)
 
 
+@pytest.mark.slow
 @given(grouped_graphs(), st.integers(0, 1000), st.sampled_from(["a", "b", "elsewhere"]))
 def test_many_at_once(case, seed, host):
     graph, _ = case
@@ -95,6 +98,7 @@ def test_many_at_once(case, seed, host):
     np.testing.assert_allclose(price_many(graph, prices, rows), expected)
 
 
+@pytest.mark.slow
 @given(placed_graphs(), st.integers(0, 1000))
 def test_a_penalty_is_above_what_can_run(case, seed):
     graph, placement = case

@@ -105,6 +105,7 @@ def test_layers_of_a_transformer(seed):
     assert placed == place_by_latency(graph, prices, blocks=blocks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", [("npu", "cpu"), pytest.param(("npu", "gpu", "cpu"), marks=pytest.mark.sweep)])
 def test_odd_layers_come_out_feasible(devices):
     """Layers in which a device refuses something, or a value may not cross."""
@@ -142,6 +143,7 @@ def test_too_little_repeats():
         assert place_by_latency(graph, prices, blocks=blocks_of(graph)).repeats == ()
 
 
+@pytest.mark.slow
 def test_repeats_are_less_work():
     graph = stack(60)
     prices, blocks = equal_prices(graph), blocks_of(graph)

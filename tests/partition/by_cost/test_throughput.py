@@ -50,6 +50,7 @@ def test_few_placements_are_all_priced(make, devices, seed):
     assert found.bound <= found.stage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [chain, branches, residual, woven])
 @pytest.mark.parametrize("devices", [TWO, THREE])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in (1, 2))])
@@ -109,6 +110,7 @@ def test_what_costs_more_to_part_stays_together(enumerate_few):
     assert len(set(found.placement)) == 1
 
 
+@pytest.mark.slow
 def test_atoms_stay_on_devices_that_take_them():
     graph = woven(60, 2)
     prices = random_prices(graph, 2, devices=THREE, supported=0.5)
