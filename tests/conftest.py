@@ -37,6 +37,7 @@ LONG = ("fuzz", "sweep")
 
 settings.register_profile("anew", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("repeatable", settings.get_profile("anew"), derandomize=True)
+settings.register_profile("few", settings.get_profile("repeatable"), max_examples=20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,9 +47,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The short form draws the same examples each time: what it decides must not hang on chance. Long forms look on."""
+    """Select the examples of hypothesis: new ones for long forms, otherwise the same ones in each run."""
     asked = any(name in config.option.markexpr for name in LONG)
-    settings.load_profile("anew" if asked else "repeatable")
+    short = not config.option.markexpr and not config.option.slow
+    settings.load_profile("anew" if asked else "few" if short else "repeatable")
     config.pluginmanager.register(optional)
     make_once()
     logging.getLogger().addHandler(logging.NullHandler())  # packages set up logging where nobody has, for all others

@@ -66,6 +66,7 @@ def _agrees(case, conversion, feeds):
     )
 
 
+@pytest.mark.slow
 def test_what_is_converted_computes_what_onnx_says(cases):
     agreeing, differing = set(), set()
     for case in cases:
