@@ -31,11 +31,11 @@ def place_by_priority(
                 f"device {device!r} gave {verdict_count} verdicts for {len(graph.atoms)} atoms; every atom needs one"
             )
     placed = [next((device for device in devices if verdicts[device][atom]), None) for atom in range(len(graph.atoms))]
-    refuse_homeless(graph, devices, [atom for atom, device in enumerate(placed) if device is None])
+    check_all_placeable(graph, devices, [atom for atom, device in enumerate(placed) if device is None])
     return tuple(device for device in placed if device is not None)
 
 
-def refuse_homeless(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
+def check_all_placeable(graph: Graph, devices: Sequence[str], atoms: Sequence[int]) -> None:
     """Do nothing if there are no atoms that none of `devices` takes.
 
     Raises:

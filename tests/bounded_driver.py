@@ -16,7 +16,7 @@ from nnadapter.drivers import (
     Threading,
 )
 from nnadapter.ir.definition import by_definition
-from nnadapter.ir.structure import TracedModel
+from nnadapter.ir.structure import SymbolicModel
 
 COMPILED: list[list[list[int | None]]] = []
 """Of each model, the dimensions of its inputs; None for those that were open."""
@@ -27,7 +27,7 @@ class BoundedExecution(Execution):
         self.model = model
 
     def at(self, sizes):
-        return BoundedExecution(TracedModel(self.model).filled(sizes))
+        return BoundedExecution(SymbolicModel(self.model).filled(sizes))
 
     def compute(self, inputs):
         assert not self.model.is_open, "a run of an open model is told sizes"

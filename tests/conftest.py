@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from nnadapter.costs.calibrating import calibrate
 from nnadapter.costs.calibration_files import contents_of, read_calibration
 from nnadapter.costs.stopwatch import Stopwatch
-from nnadapter.costs.stored import write_kept
+from nnadapter.costs.stored import write_stored
 from nnadapter.drivers import registry
 from nnadapter.drivers.onnxruntime.driver import CpuContext
 from tests import optional
@@ -251,5 +251,5 @@ def of_the_cpu(folder_of_all_workers):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CpuContext, "compile_whole", CpuContext.compile)  # threads that spin between runs take 10 seconds
         made = calibrate("cpu", budget_seconds=0.0, stopwatch=Stopwatch(sleep=lambda _: None, turn_seconds=0.0))
-    write_kept(kept, contents_of(made))
+    write_stored(kept, contents_of(made))
     return made

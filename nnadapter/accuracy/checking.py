@@ -9,7 +9,7 @@ from typing import Any
 from weakref import WeakSet
 
 from nnadapter.accuracy.drift import Drift
-from nnadapter.accuracy.locating import Blame, Located
+from nnadapter.accuracy.locating import ErrorCause, ErrorLocation
 from nnadapter.accuracy.step_checks import StepCheck, check_step, forget_reference, is_random
 from nnadapter.accuracy.subject import Subject
 from nnadapter.errors import FAILURES, AccuracyError, describe
@@ -31,7 +31,7 @@ _StepKey = tuple[str, ...]
 """Device and nodes: of a choice of branches, another one has others that make the same outputs."""
 
 
-class _Past:
+class _StepHistory:
     """What is known of one step."""
 
     __slots__ = ("drift", "usual", "why_not")
@@ -71,7 +71,7 @@ class SessionChecks:
         self._count = 0
         self._taken: set[tuple[str, ...]] = set()
         """Nodes that were taken from a device, behind its name."""
-        self._past: Cache[_StepKey, _Past] = Cache("steps that were compared", _MOST_STEPS)
+        self._past: Cache[_StepKey, _StepHistory] = Cache("steps that were compared", _MOST_STEPS)
         self._notes: dict[str, None] = {}
         self._comparing = new_lock()
         self.first = new_lock()
@@ -118,12 +118,12 @@ class SessionChecks:
             check = self._compared(plan, bound, values)
             if check is None:
                 return None
-            located = self._located(plan, bound, values) if check.is_beyond else Located(Blame.NOTHING)
-            if check.is_beyond and located.blame is Blame.NOTHING:
+            located = self._located(plan, bound, values) if check.is_beyond else ErrorLocation(ErrorCause.NOTHING)
+            if check.is_beyond and located.blame is ErrorCause.NOTHING:
                 self._accept(plan, bound, check)
-            if located.blame is not Blame.PROGRAM:
+            if located.blame is not ErrorCause.PROGRAM:
                 located = self._subject.keep(plan, bound, located)
-        return None if located.blame is Blame.NOTHING else self._put_right(plan, bound, located)
+        return None if located.blame is ErrorCause.NOTHING else self._put_right(plan, bound, located)
 
     def _shadowed(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
         """Check a step once more, and whether it is off too often by now."""
@@ -134,14 +134,14 @@ class SessionChecks:
         is_beyond = past.is_beyond(check)
         if is_beyond and not past.drift.checks:
             located = self._located(plan, bound, values)
-            if located.blame in (Blame.NODES, Blame.TOGETHER):
+            if located.blame in (ErrorCause.NODES, ErrorCause.TOGETHER):
                 return self._put_right(plan, bound, located)
-            if located.blame is Blame.NOTHING:
+            if located.blame is ErrorCause.NOTHING:
                 self._accept(plan, bound, check)
                 is_beyond = False
         if not past.drift.add(is_beyond=is_beyond):
             return None
-        if self._located(plan, bound, values).blame is Blame.NOTHING:
+        if self._located(plan, bound, values).blame is ErrorCause.NOTHING:
             self._accept(plan, bound, check)
             past.drift = Drift()
             return None
@@ -161,15 +161,15 @@ class SessionChecks:
         self._note(f"segment {bound.step.segment} on {bound.step.device!r} is not compared: {past.why_not}")
         return None
 
-    def _located(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Located:
+    def _located(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
         try:
             return self._subject.locate(plan, bound, values)
         except FAILURES:  # what is left of a step, or a device that fails, says nothing of its nodes
-            return Located(Blame.PROGRAM)
+            return ErrorLocation(ErrorCause.PROGRAM)
 
-    def _past_of(self, plan: RunnablePlan, bound: BoundStep) -> _Past:
+    def _past_of(self, plan: RunnablePlan, bound: BoundStep) -> _StepHistory:
         """What is known of a step, which plans for other shapes have as well."""
-        return self._past.made((bound.step.device, *self._subject.nodes(plan, bound)), _Past)
+        return self._past.made((bound.step.device, *self._subject.nodes(plan, bound)), _StepHistory)
 
     def _accept(self, plan: RunnablePlan, bound: BoundStep, check: StepCheck) -> None:
         """Take what a step is off by as usual, and say so."""
@@ -179,7 +179,7 @@ class SessionChecks:
             f"does not: {_off(check.largest)}"
         )
 
-    def _put_right(self, plan: RunnablePlan, bound: BoundStep, located: Located) -> Incident:
+    def _put_right(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> Incident:
         """Say which nodes are wrong, and take them from their device."""
         device, subject = bound.step.device, self._subject
         nodes = located.nodes or tuple(subject.nodes(plan, bound))
@@ -216,9 +216,9 @@ class SessionChecks:
 
 
 _WRONGLY = {
-    Blame.NODES: "{} wrongly",
-    Blame.TOGETHER: "{} wrongly where it runs them together",
-    Blame.PROGRAM: "{} wrongly in the program that it has, and another one rightly",
+    ErrorCause.NODES: "{} wrongly",
+    ErrorCause.TOGETHER: "{} wrongly where it runs them together",
+    ErrorCause.PROGRAM: "{} wrongly in the program that it has, and another one rightly",
 }
 
 

@@ -26,7 +26,7 @@ _GROSS = 10.0
 another way there; what is off by more in a real number is not rounding."""
 
 
-class Blame(StrEnum):
+class ErrorCause(StrEnum):
     """What is wrong with a step that is off."""
 
     NODES = "nodes"
@@ -41,10 +41,10 @@ class Blame(StrEnum):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Located:
+class ErrorLocation:
     """What was found out of a step that is off."""
 
-    blame: Blame
+    blame: ErrorCause
     nodes: tuple[str, ...] = ()
     deviation: Deviation | None = None
     """Of these nodes."""
@@ -56,7 +56,7 @@ class Located:
 
 def locate(
     setting: Setting, model: onnx.ModelProto, device: str, inputs: Mapping[str, Any], precision: DataType
-) -> Located:
+) -> ErrorLocation:
     """Find what is wrong with a step.
 
     Args:
@@ -77,18 +77,18 @@ def locate(
     if len(beyond) <= _MOST_TRIED:
         stretches = tuple(filter(lambda each: each.deviation.beyond, (search.stretch(at, at + 1) for at in beyond)))
         if stretches:
-            return _located(Blame.NODES, cutting, stretches)
+            return _located(ErrorCause.NODES, cutting, stretches)
     whole = search.stretch(0, len(cutting.devices))
     if not whole.deviation.beyond:
-        return Located(Blame.PROGRAM)
+        return ErrorLocation(ErrorCause.PROGRAM)
     if len(beyond) > _MOST_TRIED:
-        return _located(Blame.TOGETHER, cutting, (whole,))
+        return _located(ErrorCause.TOGETHER, cutting, (whole,))
     own = search.accumulated()
     joint = search.together(own)
     inside = range(joint.start, joint.end)
     if set(unchecked) & set(inside) or _is_no_number(cutting, joint) or _only_fused(search, cutting, joint):
-        return _located(Blame.TOGETHER, cutting, (joint,))
-    return Located(Blame.NOTHING, deviation=joint.deviation)
+        return _located(ErrorCause.TOGETHER, cutting, (joint,))
+    return ErrorLocation(ErrorCause.NOTHING, deviation=joint.deviation)
 
 
 def _is_no_number(cutting: Cutting, joint: Stretch) -> bool:
@@ -107,10 +107,10 @@ def _only_fused(search: Search, cutting: Cutting, joint: Stretch) -> bool:
     return is_gross and not search.stretch(joint.start, joint.end, all_visible=True).deviation.beyond
 
 
-def _located(blame: Blame, cutting: Cutting, stretches: Sequence[Stretch]) -> Located:
+def _located(blame: ErrorCause, cutting: Cutting, stretches: Sequence[Stretch]) -> ErrorLocation:
     atoms = [atom for each in stretches for atom in range(each.start, each.end)]
     worst = max((each.deviation for each in stretches), key=lambda each: each.tolerances)
-    return Located(blame, cutting.own_names(atoms), worst, tuple(stretches))
+    return ErrorLocation(blame, cutting.own_names(atoms), worst, tuple(stretches))
 
 
 def _at(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> onnx.ModelProto:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, proxy
 
 from nnadapter.accuracy.bands import BANDS, precision_of
-from nnadapter.accuracy.locating import Blame, Located, locate
+from nnadapter.accuracy.locating import ErrorCause, ErrorLocation, locate
 from nnadapter.accuracy.saving import save_stretch
 from nnadapter.accuracy.tolerances import Allowed, ByPrecision, quantized_values
 from nnadapter.drivers.copies import on_host
@@ -65,7 +65,7 @@ class PlannedSubject:
         precision = precision_of(self._setting.by_name[bound.step.device].options)
         return ByPrecision(precision=precision, dtypes=dtypes, quantized=self._quantized[partitioning])
 
-    def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Located:
+    def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
         """See `Subject.locate`."""
         partitioning, device = _partitioning(plan), bound.step.device
         part, names = partitioning.model.parts.part(bound.step), self.nodes(plan, bound)
@@ -77,7 +77,7 @@ class PlannedSubject:
         located = locate(self._setting, model, device, inputs, precision)
         return replace(located, nodes=tuple(_outer(located.nodes, names)))
 
-    def known(self, plan: RunnablePlan, bound: BoundStep) -> Located | None:
+    def known(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
         """See `Subject.known`."""
         cache, model = self._setting.by_name[bound.step.device].cache, _model(plan, bound)
         kept = None if cache is None or model is None else cache.checked(model)
@@ -85,13 +85,13 @@ class PlannedSubject:
             return None if kept is None else _read(json.loads(kept), self.nodes(plan, bound))
         return None
 
-    def keep(self, plan: RunnablePlan, bound: BoundStep, located: Located) -> Located:
+    def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
         """See `Subject.keep`: in the session's cache, if there is one."""
         device, model = self._setting.by_name[bound.step.device], _model(plan, bound)
         if device.cache is None or model is None:
             return located
         shown = replace(located, reproducer=_reproduced(device, device.cache.path, located))
-        if located.blame is Blame.NODES and _banned(device, _partitioning(plan), bound, shown):
+        if located.blame is ErrorCause.NODES and _banned(device, _partitioning(plan), bound, shown):
             return shown  # the next session has another segment
         device.cache.keep_checked(model, json.dumps(_written(shown, self.nodes(plan, bound))).encode())
         return shown
@@ -114,7 +114,7 @@ def _model(plan: RunnablePlan, bound: BoundStep) -> SegmentModel | None:
     return None if piece is None else piece.part.model
 
 
-def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep, located: Located) -> bool:
+def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep, located: ErrorLocation) -> bool:
     """Ban nodes for the driver's version; whether all of them could be."""
     graph, off = partitioning.plan.graph, located.deviation
     if device.bans is None or off is None:
@@ -141,7 +141,7 @@ def _enclosing(name: str) -> Sequence[str]:
     return ["/".join(parts[:length]) for length in range(len(parts), 0, -1)]
 
 
-def _written(located: Located, nodes: Sequence[str]) -> Mapping[str, Any]:
+def _written(located: ErrorLocation, nodes: Sequence[str]) -> Mapping[str, Any]:
     """What was found, by positions of nodes in the segment: another model may call them otherwise."""
     return {
         "blame": located.blame.value,
@@ -151,13 +151,13 @@ def _written(located: Located, nodes: Sequence[str]) -> Mapping[str, Any]:
     }
 
 
-def _read(told: Mapping[str, Any], nodes: Sequence[str]) -> Located:
+def _read(told: Mapping[str, Any], nodes: Sequence[str]) -> ErrorLocation:
     names = tuple(nodes[int(position)] for position in told["nodes"])
     off = None if told["off"] is None else Deviation(**told["off"])
-    return Located(Blame(told["blame"]), names, off, reproducer=str(told["reproducer"]))
+    return ErrorLocation(ErrorCause(told["blame"]), names, off, reproducer=str(told["reproducer"]))
 
 
-def _reproduced(device: SessionDevice, folder: Path, located: Located) -> str:
+def _reproduced(device: SessionDevice, folder: Path, located: ErrorLocation) -> str:
     """Write a small model of what is wrong first, and return its folder; empty where nothing is, or it fails."""
     if not located.stretches:
         return ""

@@ -18,7 +18,7 @@ COMMAND = "command.txt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saved:
+class SavedFindings:
     """What was found, as files."""
 
     folder: str
@@ -28,7 +28,7 @@ class Saved:
 
 def save_stretch(
     folder: Path, stretch: Stretch, requests: Sequence[DeviceRequest], relative: float, absolute: float
-) -> Saved:
+) -> SavedFindings:
     """Write what shows `stretch` again, and return where it lies.
 
     1. `model.onnx` is the nodes as a model of their own, for the shapes in hand.
@@ -58,7 +58,7 @@ def save_stretch(
     words += ["--rtol", f"{relative:g}", "--atol", f"{absolute:g}"]
     command = shlex.join(words)
     (folder / COMMAND).write_text(f"{command}\n")
-    return Saved(folder=str(folder), command=command)
+    return SavedFindings(folder=str(folder), command=command)
 
 
 def _write(folder: Path, kind: str, values: Values) -> list[tuple[str, Path]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from nnadapter.accuracy.locating import Located
+from nnadapter.accuracy.locating import ErrorLocation
 from nnadapter.accuracy.tolerances import Allowed
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import RunnablePlan
@@ -25,13 +25,13 @@ class Subject(Protocol):
     def allowed(self, plan: RunnablePlan, bound: BoundStep) -> Allowed:
         """What the precision of a step's device allows."""
 
-    def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Located:
+    def locate(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> ErrorLocation:
         """Find what is wrong with a step that is off, in a run with these values by slot."""
 
-    def known(self, plan: RunnablePlan, bound: BoundStep) -> Located | None:
+    def known(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
         """What was found of a step before, with this version of its driver; None where it was never checked."""
 
-    def keep(self, plan: RunnablePlan, bound: BoundStep, located: Located) -> Located:
+    def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
         """Keep what was found of a step, with a small model that shows it; the same with where that lies."""
 
     def take_back(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], why: str) -> None:

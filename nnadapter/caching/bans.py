@@ -20,7 +20,7 @@ from pathlib import Path
 
 from nnadapter.caching.fingerprints import of_device
 from nnadapter.caching.forms import form_of
-from nnadapter.caching.key import told_part
+from nnadapter.caching.key import text_part
 from nnadapter.caching.outcome import warn_unwritten
 from nnadapter.drivers.capability import OptionValues
 from nnadapter.drivers.interface import SegmentModel
@@ -174,7 +174,7 @@ class DeviceBans:
     @cached_property
     def _key(self) -> str:
         parts = of_device(self._device)
-        said = [parts["device"].digest, parts["driver"].digest, told_part(self._options).digest]
+        said = [parts["device"].digest, parts["driver"].digest, text_part(self._options).digest]
         return sha256("\n".join(said).encode()).hexdigest()
 
     @cached_property
@@ -183,7 +183,7 @@ class DeviceBans:
         return words.get("version") or words.get("distribution") or ""
 
 
-def kept_bans(folder: Path) -> list[Ban]:
+def stored_bans(folder: Path) -> list[Ban]:
     """Return the bans in the folder of a cache, of any device and driver, the newest first; damaged ones are left out.
 
     Args:

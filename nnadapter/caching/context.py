@@ -22,7 +22,7 @@ from nnadapter.caching.entry import Entry
 from nnadapter.caching.fingerprints import surroundings
 from nnadapter.caching.folder import Folder, Miss
 from nnadapter.caching.forms import form_of
-from nnadapter.caching.key import Key, KeyPart, told_part
+from nnadapter.caching.key import Key, KeyPart, text_part
 from nnadapter.caching.outcome import Outcome, warn_unwritten
 from nnadapter.drivers.border import ask_admission, bind, checked_program
 from nnadapter.drivers.capability import ModelForm, OptionValues
@@ -255,7 +255,7 @@ class CachedContext(Context):
 
     def _of_model(self, form: Canonical, *, whole: bool) -> Mapping[str, KeyPart]:
         return {
-            "options": told_part({**self._options, "runs alone": whole}),
+            "options": text_part({**self._options, "runs alone": whole}),
             "structure": KeyPart(form.structure, {"operations": form.operations}),
             "shapes": KeyPart(form.shapes, {"inputs": form.inputs}),
         }

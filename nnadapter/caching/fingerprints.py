@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import nnadapter
-from nnadapter.caching.key import KeyPart, told_part
+from nnadapter.caching.key import KeyPart, text_part
 from nnadapter.drivers.driver_files import driver_files
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info
@@ -32,7 +32,7 @@ def surroundings(device: str, *, takes_onnx: bool) -> Mapping[str, KeyPart]:
     """
     return {
         **of_device(device),
-        "host": told_part(
+        "host": text_part(
             {
                 "nnadapter": own_version(),
                 "files": _digest_of_host(),
@@ -47,8 +47,8 @@ def of_device(device: str) -> Mapping[str, KeyPart]:
     """Return those of these parts that are a device's own: `device` and `driver`."""
     info = device_info(device)
     return {
-        "device": told_part({"name": device, "hardware": info.sub_type, "vendor": info.vendor}),
-        "driver": told_part(
+        "device": text_part({"name": device, "hardware": info.sub_type, "vendor": info.vendor}),
+        "driver": text_part(
             {
                 "version": info.version,
                 "distribution": info.distribution,
@@ -93,7 +93,7 @@ def _digest_of(states: tuple[tuple[Path, int, int], ...]) -> str:
 def machine() -> KeyPart:
     """Return the part `machine`."""
     flags = sha256(" ".join(_abilities()).encode()).hexdigest()[:_SHOWN]
-    return told_part(
+    return text_part(
         {
             "system": platform.system(),
             "processor": machine_name(),

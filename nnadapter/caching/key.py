@@ -54,7 +54,7 @@ class Key(NamedTuple):
         return ".".join((whole.hexdigest()[:32], "-".join(self.short), self.kind))
 
 
-def told_part(words: Mapping[str, object]) -> KeyPart:
+def text_part(words: Mapping[str, object]) -> KeyPart:
     """Return a part that is what it says."""
     texts = {name: str(value) for name, value in words.items()}
     return KeyPart(sha256(repr(sorted(texts.items())).encode()).hexdigest(), texts)

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 import nnadapter
-from nnadapter.caching.bans import clear_bans, kept_bans
+from nnadapter.caching.bans import clear_bans, stored_bans
 from nnadapter.caching.entry import UnusableError, read_entry
 from nnadapter.caching.folder import Folder, Listed
 from nnadapter.caching.usual import usual_folder
@@ -46,7 +46,7 @@ def list_(folder: Path | None, as_json: bool) -> None:
     """List the entries, the one used last first, and what devices are not given any more."""
     opened = _opened(folder)
     rows = [_row(each) for each in reversed(opened.entries())]
-    bans = kept_bans(opened.path)
+    bans = stored_bans(opened.path)
     if as_json:
         told = [{**asdict(ban), "since": _time(ban.since), "until": _time(ban.until)} for ban in bans]
         click.echo(to_json({"folder": str(opened.path), "entries": rows, "bans": told}))

@@ -18,7 +18,7 @@ from nnadapter.testing.bench import Bench, Settings
 from nnadapter.testing.case import Case
 from nnadapter.testing.failures import keep_failure
 from nnadapter.testing.kit import cases_of, run_cases
-from nnadapter.testing.outcomes import Failed, Outcome
+from nnadapter.testing.outcomes import FailedOutcome, Outcome
 from nnadapter.testing.score import ScoreCard
 from nnadapter.testing.score_markdown import to_markdown
 from nnadapter.testing.score_text import to_text
@@ -106,7 +106,7 @@ def _run(bench: Bench, pattern: str, limit: int | None, folder: Path | None) -> 
 
         def told(case: Case, outcome: Outcome) -> None:
             advance()
-            if folder is not None and isinstance(outcome, Failed):
+            if folder is not None and isinstance(outcome, FailedOutcome):
                 _keep(folder, bench, case, outcome)
 
         card = run_cases(bench, cases, told)
@@ -128,7 +128,7 @@ def _make(folder: Path) -> None:
         raise Failure(f"{str(folder)!r} cannot be a folder: {error.strerror or error}; give another path") from error
 
 
-def _keep(folder: Path, bench: Bench, case: Case, failed: Failed) -> None:
+def _keep(folder: Path, bench: Bench, case: Case, failed: FailedOutcome) -> None:
     try:
         keep_failure(folder / "failures", bench.settings, case.name, failed)
     except OSError as error:

@@ -75,7 +75,7 @@ def feed_of(model: Any, shapes: Shapes, sources: Mapping[str, str]) -> Feed:
     known_shapes = {**shapes, **{name: array.shape for name, array in loaded.items()}}
     _check_agree(shapes, known_shapes)
 
-    make = partial(_loaded_or_made, loaded, sources)
+    make = partial(_load_or_generate, loaded, sources)
     arrays = feed_for(prepared, known_shapes, make=make, besides=sources)
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
 
@@ -89,7 +89,7 @@ def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]
     _check_agree(shapes, known_shapes)
     every, generator = _completed(known_shapes, values, file.shapes(file.message.plans[0])), np.random.default_rng(SEED)
     fed = dict.fromkeys([*(value.name for value in file.signature.inputs), *sources])
-    arrays = {name: _loaded_or_made(loaded, sources, values[name], every[name], generator) for name in fed}
+    arrays = {name: _load_or_generate(loaded, sources, values[name], every[name], generator) for name in fed}
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
 
 
@@ -128,7 +128,7 @@ def _sizes_by_name(shapes: Mapping[str, Any], values: Mapping[str, Value]) -> di
     }
 
 
-def _loaded_or_made(
+def _load_or_generate(
     loaded: Mapping[str, Array],
     sources: Mapping[str, str],
     value: Value,

@@ -25,7 +25,7 @@ from nnadapter.running.provenance import Provenance
 
 
 @dataclass(frozen=True, slots=True)
-class _Ran:
+class _RunResult:
     outputs: Mapping[str, Any]
     times: Times
     devices: tuple[str, ...]
@@ -103,7 +103,9 @@ def run(
     click.echo(to_json(facts.to_dict()) if form == "json" else to_text(facts))
 
 
-def _run(model: Any, devices: list[DeviceRequest] | None, options: nnadapter.Options, feed: Feed, repeat: int) -> _Ran:
+def _run(
+    model: Any, devices: list[DeviceRequest] | None, options: nnadapter.Options, feed: Feed, repeat: int
+) -> _RunResult:
     started = time.perf_counter()
     with progress("loading and compiling"):
         session = nnadapter.InferenceSession(model, devices=devices, options=options)
@@ -123,7 +125,7 @@ def _run(model: Any, devices: list[DeviceRequest] | None, options: nnadapter.Opt
         outputs = dict(zip(names, results, strict=True))
         costs = run_costs(session.report(), min(of_steps, default=None))
         provenance = _provenance(session)
-        return _Ran(outputs, Times(times[0], times[1], tuple(times[2:])), session.devices, provenance, costs)
+        return _RunResult(outputs, Times(times[0], times[1], tuple(times[2:])), session.devices, provenance, costs)
 
 
 def _provenance(session: nnadapter.InferenceSession) -> Provenance:

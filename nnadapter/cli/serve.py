@@ -25,7 +25,7 @@ from nnadapter.cli.parameters import (
 from nnadapter.cli.progress import progress
 from nnadapter.files.source_kind import SourceKind, kind_of
 from nnadapter.process.standard_output import prints_to_stderr
-from nnadapter.process.stopping import Stopped, report
+from nnadapter.process.stopping import StopRequested, report
 
 
 @click.command(cls=ModelCommand)
@@ -108,7 +108,7 @@ def serve(
         code = 0
         number = serve_until_stopped(converted(model, chosen), host=host, port=port, on_ready=announce, **settings)
         if number:
-            code = report(Stopped(number))
+            code = report(StopRequested(number))
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with suppress(OSError, ValueError):
             stream.flush()

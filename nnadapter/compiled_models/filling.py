@@ -8,31 +8,31 @@ from dataclasses import dataclass
 
 from nnadapter.compiled_models.loading import FilePlan, Loaded, Loader, step_of
 from nnadapter.compiled_models.messages import Message
-from nnadapter.compiled_models.open_sizes import HeldSizes, read_given
+from nnadapter.compiled_models.open_sizes import HeldSizes, read_shape_derived_values
 from nnadapter.compiled_models.traces import read_number
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
 from nnadapter.ir.tracing import Trace
-from nnadapter.offering.filled_parts import FillablePart
+from nnadapter.offering.filled_parts import SpecializablePart
 from nnadapter.offering.part import Part
 from nnadapter.process.closing import close_all
 from nnadapter.running.executor import CompiledPlan
-from nnadapter.running.filling import Build, Filling, FillsPlans, SharesPrograms, Wanted, check_admitted
+from nnadapter.running.filling import Build, ProgramOwner, ProgramSharer, SpecializedPrograms, Wanted, check_admitted
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FilledFilePlan(SharesPrograms, FilePlan):
+class SpecializedFilePlan(ProgramSharer, FilePlan):
     """A plan of a file at one set of sizes, whose programs it shares with others of its class."""
 
-    of: Filling[FilledFilePlan]
+    of: SpecializedPrograms[SpecializedFilePlan]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FileClass(FillsPlans):
+class FilePlanSpecializations(ProgramOwner):
     """A class of shapes of a file; it does not run itself, but the plans that are filled."""
 
     held: HeldSizes
-    filling: Filling[FilledFilePlan]
+    filling: SpecializedPrograms[SpecializedFilePlan]
 
 
 def is_filled(record: Message) -> bool:
@@ -40,7 +40,7 @@ def is_filled(record: Message) -> bool:
     return any(step.HasField("given") for step in record.steps)
 
 
-def load_class(loader: Loader, record: Message) -> FileClass:
+def load_class(loader: Loader, record: Message) -> FilePlanSpecializations:
     """Return the class of a plan that is filled, with the programs that serve all sizes.
 
     Raises:
@@ -54,20 +54,20 @@ def load_class(loader: Loader, record: Message) -> FileClass:
         fillable = dict(_fillable(loader, record, held.trace))
         others = [number for number in range(len(record.steps)) if number not in fillable]
         loader.load_steps(record, held, others, shared, notes)
-        return FileClass(held=held, filling=_filling(loader, record, held, fillable, shared, notes))
+        return FilePlanSpecializations(held=held, filling=_filling(loader, record, held, fillable, shared, notes))
     except BaseException:
         close_all(each.program for each in shared.values())
         raise
 
 
-def _fillable(loader: Loader, record: Message, trace: Trace) -> Mapping[int, FillablePart]:
+def _fillable(loader: Loader, record: Message, trace: Trace) -> Mapping[int, SpecializablePart]:
     """The segments that are filled here: one whose device is absent is run by the CPU, which takes all sizes."""
     parts = {}
     for number, step in enumerate(record.steps):
         if step.HasField("given") and step.device in loader.devices.opened:
             model = loader.segments.open_model(step.segment, trace)
-            given = read_given(step.given, trace, loader.segments)
-            parts[number] = FillablePart(Part(model, tuple(step.segment.inputs)), given)
+            given = read_shape_derived_values(step.given, trace, loader.segments)
+            parts[number] = SpecializablePart(Part(model, tuple(step.segment.inputs)), given)
     return parts
 
 
@@ -75,22 +75,24 @@ def _filling(
     loader: Loader,
     record: Message,
     held: HeldSizes,
-    fillable: Mapping[int, FillablePart],
+    fillable: Mapping[int, SpecializablePart],
     shared: Mapping[int, Loaded],
     notes: list[str],
-) -> Filling[FilledFilePlan]:
+) -> SpecializedPrograms[SpecializedFilePlan]:
     steps = range(len(record.steps))
     devices = [shared[number].device if number in shared else record.steps[number].device for number in steps]
     reads = {number: shared[number].inputs if number in shared else fillable[number].inputs for number in steps}
     binder = loader.binder(record, devices, reads)
 
-    def wrap(plan: CompiledPlan, _: Mapping[int, float], of: Filling[FilledFilePlan]) -> FilledFilePlan:
+    def wrap(
+        plan: CompiledPlan, _: Mapping[int, float], of: SpecializedPrograms[SpecializedFilePlan]
+    ) -> SpecializedFilePlan:
         told = tuple(dict.fromkeys(notes))
-        return FilledFilePlan(plan=plan, record=record, notes=told, held=held, of=of)
+        return SpecializedFilePlan(plan=plan, record=record, notes=told, held=held, of=of)
 
     bound = {number: (step_of(binder, number, each), 0.0) for number, each in shared.items()}
     build = _build(loader, record, notes)
-    return Filling(binder.steps, fillable, held.size_class, binder, bound, build, wrap)
+    return SpecializedPrograms(binder.steps, fillable, held.size_class, binder, bound, build, wrap)
 
 
 def _build(loader: Loader, record: Message, notes: list[str]) -> Build:

@@ -38,7 +38,7 @@ from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import fall_back, run_failure
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.plan_memory import Holding
-from nnadapter.running.site import Site, nothing_to_give_up
+from nnadapter.running.site import PlanDevices, evict_nothing
 from nnadapter.traces.trace import Trace
 from partition.graph import Graph, Node
 from partition.plan import Plan, Step, make_plan
@@ -98,8 +98,8 @@ class Loader:
     fallback: Fallback
     trace: Trace
     session_options: onnxruntime.SessionOptions | None = None
-    make_room: Callable[[], bool] = nothing_to_give_up
-    """See `Site`."""
+    make_room: Callable[[], bool] = evict_nothing
+    """See `PlanDevices`."""
     whole: Callable[[NNAdapterError], Whole] | None = None
     """See `Bindable`."""
     arenas: Arenas = field(init=False)
@@ -109,7 +109,7 @@ class Loader:
         self.segments = Segments(self.file.container)
         opened = self.devices.opened
         self.arenas = Arenas(shared=any(each.is_isolated for each in opened.values()))
-        self._site = Site(
+        self._site = PlanDevices(
             accelerators=self.devices.accelerators,
             owning=self.devices.owning,
             threading={CPU: Threading.REENTRANT, **{name: each.capability.threading for name, each in opened.items()}},

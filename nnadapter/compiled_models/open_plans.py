@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.compiled_models.filling import FileClass, FilledFilePlan, is_filled, load_class
+from nnadapter.compiled_models.filling import FilePlanSpecializations, SpecializedFilePlan, is_filled, load_class
 from nnadapter.compiled_models.loading import FilePlan, Loader
 from nnadapter.compiled_models.messages import Message
 from nnadapter.compiled_models.open_sizes import HeldSizes
@@ -14,7 +14,7 @@ from nnadapter.onnx.signature import Shapes
 from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
 from nnadapter.running.by_plans import Taken
-from nnadapter.running.filling import NotFilledError
+from nnadapter.running.filling import SpecializationRefusedError
 from nnadapter.running.plans import PlanCache
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class OpenFilePlans:
         self._records = [record for record in records if record.HasField("open")]
         self._truths = [tuple(record.truths) for record in self._records]
         self._loader, self._plans = loader, plans
-        self._classes: PlanCache[FileClass] = PlanCache(len(records), sys.maxsize)
+        self._classes: PlanCache[FilePlanSpecializations] = PlanCache(len(records), sys.maxsize)
         """Of devices that compile for fixed sizes: what their programs share counts for the plans that are filled."""
         self._held: dict[int, HeldSizes] = {}
         """At which shapes each holds, read when somebody asks; of one that was loaded, its own."""
@@ -72,7 +72,7 @@ class OpenFilePlans:
         See `OpenPlan.serves`.
         """
         held = plan.held
-        if held is None or isinstance(plan, FilledFilePlan):
+        if held is None or isinstance(plan, SpecializedFilePlan):
             return None
         at = held.at
         if held.size_class is not None and held.bounds is None:  # it says of every size what it has to be
@@ -135,11 +135,11 @@ class OpenFilePlans:
             return None
         try:
             lease, plan = self._plans.take(use, key, lambda: self._fill(number, shapes))
-        except NotFilledError:
+        except SpecializationRefusedError:
             self._refused.keep(key, True)
             self._leave(use)
             return None
-        assert isinstance(plan, FilledFilePlan), "it was filled"
+        assert isinstance(plan, SpecializedFilePlan), "it was filled"
         sizes_now = self._as_loaded(number, held, plan.held, shapes, sizes)
         return lease, plan, plan.of.told(sizes_now[0] if sizes_now is not None else None)
 
@@ -150,7 +150,7 @@ class OpenFilePlans:
             self._held[number] = of_class.held
             holds, sizes = of_class.held.at(shapes)
             if not holds or sizes is None:
-                raise NotFilledError("the class does not hold at these shapes as it was compiled here")
+                raise SpecializationRefusedError("the class does not hold at these shapes as it was compiled here")
             return of_class.filling.at(sizes, self._plans.make_room)
         finally:
             self._classes.users.pop(use, None)

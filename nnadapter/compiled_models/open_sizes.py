@@ -12,10 +12,10 @@ from nnadapter.compiled_models.traces import read_trace, traced_numbers, write_t
 from nnadapter.compiled_models.values import read_array, read_sizes, write_array, write_shape
 from nnadapter.files.container.reading import Container
 from nnadapter.files.container.writing import ContainerWriter
-from nnadapter.ir.given import Given, Tables
+from nnadapter.ir.given import Given, TableComputation
 from nnadapter.ir.operand import Array
-from nnadapter.ir.size_arrays import SizeArray
-from nnadapter.ir.size_class import SizeClass
+from nnadapter.ir.size_arrays import SymbolicArray
+from nnadapter.ir.size_class import GuardedShapes
 from nnadapter.ir.tracing import Trace, Traced
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.bounds import Bounds
@@ -25,7 +25,7 @@ from nnadapter.planning.bounds import Bounds
 class HeldSizes:
     """At which shapes an open plan holds."""
 
-    size_class: SizeClass | None
+    size_class: GuardedShapes | None
     """None where no segment hangs on numbers."""
     bounds: Bounds | None
     """None where it holds at all sizes."""
@@ -52,7 +52,9 @@ class HeldSizes:
         return broken or "sizes are smaller or larger than those at which it was looked through"
 
 
-def write_open_sizes(message: Message, sizes: SizeClass | None, bounds: Bounds | None, writer: ContainerWriter) -> None:
+def write_open_sizes(
+    message: Message, sizes: GuardedShapes | None, bounds: Bounds | None, writer: ContainerWriter
+) -> None:
     """Fill an OpenSizes message.
 
     Raises:
@@ -64,7 +66,7 @@ def write_open_sizes(message: Message, sizes: SizeClass | None, bounds: Bounds |
         dimensions = [size for shape in sizes.shapes.values() for size in shape]
         row.open.extend(place for place, size in enumerate(dimensions) if isinstance(size, Traced))
         write_trace(row.trace, sizes.trace)
-        write_given(row.given, sizes.contents, writer)
+        write_shape_derived_values(row.given, sizes.contents, writer)
     for rows, shapes in ((message.least, bounds and bounds.least), (message.most, bounds and bounds.most)):
         for shape in (shapes or {}).values():
             write_shape(rows.add(), shape)
@@ -94,7 +96,7 @@ def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> Hel
     return HeldSizes(size_class, Bounds(least, most, frozenset(message.unread)))
 
 
-def write_given(message: Message, given: Given, writer: ContainerWriter) -> None:
+def write_shape_derived_values(message: Message, given: Given, writer: ContainerWriter) -> None:
     """Fill a Given message."""
     message.SetInParent()
     message.names.extend(given.names)
@@ -106,7 +108,7 @@ def write_given(message: Message, given: Given, writer: ContainerWriter) -> None
         tables.outputs.extend(given.tables.outputs)
 
 
-def read_given(message: Message, trace: Trace, segments: Segments) -> Given:
+def read_shape_derived_values(message: Message, trace: Trace, segments: Segments) -> Given:
     """Return what a Given message says.
 
     Raises:
@@ -120,7 +122,7 @@ def read_given(message: Message, trace: Trace, segments: Segments) -> Given:
     return Given(names, sizes, tables)
 
 
-def _read_class(message: Message, shapes: Shapes, segments: Segments) -> SizeClass:
+def _read_class(message: Message, shapes: Shapes, segments: Segments) -> GuardedShapes:
     sizes = [size for shape in shapes.values() for size in shape]
     open_places = list(message.open)
     if open_places != sorted(set(open_places)) or (open_places and open_places[-1] >= len(sizes)):
@@ -130,19 +132,19 @@ def _read_class(message: Message, shapes: Shapes, segments: Segments) -> SizeCla
         sizes[place] = Traced(trace, variable)  # type: ignore[call-overload]
     source = iter(sizes)
     traced: Mapping[str, tuple[Any, ...]] = {name: tuple(next(source) for _ in shape) for name, shape in shapes.items()}
-    return SizeClass(traced, trace, read_given(message.given, trace, segments))
+    return GuardedShapes(traced, trace, read_shape_derived_values(message.given, trace, segments))
 
 
-def _read_tables(message: Message, trace: Trace, segments: Segments) -> Tables:
+def _read_tables(message: Message, trace: Trace, segments: Segments) -> TableComputation:
     model = segments.open_model(message.model, trace)
     sizes = _read_arrays(message.sizes, trace, segments.container)
     outputs = tuple(message.outputs)
     if (len(model.inputs), len(model.outputs)) != (len(sizes), len(outputs)):
         raise segments.container.damaged("what makes tables of sizes reads or makes others than it says")
-    return Tables(model, sizes, outputs)
+    return TableComputation(model, sizes, outputs)
 
 
-def _write_arrays(messages: Any, arrays: Mapping[str, SizeArray], writer: ContainerWriter) -> None:
+def _write_arrays(messages: Any, arrays: Mapping[str, SymbolicArray], writer: ContainerWriter) -> None:
     for name, array in arrays.items():
         row, items = messages.add(), list(array.items.flat)
         write_array(row.contents, name, array.now(), writer)
@@ -151,23 +153,23 @@ def _write_arrays(messages: Any, arrays: Mapping[str, SizeArray], writer: Contai
         row.numbers.extend(items[place].number for place in places)
 
 
-def _read_arrays(messages: Sequence[Message], trace: Trace, container: Container) -> dict[str, SizeArray]:
+def _read_arrays(messages: Sequence[Message], trace: Trace, container: Container) -> dict[str, SymbolicArray]:
     return {row.contents.name: _read_array(row, trace, container) for row in messages}
 
 
-def _read_array(message: Message, trace: Trace, container: Container) -> SizeArray:
+def _read_array(message: Message, trace: Trace, container: Container) -> SymbolicArray:
     contents: Array = read_array(message.contents, container)
     items = contents.astype(object)
     numbers = traced_numbers(message, items.size, trace, container)
     for place, number in numbers.items():
         items.flat[place] = number
-    array = SizeArray(items, contents.dtype)
+    array = SymbolicArray(items, contents.dtype)
     if not _is_same(array, contents):
         raise container.damaged(f"{message.contents.name!r} is not what sizes say")
     return array
 
 
-def _is_same(array: SizeArray, contents: Array) -> bool:
+def _is_same(array: SymbolicArray, contents: Array) -> bool:
     try:
         return bool((array.now() == contents).all())
     except (ArithmeticError, ValueError, TypeError):

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from nnadapter.compiled_models.forks import write_fork
 from nnadapter.compiled_models.messages import MESSAGES, VERSION, Message
-from nnadapter.compiled_models.open_sizes import write_given, write_open_sizes
+from nnadapter.compiled_models.open_sizes import write_open_sizes, write_shape_derived_values
 from nnadapter.compiled_models.parts import MODEL, PROGRAM, REPORT
 from nnadapter.compiled_models.segments import write_ir, write_onnx
 from nnadapter.compiled_models.target import Target
@@ -43,7 +43,7 @@ from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import onnx_part
 from nnadapter.onnx.onnxruntime_limits import loadable
-from nnadapter.onnx.preparation.choice import truths_of
+from nnadapter.onnx.preparation.choice import decision_values
 from nnadapter.planning.alongside import overlap_of
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.indices import checks_by_segment
@@ -53,7 +53,7 @@ from nnadapter.reports.building import report_of
 from nnadapter.reports.circumstances import machine, versions_of
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.filled import FilledClass
+from nnadapter.running.filled import SpecializedPlans
 from nnadapter.running.observed import Observed, observed_of
 from nnadapter.running.planned import PlannedEngine
 from partition.plan import Step
@@ -143,7 +143,7 @@ def _write_plan(
     writer = target.writer
     partitioning = _partitioning(compiled)
     graph, steps = partitioning.plan.graph, partitioning.plan.steps
-    message.truths.extend(truths_of(partitioning.model.prepared.choice))
+    message.truths.extend(decision_values(partitioning.model.prepared.choice))
     for name in engine.input_names:
         write_shape(message.shapes.add(), partitioning.model.shapes.get(name, ()))
     border = dict.fromkeys((*graph.inputs, *graph.outputs))
@@ -180,7 +180,7 @@ def _observed(compiled: Compiled, engine: PlannedEngine) -> Observed:
 
 def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:
     """The steps by position; not those that are compiled for each set of sizes."""
-    return compiled.filling.shared if isinstance(compiled, FilledClass) else dict(enumerate(compiled.plan.steps))
+    return compiled.filling.shared if isinstance(compiled, SpecializedPlans) else dict(enumerate(compiled.plan.steps))
 
 
 def _read_by(step: Step, compiled: Compiled, bound: Mapping[int, BoundStep]) -> tuple[str, ...]:
@@ -239,10 +239,10 @@ def _write_program(message: Message, bound: BoundStep, nodes: Sequence[str], tar
 def _write_filled(message: Message, position: int, compiled: Compiled, target: Target) -> None:
     """Write a segment that is compiled for each set of sizes, and the programs that there are."""
     writer = target.writer
-    assert isinstance(compiled, FilledClass) and compiled.opening is not None, "its segments are filled"
+    assert isinstance(compiled, SpecializedPlans) and compiled.opening is not None, "its segments are filled"
     fillable = compiled.opening.fillable[_partitioning(compiled).plan.steps[position].segment]
     write_ir(message.segment, fillable.part.model, fillable.part.inputs, writer)
-    write_given(message.given, fillable.given, writer)
+    write_shape_derived_values(message.given, fillable.given, writer)
     for at, numbers, bound in compiled.filling.made:
         row = MESSAGES.new("FilledProgram")
         if at == position and _write_program(row, bound, message.nodes, target):

@@ -15,7 +15,7 @@ _TELLING = 64
 """Elements of a constant that may decide what a node becomes: axes, sizes, exponents. Weights do not."""
 
 
-def convert_alone(
+def convert_per_node(
     members: Sequence[int],
     nodes: Sequence[OnnxNode],
     values: Mapping[str, Value],

@@ -15,7 +15,7 @@ from nnadapter.ir.model import ABSENT
 from nnadapter.ir.operand import Array, OperandType, Quantization, QuantizedType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.size_arrays import SizeArray
+from nnadapter.ir.size_arrays import SymbolicArray
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
@@ -62,7 +62,7 @@ class ConversionContext(GraphValues):
         self,
         values: Mapping[str, Value],
         constants: Mapping[str, Array],
-        sizes: Mapping[str, SizeArray] = MappingProxyType({}),
+        sizes: Mapping[str, SymbolicArray] = MappingProxyType({}),
         typed_names: Collection[str] = (),
         *,
         takes_sizes: bool = False,

@@ -21,9 +21,9 @@ from nnadapter.ir.extract import submodel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
 from nnadapter.ir.operations import schema_of
-from nnadapter.ir.structure import TracedModel
+from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.tracing import current
-from nnadapter.onnx.brought_converters import BROUGHT, brought_name, brought_versions
+from nnadapter.onnx.brought_converters import BROUGHT, external_name, external_versions
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
@@ -46,7 +46,7 @@ class Conversion:
     """Nodes that were converted as one, whose operations stand at one of them."""
     tables: frozenset[int] = frozenset()
     """Operations that compute what follows from shapes alone, and stand for none of the nodes."""
-    source: tuple[TracedModel, Sequence[Any]] | None = None
+    source: tuple[SymbolicModel, Sequence[Any]] | None = None
     """What the model was filled from: the traced model and the numbers of a replay."""
     one_by_one: Callable[[], Alone] | None = None
     """Converts the nodes of atoms once more, each by itself; None where every node is."""
@@ -304,9 +304,9 @@ def _converter_of(node: OnnxNode) -> Converter:
 
 
 def _unknown(node: OnnxNode) -> Refusal:
-    brought = brought_versions(node.domain, node.op_type)
+    brought = external_versions(node.domain, node.op_type)
     if node.since_version in brought:
-        problem = BROUGHT.problem_of(brought_name(node.domain, node.op_type, node.since_version))
+        problem = BROUGHT.problem_of(external_name(node.domain, node.op_type, node.since_version))
         return Refusal(Reason.UNSUPPORTED_OPERATION, f"converter {problem}")
     if not brought and all(domain != node.domain for domain, _ in converted()):
         known = ", ".join(sorted({domain or "ai.onnx" for domain, _ in converted()}))

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nnadapter.converters.context import ConversionContext
-from nnadapter.onnx.brought_converters import BROUGHT, ONNX_DOMAIN, brought_name
+from nnadapter.onnx.brought_converters import BROUGHT, ONNX_DOMAIN, external_name
 from nnadapter.onnx.further_schemas import MICROSOFT
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.schemas import is_further
@@ -61,7 +61,7 @@ def lookup(domain: str, op_type: str, since_version: int) -> Converter | None:
     key = domain, op_type, since_version
     if key not in _CONVERTERS and is_further(*key):
         _import_further(domain)
-        return _CONVERTERS.get(key) or BROUGHT.get(brought_name(*key))
+        return _CONVERTERS.get(key) or BROUGHT.get(external_name(*key))
     return _CONVERTERS.get(key)
 
 

@@ -28,7 +28,7 @@ from nnadapter.ir.size_arithmetic import (
     to_float64,
     to_integer,
 )
-from nnadapter.ir.size_arrays import SizeArray
+from nnadapter.ir.size_arrays import SymbolicArray
 from nnadapter.ir.tracing import computed
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.node import OnnxNode
@@ -39,21 +39,21 @@ _INTEGERS = ("int64", "int32")
 _SMALL_POWERS = range(1, 5)
 _ZERO, _FALSE = np.array(0, object), np.array(False, object)
 
-Inputs = Sequence[SizeArray | None]
+Inputs = Sequence[SymbolicArray | None]
 Rule = Callable[[OnnxNode, Inputs, Array], Array | None]
 """A node, its inputs, and its result for the sizes that are traced -> the result's elements; None if it cannot."""
 
 
-def shape_of(node: OnnxNode, dimensions: Sequence[int]) -> SizeArray:
+def shape_of(node: OnnxNode, dimensions: Sequence[int]) -> SymbolicArray:
     """What Shape or Size gives for a tensor of these dimensions. Source: ONNX Shape-15, Size-13."""
     if node.op_type == "Size":
-        return SizeArray(_objects([math.prod(dimensions)]).reshape(()), np.dtype(np.int64))
+        return SymbolicArray(_objects([math.prod(dimensions)]).reshape(()), np.dtype(np.int64))
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
     taken = dimensions[cast("int", start) : cast("int | None", end)]
-    return SizeArray(_objects(taken), np.dtype(np.int64))
+    return SymbolicArray(_objects(taken), np.dtype(np.int64))
 
 
-def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SizeArray | None:
+def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray | None:
     """What a node makes of arrays of sizes.
 
     Args:
@@ -71,7 +71,7 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SizeArray | Non
     try:
         with np.errstate(all="ignore"):
             items = rule(node, inputs, expected)
-            result = None if items is None else SizeArray(_form(items, expected), expected.dtype)
+            result = None if items is None else SymbolicArray(_form(items, expected), expected.dtype)
             return result if result is not None and np.array_equal(result.now(), expected) else None
     except (ArithmeticError, ValueError):  # Python's numbers refuse what numpy's wrap or make infinite
         return None
@@ -88,7 +88,7 @@ def _objects(items: Sequence[Any]) -> Array:
     return array
 
 
-def _present(inputs: Inputs, position: int) -> SizeArray:
+def _present(inputs: Inputs, position: int) -> SymbolicArray:
     size_array = inputs[position]
     assert size_array is not None, "an input that the op requires"
     return size_array

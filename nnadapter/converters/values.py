@@ -9,7 +9,7 @@ from typing import cast
 
 from nnadapter.converters.known import Dequantized, KnownContents
 from nnadapter.ir.operand import Array, DataType, OperandType
-from nnadapter.ir.size_arrays import SizeArray
+from nnadapter.ir.size_arrays import SymbolicArray
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.refusal import Refusal
 from partition.graph import Value
@@ -32,7 +32,7 @@ class GraphValues:
         self,
         values: Mapping[str, Value],
         constants: Mapping[str, Array],
-        sizes: Mapping[str, SizeArray] = MappingProxyType({}),
+        sizes: Mapping[str, SymbolicArray] = MappingProxyType({}),
     ) -> None:
         self._values, self._constants, self._sizes = values, constants, sizes
         self._types: dict[str, OperandType] = {}
@@ -66,10 +66,10 @@ class GraphValues:
         inputs = self._node.inputs
         return f"input {inputs.index(name)}" if name in inputs else "a value inside"
 
-    def hold(self, name: str, contents: Array | SizeArray) -> None:
+    def hold(self, name: str, contents: Array | SymbolicArray) -> None:
         """Say what a value inside of the current node contains, which the graph does not name."""
-        if isinstance(contents, SizeArray):
-            cast("dict[str, SizeArray]", self._sizes)[name] = contents  # sizes are traced: then they may grow
+        if isinstance(contents, SymbolicArray):
+            cast("dict[str, SymbolicArray]", self._sizes)[name] = contents  # sizes are traced: then they may grow
             return
         if not self._held:
             self._constants = ChainMap(self._held, self._constants)  # type: ignore[arg-type]

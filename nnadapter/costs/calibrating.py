@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from os import cpu_count
 from typing import Any
 
-from nnadapter.costs.calibration import Calibration, SeenNetwork
+from nnadapter.costs.calibration import Calibration, MeasuredNetwork
 from nnadapter.costs.calibration_files import driver_version, speed_options
 from nnadapter.costs.classes import OperationClass
-from nnadapter.costs.company import in_company
+from nnadapter.costs.company import scale_to_networks
 from nnadapter.costs.launches import launches_of
 from nnadapter.costs.lines import Lines, Pair, lines_of
 from nnadapter.costs.networks import networks
 from nnadapter.costs.probes import LONG, SHORT, Probe, probes, tensors_model
-from nnadapter.costs.riding import RIDERS
+from nnadapter.costs.riding import FUSIBLE_CLASSES
 from nnadapter.costs.roofline import Line
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.costs.timing import ProgramTimer, ProgramTiming
@@ -29,7 +29,14 @@ from nnadapter.drivers.selection import HOSTS, Selected, select_one
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.ir.model import Model
 from nnadapter.process.closing import close_all
-from nnadapter.process.processors import Load, is_crowded, left_by_others, machine_words, seconds_of_process, usable
+from nnadapter.process.processors import (
+    Load,
+    is_crowded,
+    machine_description,
+    processors_unused_by_others,
+    seconds_of_process,
+    usable,
+)
 
 ROUNDS = 5
 """How often every program takes a turn, with all others; the lower quartile counts."""
@@ -93,7 +100,7 @@ def calibrate(
     finally:
         named_call(selected.name, "close")(close_all, [context])
     tells = stopwatch is None and is_counted
-    left = left_by_others(*loads) if tells else float(usable())
+    left = processors_unused_by_others(*loads) if tells else float(usable())
     processors = None if seen.processors is None or not is_counted else _alone(seen.processors, left)
     return _calibration(selected, opened, seen, processors, crowded=tells and is_crowded(*loads))
 
@@ -104,7 +111,7 @@ def _alone(processors: float, left: float) -> float:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Seen:
+class _Measurements:
     """What was timed."""
 
     pairs: list[Pair]
@@ -116,21 +123,21 @@ class _Seen:
 
 
 def _calibration(
-    selected: Selected, opened: Device, seen: _Seen, processors: float | None, *, crowded: bool
+    selected: Selected, opened: Device, seen: _Measurements, processors: float | None, *, crowded: bool
 ) -> Calibration:
     """What the times of a device's programs come to."""
     lines: Lines = lines_of(seen.pairs)
     shorts = [pair.short for pair in seen.pairs]
-    light = [pair.short for pair in seen.pairs if pair.kind.operation_class in RIDERS] or shorts
+    light = [pair.short for pair in seen.pairs if pair.kind.operation_class in FUSIBLE_CLASSES] or shorts
     launches = launches_of(seen.segments or shorts, light, lines, crosses=selected.name not in HOSTS)
-    found = in_company(lines, launches, seen.networks)
+    found = scale_to_networks(lines, launches, seen.networks)
     lines, launches = found.lines, found.launches
     return Calibration(
         device=selected.name,
         driver_version=driver_version(selected.name),
         interface_version=INTERFACE_VERSION,
         options=speed_options(opened.capability.options, selected.options, isolated=selected.limits is not None),
-        machine=machine_words(),
+        machine=machine_description(),
         crowded=crowded,
         processors=processors,
         launch_seconds=launches.segment,
@@ -138,16 +145,16 @@ def _calibration(
         transfer_seconds=launches.tensor,
         transfer_seconds_per_byte=launches.byte,
         lines={kind.operation_class: line for kind, line in lines.items() if kind.behind is None},
-        riding=_riding(lines),
+        riding=_fused_lines(lines),
         networks={
-            name: SeenNetwork(seconds=timed.seconds, predicted=found.predicted[name])
+            name: MeasuredNetwork(seconds=timed.seconds, predicted=found.predicted[name])
             for name, timed in seen.networks.items()
         },
         left_out=seen.left_out,
     )
 
 
-def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Seen:
+def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Callable[[], None]) -> _Measurements:
     """Time every probe that the device can run; say why there is none of a class; then networks and segments.
 
     A few at a time, since each may have threads and memory of its own. Each batch has probes of several classes.
@@ -188,7 +195,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     bench.run(_SEGMENT_ROUNDS, share, lambda: None, cold=True)
     bench.clear()
     measured = {pair.kind.operation_class for pair in pairs.values() if pair.kind.behind is None}
-    return _Seen(
+    return _Measurements(
         pairs=[pairs[position] for position in sorted(pairs)],
         networks=timed,
         segments=segments,
@@ -234,7 +241,7 @@ class _Told:
             self.advance()
 
 
-def _riding(lines: Lines) -> dict[OperationClass, dict[OperationClass, Line]]:
+def _fused_lines(lines: Lines) -> dict[OperationClass, dict[OperationClass, Line]]:
     """Lines of what comes behind others, by what it comes behind."""
     riding: dict[OperationClass, dict[OperationClass, Line]] = {}
     for kind, line in lines.items():

@@ -13,7 +13,7 @@ from nnadapter.costs.roofline import Line, Seconds
 from nnadapter.drivers.capability import OptionValue
 
 
-class SeenNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeasuredNetwork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A small network of mixed operations, all of it on the device."""
 
     seconds: Seconds
@@ -36,7 +36,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     options: Mapping[str, OptionValue]
     """Those that change how long something takes, `isolate` among them where the device has a process of its own."""
     machine: str
-    """As `machine_words` tells it."""
+    """As `machine_description` tells it."""
     crowded: bool
     """Other programs used the processors meanwhile."""
     processors: Annotated[float, Meta(ge=0)] | None = None
@@ -48,7 +48,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     transfer_seconds: Seconds
     """Of one tensor, in either direction: the host cannot tell them apart."""
     transfer_seconds_per_byte: Seconds
-    networks: Mapping[str, SeenNetwork]
+    networks: Mapping[str, MeasuredNetwork]
     """What tells how far lines are off, by name; the same for all devices."""
     lines: Mapping[OperationClass, Line]
     """By class, float32: of operations by themselves."""

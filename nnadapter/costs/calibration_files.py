@@ -11,7 +11,7 @@ from msgspec import to_builtins
 
 from nnadapter.costs.calibration import Calibration
 from nnadapter.costs.classes import OperationClass
-from nnadapter.costs.stored import read_kept, write_kept
+from nnadapter.costs.stored import read_stored, write_stored
 from nnadapter.drivers.capability import Option, OptionValue, OptionValues
 from nnadapter.drivers.interface import INTERFACE_VERSION
 from nnadapter.drivers.registry import device_info, inside
@@ -19,7 +19,7 @@ from nnadapter.drivers.selection import ISOLATE, canonical, select_one
 from nnadapter.errors import StoredFileError
 from nnadapter.files.calibrations import calibration_file, calibrations_of, calibrations_of_driver
 from nnadapter.files.strict import FileKind
-from nnadapter.process.processors import machine_words
+from nnadapter.process.processors import machine_description
 
 FORMAT_VERSION = 6
 """Raised whenever a calibration's file changes its meaning; other versions are refused."""
@@ -60,7 +60,7 @@ def find_calibration(
         if not note:
             return StoredCalibration(kept, _crowd(kept))
         notes.append(note)
-    return StoredCalibration(None, notes[0] if notes else _for_others(device, asked))
+    return StoredCalibration(None, notes[0] if notes else _other_options_text(device, asked))
 
 
 def _crowd(kept: Calibration) -> str:
@@ -77,11 +77,11 @@ def _outdated(kept: Calibration, device: str) -> str:
     """Why a calibration does not hold for the driver that is here; empty if it does."""
     made, now = (kept.driver_version, kept.interface_version), (driver_version(device), INTERFACE_VERSION)
     if made == now:
-        if kept.machine == machine_words():
+        if kept.machine == machine_description():
             return ""
         return (
             f"the calibration of device {kept.device!r} was made on another machine ({kept.machine}; here "
-            f"{machine_words()}), and is not used; run `nnadapter calibrate {device}`"
+            f"{machine_description()}), and is not used; run `nnadapter calibrate {device}`"
         )
     return (
         f"the calibration of device {kept.device!r} was made with version {kept.driver_version or 'unknown'} of its "
@@ -120,7 +120,7 @@ def keep_calibration(calibration: Calibration) -> Path:
         StoredFileError: it cannot be written.
     """
     file = calibration_file(calibration.device, calibration.options)
-    write_kept(file, contents_of(calibration))
+    write_stored(file, contents_of(calibration))
     return file
 
 
@@ -141,7 +141,7 @@ def driver_version(device: str) -> str:
     return info.version or info.distribution
 
 
-def _for_others(device: str, asked: Mapping[str, OptionValue]) -> str:
+def _other_options_text(device: str, asked: Mapping[str, OptionValue]) -> str:
     """For which other options there are calibrations, in a sentence; empty where there are none."""
     settings, files = [], [(name, file) for name in _names(device) for file in calibrations_of(name)]
     for whose, file in files:
@@ -172,7 +172,7 @@ def read_calibration(
         FileNotFoundError: there is none.
         StoredFileError: it is truncated, of another format, or has an entry of the wrong kind, negative or not finite.
     """
-    kept = read_kept(_FILE, file)
+    kept = read_stored(_FILE, file)
     if device is not None and device != kept.device:
         _FILE.refuse(f"expected {device!r}, got {kept.device!r}; {_FILE.advice}", str(file), ("device",))
     if options is not None:

@@ -28,7 +28,7 @@ _FEWEST = 6
 
 
 @dataclass(frozen=True, slots=True)
-class InCompany:
+class NetworkScaledCosts:
     """Lines and launches as networks have them."""
 
     lines: Lines
@@ -37,7 +37,7 @@ class InCompany:
     """Seconds of each network, by factors that the others alone gave: how far new ones will be off."""
 
 
-def in_company(lines: Lines, launches: Launches, networks: Mapping[str, ProgramTiming]) -> InCompany:
+def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, ProgramTiming]) -> NetworkScaledCosts:
     """Return lines and launches scaled by what networks took, all of which were everything that ran.
 
     1. Of each network it is known what each kind takes by its line, and what the launch does.
@@ -48,7 +48,7 @@ def in_company(lines: Lines, launches: Launches, networks: Mapping[str, ProgramT
     kinds = list(lines)
     rows = {name: _row(lines, launches, kinds, timed) for name, timed in networks.items()}
     if len(rows) < _FEWEST:
-        return InCompany(lines, launches, {name: sum(row) for name, row in rows.items()})
+        return NetworkScaledCosts(lines, launches, {name: sum(row) for name, row in rows.items()})
     factors = _factors(list(rows.values()), [timed.seconds for timed in networks.values()])
     scaled = {kind: _scaled(lines[kind], factor) for kind, factor in zip(kinds, factors, strict=False)}
     predicted = {}
@@ -56,7 +56,7 @@ def in_company(lines: Lines, launches: Launches, networks: Mapping[str, ProgramT
         others = [other for other in rows if other != name]
         without = _factors([rows[other] for other in others], [networks[other].seconds for other in others])
         predicted[name] = _sum(row, without)
-    return InCompany(scaled, replace(launches, alone=launches.alone * factors[-1]), predicted)
+    return NetworkScaledCosts(scaled, replace(launches, alone=launches.alone * factors[-1]), predicted)
 
 
 def _row(lines: Lines, launches: Launches, kinds: Sequence[Kind], timed: ProgramTiming) -> list[float]:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from nnadapter.costs.calibration import Calibration, SeenNetwork
+from nnadapter.costs.calibration import Calibration, MeasuredNetwork
 from nnadapter.costs.calibration_files import find_calibration
 from nnadapter.costs.classes import CLASSES, OperationClass
 from nnadapter.costs.roofline import Line, Numbers, roofline
@@ -62,7 +62,7 @@ class DeviceCosts:
     """Measured of operations that come behind others, by the class of these; see `nnadapter.costs.riding`."""
     alone_seconds: float | None = None
     """Of a launch of a segment that is all that runs; None where that is the profile's."""
-    networks: Mapping[str, SeenNetwork] = field(default_factory=dict)
+    networks: Mapping[str, MeasuredNetwork] = field(default_factory=dict)
     """What tells how far numbers are off, see `Calibration`."""
     processors: float = 0.0
     """Of the host, in use while it computes, as far as that was counted."""

@@ -14,7 +14,7 @@ from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.fitting import error, fit_line, line_seconds
 from nnadapter.costs.probes import OperationWork, work_of
 from nnadapter.costs.riding import Kind
-from nnadapter.costs.roofline import Line, SeenWork, padding_of
+from nnadapter.costs.roofline import Line, MeasuredWork, padding_of
 from nnadapter.costs.timing import ProgramTiming
 from nnadapter.ir.model import Model
 
@@ -97,10 +97,10 @@ def _off(line: Line, works: Sequence[Works], seconds: Sequence[float]) -> float:
     return sum(min(1.0, abs(log(said / took))) if said else 1.0 for said, took in pairs) / max(1, len(pairs))
 
 
-def _seen(line: Line, works: Works, took: float, least: float) -> SeenWork:
+def _seen(line: Line, works: Works, took: float, least: float) -> MeasuredWork:
     said, padding = _total(line, works), _padding(works[0], line.block)
     quotient = min(max(took / said, 1 / _FARTHEST), _FARTHEST) if said else 1.0
-    return SeenWork(
+    return MeasuredWork(
         flops=works[0].flops * padding,
         nbytes=works[0].nbytes,
         padding=padding,

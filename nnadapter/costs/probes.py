@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from nnadapter.costs.classes import OperationClass, channels_of, class_of
-from nnadapter.costs.riding import Kind, Reading, carriers_of, layout_changes
+from nnadapter.costs.riding import Kind, Reading, layout_changes, producers_of
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import ABSENT, Model
 from nnadapter.ir.operand import Array, DataType, OperandType
@@ -129,7 +129,7 @@ def work_of(model: Model) -> tuple[OperationWork, ...]:
     """
     classes = [class_of(model, operation) for operation in model.operations]
     readings = _readings(model)
-    carriers = carriers_of(classes, readings, frozenset(model.outputs))
+    carriers = producers_of(classes, readings, frozenset(model.outputs))
     works = []
     for each, behind in zip(model.operations, carriers, strict=True):
         inputs = [model.type_of(operand) for operand in each.inputs if operand != ABSENT]

@@ -13,7 +13,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, to_builtins
 
 from nnadapter.costs.roofline import Seconds
-from nnadapter.costs.stored import read_kept, write_kept
+from nnadapter.costs.stored import read_stored, write_stored
 from nnadapter.drivers.capability import OptionValue
 from nnadapter.errors import StoredFileError
 from nnadapter.files.cache_folder import cache_folder
@@ -95,7 +95,7 @@ def remember(key: str, choice: MeasuredChoice) -> Path:
         devices=tuple(devices),
         placement={node: place[device] for node, device in choice.placement.items()},
     )
-    write_kept(file, {**_FILE.header, **to_builtins(document)})
+    write_stored(file, {**_FILE.header, **to_builtins(document)})
     return file
 
 
@@ -138,7 +138,7 @@ _FILE = FileKind(
 
 
 def _read(file: Path, key: str) -> MeasuredChoice:
-    document = read_kept(_FILE, file)
+    document = read_stored(_FILE, file)
     if document.key != key:
         _FILE.refuse(f"expected {key!r}, got {document.key!r}; {_FILE.advice}", str(file), ("key",))
     for node, position in document.placement.items():

@@ -16,9 +16,9 @@ from types import MappingProxyType
 
 from nnadapter.costs.classes import OperationClass
 
-RIDERS = frozenset({OperationClass.FUNCTION, OperationClass.PIECEWISE, OperationClass.ELEMENTWISE})
+FUSIBLE_CLASSES = frozenset({OperationClass.FUNCTION, OperationClass.PIECEWISE, OperationClass.ELEMENTWISE})
 """What may ride along."""
-CARRIERS: Mapping[OperationClass, OperationClass] = MappingProxyType(
+PRODUCER_CLASSES: Mapping[OperationClass, OperationClass] = MappingProxyType(
     {
         OperationClass.CONVOLUTION: OperationClass.CONVOLUTION,
         OperationClass.NARROW: OperationClass.CONVOLUTION,
@@ -27,7 +27,7 @@ CARRIERS: Mapping[OperationClass, OperationClass] = MappingProxyType(
         OperationClass.PAIRED: OperationClass.MATRIX,
     }
 )
-"""Class -> as what those behind it see it. Behind one of `RIDERS` that is by itself they see `ELEMENTWISE`."""
+"""Class -> as what those behind it see it. Behind one of `FUSIBLE_CLASSES` that is by itself they see `ELEMENTWISE`."""
 _FIRST = {OperationClass.CONVOLUTION: 0, OperationClass.MATRIX: 1, OperationClass.ELEMENTWISE: 2}
 
 
@@ -37,7 +37,7 @@ class Kind:
 
     operation_class: OperationClass
     behind: OperationClass | None = None
-    """`CONVOLUTION`, `MATRIX` or `ELEMENTWISE`, see `CARRIERS`."""
+    """`CONVOLUTION`, `MATRIX` or `ELEMENTWISE`, see `PRODUCER_CLASSES`."""
 
     def __str__(self) -> str:
         """In words."""
@@ -56,12 +56,12 @@ class Reading:
     """Which one."""
 
 
-def carriers_of(
+def producers_of(
     classes: Sequence[OperationClass], readings: Sequence[Reading], kept: frozenset[int] = frozenset()
 ) -> list[OperationClass | None]:
     """Return, for every operation, what it comes behind; None for those by themselves.
 
-    1. It is one of `RIDERS`, and reads a value as large as its own.
+    1. It is one of `FUSIBLE_CLASSES`, and reads a value as large as its own.
     2. Nobody but riders reads that value, and it is none of `kept`.
     3. What was made by a rider that rides comes behind the same as that.
     4. Behind a convolution it reads nothing smaller that was computed: to spread that, engines give up their layout.
@@ -72,14 +72,14 @@ def carriers_of(
         kept: values that somebody outside reads.
     """
     spread = {each.reader for each in readings if not each.fits}
-    needed = {each.value for each in readings if classes[each.reader] not in RIDERS} | kept
+    needed = {each.value for each in readings if classes[each.reader] not in FUSIBLE_CLASSES} | kept
     behind: list[OperationClass | None] = [None] * len(classes)
     for each in readings:
-        if classes[each.reader] not in RIDERS or each.value in needed or each.reader == each.maker:
+        if classes[each.reader] not in FUSIBLE_CLASSES or each.value in needed or each.reader == each.maker:
             continue
         made_by = classes[each.maker]
-        carrier = CARRIERS.get(made_by)
-        if carrier is None and made_by in RIDERS:
+        carrier = PRODUCER_CLASSES.get(made_by)
+        if carrier is None and made_by in FUSIBLE_CLASSES:
             carrier = behind[each.maker] or OperationClass.ELEMENTWISE
         if carrier is OperationClass.CONVOLUTION and each.reader in spread:
             continue
@@ -98,12 +98,12 @@ def layout_changes(
 
     Args:
         classes: of the operations.
-        carriers: what each comes behind, from `carriers_of`.
+        carriers: what each comes behind, from `producers_of`.
         readings: as there.
     """
 
     def is_convolution(number: int) -> bool:
-        whose = carriers[number] if classes[number] in RIDERS else CARRIERS.get(classes[number])
+        whose = carriers[number] if classes[number] in FUSIBLE_CLASSES else PRODUCER_CLASSES.get(classes[number])
         return whose is OperationClass.CONVOLUTION
 
     changes: dict[tuple[int, bool], Reading] = {}

@@ -17,7 +17,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e6)]
 """Not so many that sums of them lose their meaning."""
 
 
-class SeenWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class MeasuredWork(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Operations that were timed, and what they took over what the line says."""
 
     flops: Annotated[float, Meta(ge=0)]
@@ -51,7 +51,7 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The median of |line - measured| / measured."""
     block: Annotated[int, Meta(ge=1)] = 1
     """How many channels are computed at once."""
-    seen: tuple[SeenWork, ...] = ()
+    seen: tuple[MeasuredWork, ...] = ()
     """What was timed."""
 
     def per_operation(self, work: float) -> float:

@@ -16,7 +16,7 @@ Contents = TypeVar("Contents")
 _NO_SUCH_PLACE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 
 
-def read_kept(kind: FileKind[Contents], file: Path) -> Contents:
+def read_stored(kind: FileKind[Contents], file: Path) -> Contents:
     """Return the contents of a file.
 
     Raises:
@@ -31,7 +31,7 @@ def read_kept(kind: FileKind[Contents], file: Path) -> Contents:
         raise
 
 
-def write_kept(file: Path, value: Mapping[str, Any]) -> None:
+def write_stored(file: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON file, which takes the place of `file` when it is complete; folders are made.
 
     Raises:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nnadapter.converters.convert import Conversion
 from nnadapter.costs.classes import CLASSES, OperationClass, channels_of, class_of
-from nnadapter.costs.riding import Reading, carriers_of, layout_changes
+from nnadapter.costs.riding import Reading, layout_changes, producers_of
 from nnadapter.costs.roofline import Numbers
 from partition.graph import Graph, Value
 
@@ -192,7 +192,7 @@ class GraphWork:
         ]
         kept = frozenset(self.column[name] for name in self.graph.outputs if name in self.column)
         named = [CLASSES[each] for each in classes.tolist()]
-        carriers = carriers_of(named, readings, kept)
+        carriers = producers_of(named, readings, kept)
         behind = np.array([-1 if each is None else _RANK[each] for each in carriers], dtype=np.int64)
         changes = layout_changes(named, carriers, readings)
         changed = np.array([each.reader for each in changes], dtype=np.int64)

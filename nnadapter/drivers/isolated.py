@@ -26,7 +26,7 @@ from nnadapter.drivers.isolation.limits import PHASE_OF, PHASES
 from nnadapter.drivers.isolation.made import Made
 from nnadapter.errors import DeviceLostError, DeviceUnavailableError, DriverError
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import part_at_fork
+from nnadapter.process.forking import register_after_fork
 
 TIME_LIMIT_S = 30.0
 """Seconds that one request of the conformance kit may take."""
@@ -94,7 +94,7 @@ class IsolatedDevice(Device):
         self._rests_until = 0.0
         self._unused_since = time.monotonic()
         self._is_closed = False
-        part_at_fork(self)
+        register_after_fork(self)
         said = self.child(opening_s).told
         told, row = said if isinstance(said, tuple) and len(said) == 2 else (None, None)
         if not isinstance(told, Capability) or not isinstance(row, DeviceInfo):

@@ -22,7 +22,7 @@ class _Owner(weakref.ref[object]):
     key: Hashable
 
 
-class KeptMemory:
+class OwnerBoundMemory:
     """Memory by key; safe to use from many threads."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def _freed(memory: Memory) -> Sequence[str]:
     return failures_of(memory.free, f"{type(memory).__name__}.free")
 
 
-TENSORS = KeptMemory()
+TENSORS = OwnerBoundMemory()
 """The memory of tensors on devices, in the process."""
 
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from nnadapter.drivers.execution_providers.libraries import providers_here
+from nnadapter.drivers.execution_providers.libraries import installed_providers
 from nnadapter.drivers.execution_providers.names import (
     DRIVER,
     GRAPHICS,
@@ -35,7 +35,7 @@ def provider_of_device(name: str) -> str:
     if name == CPU:
         return CPU_PROVIDER
     driver, _, device_id = name.partition(":")
-    return full_name(device_id, providers_here()) if driver == DRIVER and device_id else name
+    return full_name(device_id, installed_providers()) if driver == DRIVER and device_id else name
 
 
 def devices_of_providers(
@@ -55,7 +55,7 @@ def devices_of_providers(
             requests.append(CPU)
         elif not name.endswith(SUFFIX) or name.partition(":")[0] in sources():
             requests.append((name, options))
-        elif name in providers_here() and not _why_unusable(name):
+        elif name in installed_providers() and not _why_unusable(name):
             own = tuple(f"{key}={value}" for key, value in options.items())
             requests.append((device_name(name), {"provider_options": own}))
         else:

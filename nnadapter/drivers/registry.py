@@ -87,7 +87,7 @@ def sources() -> Mapping[str, DriverSource]:
     Two distributions or libraries that offer the same name are a row that says so: neither is used.
     """
     sources_by_name = dict(_BUILT_IN)
-    for name, source in _brought():
+    for name, source in _external_drivers():
         known = sources_by_name.get(name)
         if known is None:
             sources_by_name[name] = source
@@ -101,12 +101,12 @@ def source_of(driver_name: str) -> DriverSource:
     return _BUILT_IN.get(driver_name) or sources()[driver_name]
 
 
-def devices_brought_by(distribution: str) -> list[str]:
+def devices_of_distribution(distribution: str) -> list[str]:
     """Return the names of the devices that a distribution brings."""
     return [name for name, source in sources().items() if source.distribution == distribution]
 
 
-def _brought() -> Iterator[tuple[str, DriverSource]]:
+def _external_drivers() -> Iterator[tuple[str, DriverSource]]:
     """Name and source of every driver that is not built in."""
     from importlib import metadata  # it takes as long as ten of our modules, and built-in devices need it not
 
@@ -132,7 +132,7 @@ def devices() -> tuple[DeviceInfo, ...]:
 
 def _shadowed() -> Iterator[DeviceInfo]:
     """Rows of the drivers that want the name of a built-in one."""
-    for name, source in _brought():
+    for name, source in _external_drivers():
         if name in _BUILT_IN:
             yield DeviceInfo(
                 name=f"{name} of {source.distribution}",

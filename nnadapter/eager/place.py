@@ -36,7 +36,7 @@ def place_of(device: str | Place | None) -> Place:
     return Place(canonical(default_devices()[0] if device is None else device))
 
 
-def same_place(places: list[Place]) -> Place:
+def common_place(places: list[Place]) -> Place:
     """Return the one place of several tensors.
 
     Raises:

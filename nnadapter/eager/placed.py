@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from nnadapter.eager.dtypes import contents
-from nnadapter.eager.place import Place, same_place
+from nnadapter.eager.place import Place, common_place
 from nnadapter.ir.operand import Array
 
 
@@ -46,5 +46,5 @@ def joined(operands: Sequence[Any]) -> tuple[Placed, list[Array]]:
         InvalidInputError: they are of two devices, or something is no array of numbers.
     """
     placed = [each for each in operands if isinstance(each, Placed)]
-    same_place([each.place for each in placed])
+    common_place([each.place for each in placed])
     return placed[0], [each.held if isinstance(each, Placed) else contents(each) for each in operands]

@@ -56,7 +56,7 @@ class OperationCall:
 
 
 @dataclass(eq=False)
-class _Kept:
+class _CacheEntry:
     """A program, or why there is none."""
 
     execution: Execution | None = None
@@ -77,7 +77,7 @@ class ProgramCache:
 
     def __init__(self, most: int = MOST_PROGRAMS) -> None:
         self._most = most
-        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
+        self._kept: OrderedDict[_Key, _CacheEntry] = OrderedDict()
         self._contexts: dict[str, tuple[tuple[Kernel, ...], Context]] = {}
         self._lock = new_re_lock()
 
@@ -113,7 +113,7 @@ class ProgramCache:
             self._kept.clear()
             self._contexts.clear()
 
-    def _take(self, device: str, call: OperationCall) -> _Kept:
+    def _take(self, device: str, call: OperationCall) -> _CacheEntry:
         key: _Key = (device, call.type, call.op_type, tuple(call.attributes.items()), call.types)
         with self._lock:
             context = self._context(device)
@@ -139,7 +139,7 @@ class ProgramCache:
         return context
 
 
-def _made(context: Context, call: OperationCall) -> _Kept:
+def _made(context: Context, call: OperationCall) -> _CacheEntry:
     driver_context = context.driver_context
     table = driver_context.table if isinstance(driver_context, KernelContext) else KernelTable()
     plain = _model(call)
@@ -150,9 +150,9 @@ def _made(context: Context, call: OperationCall) -> _Kept:
     for model in models:
         made = model if isinstance(model, str) else _executed(context, model)
         if isinstance(made, Execution):
-            return _Kept(made)
+            return _CacheEntry(made)
         refusals.append(made)
-    return _Kept(refusal=refusals[0])
+    return _CacheEntry(refusal=refusals[0])
 
 
 def _executed(context: Context, model: Model) -> Execution | str:

@@ -14,7 +14,7 @@ import numpy as np
 from nnadapter.drivers.border import use_memory
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.interface import Device
-from nnadapter.drivers.kept_memory import KeptMemory
+from nnadapter.drivers.kept_memory import OwnerBoundMemory
 from nnadapter.drivers.registry import open_device
 from nnadapter.ir.operand import PACKED, Array, freeze
 from nnadapter.runtime.execution import Execution
@@ -24,7 +24,7 @@ class Residents:
     """Memory by device and array; safe to use from many threads."""
 
     def __init__(self) -> None:
-        self._kept = KeptMemory()
+        self._kept = OwnerBoundMemory()
 
     def __len__(self) -> int:
         """How many arrays have a copy on a device."""

@@ -19,7 +19,7 @@ from nnadapter.eager.functions import FUNCTIONS, NotMapped
 from nnadapter.eager.indexing import get_item
 from nnadapter.eager.operators import TensorOperators
 from nnadapter.eager.outs import is_among, written
-from nnadapter.eager.place import Place, place_of, same_place
+from nnadapter.eager.place import Place, common_place, place_of
 from nnadapter.eager.ufuncs import compute_ufunc
 from nnadapter.ir.operand import Array, freeze
 
@@ -213,7 +213,7 @@ class Tensor(TensorOperators):
             plain = {name: argument for name, argument in details.items() if name not in ("out", "casting")}
             made = getattr(ufunc, method)(*inputs, **plain)
             return written(made, outs, details.get("casting", "same_kind"))
-        place = same_place([each.place for each in inputs if isinstance(each, Tensor)] or [self._place])
+        place = common_place([each.place for each in inputs if isinstance(each, Tensor)] or [self._place])
         if method == "__call__" and not details:
             array = compute_ufunc(place, ufunc, [_operand(each) for each in inputs])
             if array is not None:

@@ -31,7 +31,7 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class EngineTiming:
     """A session or an engine."""
 
     name: str
@@ -75,8 +75,8 @@ class BenchReport:
     """Device -> how many nodes ran there in the last run."""
     failures: tuple[str, ...]
     """What fell back from a device that had taken it."""
-    session: Timed
-    peers: tuple[Timed, ...]
+    session: EngineTiming
+    peers: tuple[EngineTiming, ...]
     report: PartitionReport
     """Of the session."""
 
@@ -86,7 +86,7 @@ class BenchReport:
         wanted = [device for device in self.devices if device not in HOSTS] or self.devices
         return any(self.nodes.get(device, 0) for device in wanted) and not self.failures
 
-    def over(self, peer: Timed) -> Spread | None:
+    def over(self, peer: EngineTiming) -> Spread | None:
         """The session's time over an engine's, of the ratios of all rounds; None where it does not run the model."""
         if not peer.turns:
             return None
@@ -131,7 +131,7 @@ class BenchReport:
                 yield f"{peer.name} gives another {output!r}, off by {off:.3g} at most"
 
     @property
-    def _all(self) -> tuple[Timed, ...]:
+    def _all(self) -> tuple[EngineTiming, ...]:
         return self.session, *self.peers
 
 
@@ -149,7 +149,7 @@ def _ratio(number: float) -> str:
     return f"{number:.2f}" if number >= 0.1 else f"{number:.2g}"
 
 
-def _row(timed: Timed) -> tuple[str, ...]:
+def _row(timed: EngineTiming) -> tuple[str, ...]:
     spread = timed.spread
     half = "" if spread is None else f"{duration(spread.low)} to {duration(spread.high)}"
     starts = ("" if seconds is None else duration(seconds) for seconds in (timed.load_seconds, timed.first_seconds))

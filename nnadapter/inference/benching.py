@@ -23,7 +23,7 @@ from nnadapter.drivers.onnxruntime.values import declared
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import DriverError, InvalidOptionError
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.inference.bench_report import SESSION, BenchReport, Timed
+from nnadapter.inference.bench_report import SESSION, BenchReport, EngineTiming
 from nnadapter.inference.comparing import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE, failures_of, nodes_run
 from nnadapter.inference.peers import Peer, peer_of
 from nnadapter.inference.session import InferenceSession
@@ -87,7 +87,7 @@ def bench(
         first = time.perf_counter() - loaded
         outputs = [(output.name, output.type) for output in session.get_outputs()]
         runs: dict[str, Callable[[], object]] = {SESSION: partial(session.run, None, feed)}
-        timed = {SESSION: Timed(SESSION, own_version(), load_seconds=loaded - started, first_seconds=first)}
+        timed = {SESSION: EngineTiming(SESSION, own_version(), load_seconds=loaded - started, first_seconds=first)}
         for peer in peers:
             timed[peer.name], run = _opened(peer, source, feed, dict(zip(outputs, results, strict=True)), watch)
             if run is not None:
@@ -123,7 +123,7 @@ def _check(
 def _opened(
     peer: Peer, model: str | os.PathLike[str] | bytes, feed: Mapping[str, Any], expected: Mapping[tuple[str, str], Any],
     watch: Stopwatch,
-) -> tuple[Timed, Callable[[], object] | None]:  # fmt: skip
+) -> tuple[EngineTiming, Callable[[], object] | None]:  # fmt: skip
     """Load an engine, run it once, and compare what comes out; what runs it again, if it runs this model."""
     watch.rest()
     started = time.perf_counter()
@@ -133,12 +133,12 @@ def _opened(
         results = run(feed)
         first = time.perf_counter() - loaded
     except DriverError as error:
-        return Timed(peer.name, peer.version, failure=str(error)), None
+        return EngineTiming(peer.name, peer.version, failure=str(error)), None
     compared = (
         deviation(name, declared(got, type_), wanted, _TOLERANCE)
         for ((name, type_), wanted), got in zip(expected.items(), results, strict=True)
     )
-    timed = Timed(
+    timed = EngineTiming(
         peer.name,
         peer.version,
         load_seconds=loaded - started,

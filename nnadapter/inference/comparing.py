@@ -19,7 +19,7 @@ from nnadapter.drivers.openvino.guards import DIVIDED_CHAINS
 from nnadapter.drivers.selection import CPU, DeviceRequest, requests_of
 from nnadapter.errors import InvalidOptionError, NNAdapterError
 from nnadapter.files.replacing import check_writable
-from nnadapter.inference.layers.compared import Compared
+from nnadapter.inference.layers.compared import ComparedRun
 from nnadapter.inference.layers.findings import LayerReport
 from nnadapter.inference.layers.looking import look
 from nnadapter.inference.session import InferenceSession
@@ -176,7 +176,7 @@ def compare(
     chosen = replace(options_from(options), verify=None, shadow=None, background=False)
     of_parts = replace(chosen, trace=None, cache_dir=False)
     model = as_onnx(model, chosen)
-    compared = partial(Compared, model=model, requests=requests_of(devices, of_parts.isolated), options=of_parts)
+    compared = partial(ComparedRun, model=model, requests=requests_of(devices, of_parts.isolated), options=of_parts)
     gathered = _Gathered(compared)
     with (
         InferenceSession(model, devices=devices, options=chosen) as tested,
@@ -187,7 +187,7 @@ def compare(
         for feed in _each_feed(feeds, model, input_shapes):
             results, expected = tested.run(None, feed), results_of(reference, feed)
             tolerances = tolerances or _tolerances(model, tested, feed, relative_tolerance, absolute_tolerance)
-            judged = _Judged(names, tolerances, expected)
+            judged = _ReferenceValues(names, tolerances, expected)
             if judged.differ(results):
                 judged.hold_to(_unoptimized_results(model, feed))
             gathered.add(tested, feed, results, judged, tolerances)
@@ -203,7 +203,7 @@ def compare(
     )
 
 
-class _Judged:
+class _ReferenceValues:
     """The values that the devices' results are held to: the CPU's, or the unoptimized CPU's where the CPU is off."""
 
     def __init__(self, names: Sequence[str], tolerances: Tolerances, expected: Sequence[Any]) -> None:
@@ -241,12 +241,12 @@ def _unoptimized_results(
 class _Gathered:
     """What was seen of a comparison, feed by feed."""
 
-    def __init__(self, compared: Callable[..., Compared]) -> None:
+    def __init__(self, compared: Callable[..., ComparedRun]) -> None:
         self._compared = compared
         self.differences: list[OutputDifference] = []
         self.nodes: list[Mapping[str, int]] = []
         self.failures: dict[str, None] = {}
-        self.telling: Compared | None = None
+        self.telling: ComparedRun | None = None
         """The first feed on which the devices differ, or else the first."""
 
     def add(
@@ -254,7 +254,7 @@ class _Gathered:
         tested: InferenceSession,
         feed: Mapping[str, Array],
         results: Sequence[Any],
-        judged: _Judged,
+        judged: _ReferenceValues,
         tolerances: Tolerances,
     ) -> None:
         """Compare the results of one run."""

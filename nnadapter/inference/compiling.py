@@ -32,7 +32,7 @@ from nnadapter.options import Options, default_devices, options_from
 from nnadapter.paddle_models.keeping import as_onnx
 from nnadapter.planning.setting import Setting, open_setting
 from nnadapter.reports.report import PartitionReport
-from nnadapter.reports.telling import report_told
+from nnadapter.reports.telling import build_report
 from nnadapter.running.choosing import loaded
 from nnadapter.running.planned import PlannedEngine
 
@@ -106,7 +106,7 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
         leaves_open = input_shapes is None if open_sizes is None else open_sizes
         leaves_open = leaves_open and not engine.is_fixed
         _plan_each(engine, partial(_leave_open if leaves_open else _prepare, engine, wanted))
-        report = report_told(engine.observed())  # makes a plan for usual shapes if there is none
+        report = build_report(engine.observed())  # makes a plan for usual shapes if there is none
         save(target, engine, setting, keeps_model=keep_model)
         return report
     finally:

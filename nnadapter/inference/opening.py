@@ -112,9 +112,9 @@ def _of_onnx(
 
             chosen = with_session_options(chosen, session_options)
     if chosen.cache_dir not in (None, False) and not is_alone:
-        from nnadapter.kept_plans.asking import can_be_kept
+        from nnadapter.kept_plans.asking import is_cacheable
 
-        if can_be_kept(requests, chosen, session_options):
+        if is_cacheable(requests, chosen, session_options):
             from nnadapter.kept_plans.opening import keeping
 
             kept = keeping(source, requests, chosen)

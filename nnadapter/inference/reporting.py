@@ -31,7 +31,7 @@ from nnadapter.planning.settling import Partitioning
 from nnadapter.process.collecting import paused_collection
 from nnadapter.reports.building import report_of
 from nnadapter.reports.report import PartitionReport
-from nnadapter.reports.telling import report_told
+from nnadapter.reports.telling import build_report
 from nnadapter.running.chosen import of_choice
 from nnadapter.running.fallback import Cause, refuse_fallback, warn_of_idle, warn_of_last_resort
 from nnadapter.running.observed import KeptReport, Observed, looked_up
@@ -83,7 +83,7 @@ def partition_report(
         file = CompiledFile(model)
         told = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
         record = plan_of_file(file, input_values or {})
-        return report_told(KeptReport(file.report(record), notes=(told,) if told else ()))
+        return build_report(KeptReport(file.report(record), notes=(told,) if told else ()))
     chosen = options_from(options)
     contents = as_onnx(model, chosen)
     setting = open_setting(default_devices() if devices is None else devices, chosen)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 from nnadapter.errors import ClosedError, InvalidOptionError, MissingInputError
 from nnadapter.inference.opening import open_engine
 from nnadapter.options import Options, refuse_misplaced
-from nnadapter.process.forking import new_lock, part_at_fork
+from nnadapter.process.forking import new_lock, register_after_fork
 
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
@@ -82,7 +82,7 @@ class InferenceSession:
         self._workers: ThreadPoolExecutor | None = None
         self._lock = new_lock()
         self._closed = False
-        part_at_fork(self)
+        register_after_fork(self)
         is_path = isinstance(path_or_bytes, (str, os.PathLike))
         self._model_path = os.fspath(path_or_bytes) if is_path else None  # which clients of ONNX Runtime read
         given = (providers, provider_options)
@@ -207,9 +207,9 @@ class InferenceSession:
         On `cpu` alone runs are ONNX Runtime's own, and nobody looks at them: it is for usual sizes, and has no times;
         `provenance` has the seconds of the run.
         """
-        from nnadapter.reports.telling import report_told
+        from nnadapter.reports.telling import build_report
 
-        return report_told(self._engine.observed())
+        return build_report(self._engine.observed())
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that must be fed."""

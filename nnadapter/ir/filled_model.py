@@ -2,8 +2,8 @@
 
 A device that compiles for fixed sizes is given the same model at every sizes, with other numbers. Its operands and
 operations are made when somebody asks for them. Who needs numbers alone (a driver in C, whose form of the model is
-prepared once: `FilledTogether.prepared`) does not ask. Models that are filled by the same replay share what each of
-them would ask of it: numbers are the same in all, and most types.
+prepared once: `SpecializationGroup.prepared`) does not ask. Models that are filled by the same replay share what each
+of them would ask of it: numbers are the same in all, and most types.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from weakref import ref
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Lifetime, Operand, OperandType
 from nnadapter.ir.replaying import taking
-from nnadapter.ir.structure import TracedModel, numbers
+from nnadapter.ir.structure import SymbolicModel, numbers
 from nnadapter.ir.tracing import Interned, Traced, is_traced
 
 Border = tuple[tuple[OperandType, ...], tuple[OperandType, ...]]
@@ -38,7 +38,7 @@ class Replay:
 
     @cached_property
     def types(self) -> list[OperandType]:
-        """Traced types of the models, by what `FilledTogether` numbers them."""
+        """Traced types of the models, by what `SpecializationGroup` numbers them."""
         return self._types()
 
     def prepared(self, key: Hashable, prepare: Callable[[Replay], Any]) -> Any:
@@ -48,14 +48,14 @@ class Replay:
         return self._prepared[key]
 
 
-class FilledTogether:
+class SpecializationGroup:
     """Models of numbers of one trace that are filled by the same replays.
 
     Args:
         models: who fills them does so in this company from here on.
     """
 
-    def __init__(self, models: Sequence[FillableModel]) -> None:
+    def __init__(self, models: Sequence[SpecializableModel]) -> None:
         self._models = tuple(map(ref, models))  # which have this
         self._values = Interned()
         self._types: dict[tuple[Any, ...], int] = {}
@@ -67,7 +67,7 @@ class FilledTogether:
             model.join(self, place)
 
     @property
-    def models(self) -> Sequence[FillableModel]:
+    def models(self) -> Sequence[SpecializableModel]:
         """In their places, as long as somebody has them."""
         return tuple([model for held in self._models if (model := held()) is not None])
 
@@ -91,7 +91,7 @@ class FilledTogether:
             last = self._last = Replay(known, partial(_types_at, self._types, self._values, known))
         return last
 
-    def prepared(self, key: Hashable, prepare: Callable[[FilledTogether], Any]) -> Any:
+    def prepared(self, key: Hashable, prepare: Callable[[SpecializationGroup], Any]) -> Any:
         """What `prepare` made of all, once for all sizes; twice where two threads ask at the same time."""
         if key not in self._prepared:
             self._prepared[key] = prepare(self)
@@ -103,7 +103,7 @@ def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, known: Sequenc
     return [OperandType(dtype, settled[dimensions], *rest) for dtype, dimensions, *rest in types]
 
 
-class FillableModel:
+class SpecializableModel:
     """A model of traced numbers, of whose inputs some are constants at each sizes.
 
     Args:
@@ -120,7 +120,7 @@ class FillableModel:
         inputs = tuple(index for index in model.inputs if index not in self.given)
         self.model = Model(tuple(operands), model.operations, inputs, model.outputs)
         """It, those inputs being constants without contents."""
-        self.traced = TracedModel(model)
+        self.traced = SymbolicModel(model)
         self.is_sound = model.is_sound
         self.has_traced_operations = any(map(is_traced, _values(model.operations)))
         every = numbers(model)
@@ -134,16 +134,16 @@ class FillableModel:
         """Equal for those of one trace that are the same at any sizes, but for names; with constants, none is."""
         self._types: dict[int, int] = {}
         """By operand whose type is traced, the number of that."""
-        FilledTogether([self])
+        SpecializationGroup([self])
 
-    together: FilledTogether
+    together: SpecializationGroup
     """Those that are filled with it; itself alone, as long as nobody says otherwise."""
     place: int
     """Among them."""
     border: int
     """Equal for those of them of which the same goes in and comes out, at any sizes."""
 
-    def join(self, together: FilledTogether, place: int) -> None:
+    def join(self, together: SpecializationGroup, place: int) -> None:
         """Be filled with others from here on."""
         self.together, self.place = together, place
         self.likeness = together.add_likeness(self.likeness)
@@ -169,7 +169,7 @@ class FillableModel:
         return self.model.operands[operand].type if number is None else replay.types[number]
 
 
-class FilledModel(Model):
+class SpecializedModel(Model):
     """A model at some sizes.
 
     Args:
@@ -178,7 +178,7 @@ class FilledModel(Model):
         contents: of the operands that are given.
     """
 
-    def __init__(self, of: FillableModel, known: Sequence[Any], contents: Mapping[int, Array]) -> None:
+    def __init__(self, of: SpecializableModel, known: Sequence[Any], contents: Mapping[int, Array]) -> None:
         replay = of.together.at(known)
         replay.places.append(of.place)
         # Model's own __init__ would want what is made later, and sets every field the slow way.
@@ -197,7 +197,7 @@ class FilledModel(Model):
         if not of.has_traced_operations:
             self.__dict__["operations"] = of.model.operations
 
-    of: FillableModel
+    of: SpecializableModel
     known: Sequence[Any]
     replay: Replay
     contents: Mapping[int, Array]
@@ -239,7 +239,7 @@ class FilledModel(Model):
         """See `Model.type_at`."""
         return self.of.type_at(operand, self.replay)
 
-    def prepared(self, key: Hashable, prepare: Callable[[FilledModel], Any]) -> Any:
+    def prepared(self, key: Hashable, prepare: Callable[[SpecializedModel], Any]) -> Any:
         """What `prepare` made of it, once; twice where two threads ask at the same time."""
         if key not in self.made:
             self.made[key] = prepare(self)
@@ -266,9 +266,9 @@ class FilledModel(Model):
         return self.of.traced.filled(self.known)
 
 
-def likeness_of(model: Model) -> Hashable:
+def program_sharing_key_of(model: Model) -> Hashable:
     """Equal for models with known sizes that differ in names and in what constants hold."""
-    return model.likeness() if isinstance(model, FilledModel) else (model.structure, repr(numbers(model)))
+    return model.likeness() if isinstance(model, SpecializedModel) else (model.structure, repr(numbers(model)))
 
 
 def _values(operations: Sequence[Operation]) -> list[Any]:

@@ -13,24 +13,24 @@ from typing import Any
 
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, freeze
-from nnadapter.ir.size_arrays import SizeArray
-from nnadapter.ir.structure import TracedModel, numbers
+from nnadapter.ir.size_arrays import SymbolicArray
+from nnadapter.ir.structure import SymbolicModel, numbers
 from nnadapter.ir.tracing import Traced
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class TableComputation:
     """Operations that make tables, as one model."""
 
     model: Model
     """Of traced numbers."""
-    sizes: Mapping[str, SizeArray]
+    sizes: Mapping[str, SymbolicArray]
     """What it reads, in the order of its inputs."""
     outputs: tuple[str, ...]
 
     @cached_property
-    def _traced(self) -> TracedModel:
-        return TracedModel(self.model)
+    def _traced(self) -> SymbolicModel:
+        return SymbolicModel(self.model)
 
     def at(self, known: Sequence[Any]) -> dict[str, Array]:
         """The tables with the numbers of a replay."""
@@ -49,7 +49,9 @@ class Given:
         tables: makes the others; None where there are none.
     """
 
-    def __init__(self, names: Iterable[str], sizes: Mapping[str, SizeArray], tables: Tables | None) -> None:
+    def __init__(
+        self, names: Iterable[str], sizes: Mapping[str, SymbolicArray], tables: TableComputation | None
+    ) -> None:
         self.names, self.sizes, self.tables = tuple(names), sizes, tables
         self._last: tuple[Sequence[Any], Mapping[str, Array]] | None = None
 

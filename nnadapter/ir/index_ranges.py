@@ -496,14 +496,14 @@ def _before(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Col
         keeps = kind == "Reshape" and shape and shape[-1] == len(allowed)
         return [(first, allowed)] if keeps else None
     if kind == "Concat":
-        return _before_concat(view, reader, allowed)
+        return _input_range_of_concat(view, reader, allowed)
     if kind == "Cast":
         to, of = view.dtype(reader.outputs[0]), view.dtype(first)
         return [(first, allowed)] if to in _WHOLE and of in (*_WHOLE, "float32", "float64", "float16") else None
     if kind in ("Add", "Sub", "Max", "Min") and len(reader.inputs) == 2:
-        return _before_arithmetic(view, reader, allowed)
+        return _input_range_of_arithmetic(view, reader, allowed)
     if kind == "Where" and len(allowed) == 1:
-        return _before_choice(view, reader, allowed[0])
+        return _input_range_of_where(view, reader, allowed[0])
     if kind == "Clip" and len(allowed) == 1:
         low, high = (_number(view, reader.input(position)) for position in (1, 2))
         bounded = (low is not None or not reader.input(1)) and (high is not None or not reader.input(2))
@@ -511,7 +511,7 @@ def _before(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Col
     return None
 
 
-def _before_concat(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
+def _input_range_of_concat(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
     if len(allowed) == 1:
         return [(name, allowed) for name in reader.inputs]
     axis, shapes = _axis(view, reader.inputs[0], reader), [view.shape(name) for name in reader.inputs]
@@ -529,7 +529,7 @@ def _before_concat(view: View, reader: Reader, allowed: Columns) -> list[tuple[s
     return parts
 
 
-def _before_arithmetic(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
+def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> list[tuple[str, Columns]] | None:
     if reader.kind == "Add" and len(allowed) == 1:
         for first, second in (reader.inputs, reader.inputs[::-1]):
             steps, shape = view.constant(second), view.shape(first)
@@ -558,7 +558,7 @@ def _beside(allowed: Allowed, steps: Array) -> Allowed:
     )
 
 
-def _before_choice(view: View, reader: Reader, allowed: Allowed) -> list[tuple[str, Columns]] | None:
+def _input_range_of_where(view: View, reader: Reader, allowed: Allowed) -> list[tuple[str, Columns]] | None:
     """Return the range of `i` in `Where(i < 0, i + size, i)`, which counts negative ones from the end."""
     condition, negative = (view.node(reader.input(position)) for position in (0, 1))
     name = reader.input(2)

@@ -188,10 +188,10 @@ def is_number(value: object) -> bool:
 
 
 def _form(attributes: Attributes) -> Hashable:
-    return tuple((name, _form_of_one(value)) for name, value in attributes.items())
+    return tuple((name, _form_of_operation(value)) for name, value in attributes.items())
 
 
-def _form_of_one(value: AttributeValue) -> Hashable:
+def _form_of_operation(value: AttributeValue) -> Hashable:
     if isinstance(value, tuple):
         return len(value)
     return None if is_number(value) else value

@@ -25,7 +25,7 @@ from typing import Any
 
 Step = tuple[Callable[..., Any], int, int]
 """A function of one or two earlier values, by their numbers; the second is -1 where there is none."""
-Taking = Callable[[Sequence[Any]], tuple[Any, ...]]
+SlotReader = Callable[[Sequence[Any]], tuple[Any, ...]]
 _NONE = -1
 """In the place of an operand that a step has not."""
 _EQUALITIES = ((operator.eq, True), (operator.ne, False))
@@ -55,14 +55,14 @@ class Replay:
     constants: Sequence[Any]
     steps: Sequence[Step]
     """On slots: those that others read."""
-    ends: Sequence[tuple[Callable[..., Any], Sequence[Taking]]]
+    ends: Sequence[tuple[Callable[..., Any], Sequence[SlotReader]]]
     """Functions of what is taken for all that nobody reads but conditions: mostly comparisons, of which there are many,
     done by one call for each function."""
-    checked: Taking
+    checked: SlotReader
     """What conditions are on."""
-    expected: Taking
+    expected: SlotReader
     """What has to be equal to that."""
-    every: Taking
+    every: SlotReader
     """The values of every number of the trace."""
     fixed: Sequence[bool]
     """Per number whether the conditions leave it no other value."""
@@ -91,10 +91,10 @@ def replay_of(variables: int, steps: Sequence[Step], answers: Mapping[int, Any],
         answers: values that numbers have to have.
         values: of every number, at the sizes that were traced.
     """
-    return _Shortening(variables, steps, answers, values).replay()
+    return _Simplifier(variables, steps, answers, values).replay()
 
 
-class _Shortening:
+class _Simplifier:
     """Constants have negative slots here, below -1, as long as their count is not known."""
 
     def __init__(
@@ -141,7 +141,7 @@ class _Shortening:
             [firsts.setdefault(slot, number) for number, slot in enumerate(slots)],
         )
 
-    def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[Taking]]]]:
+    def _ordered(self) -> tuple[list[Step], list[tuple[Callable[..., Any], list[SlotReader]]]]:
         """Steps that others read, and the others by their functions; gives all of them their places."""
         read = {operand for _, first, second in self._made for operand in (first, second)}
         last: dict[tuple[object, bool], list[tuple[Step, int]]] = {}
@@ -309,7 +309,7 @@ def exactly(number: object) -> object:
     return repr(number) if isinstance(number, float) else (type(number), number)
 
 
-def taking(slots: Sequence[int]) -> Taking:
+def taking(slots: Sequence[int]) -> SlotReader:
     """Return what takes the values of some slots."""
     if len(slots) > 1:
         return operator.itemgetter(*slots)

@@ -13,7 +13,7 @@ from nnadapter.ir.tracing import Traced, current
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SizeArray:
+class SymbolicArray:
     """An array whose elements may be traced."""
 
     items: Array
@@ -22,7 +22,7 @@ class SizeArray:
     """The type that the model has."""
 
     @classmethod
-    def of(cls, array: Array) -> SizeArray:
+    def of(cls, array: Array) -> SymbolicArray:
         """The same contents; nothing is traced yet."""
         return cls(array.astype(object), array.dtype)
 

@@ -19,7 +19,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False)
-class SizeClass:
+class GuardedShapes:
     """Sizes as numbers that follow from the shapes of inputs, and the conditions on them."""
 
     shapes: Mapping[str, tuple[Any, ...]]
@@ -29,8 +29,8 @@ class SizeClass:
     """What segments are given of shapes in every run."""
 
     @cached_property
-    def _dimensions(self) -> OpenDimensions:
-        return OpenDimensions(self.shapes)
+    def _dimensions(self) -> DynamicDimensions:
+        return DynamicDimensions(self.shapes)
 
     def sizes(self, shapes: Shapes) -> Sequence[Any] | None:
         """Every number at these shapes; None if they are of another class."""
@@ -60,7 +60,7 @@ class SizeClass:
         return broken(self.trace, variables, names)
 
 
-class OpenDimensions:
+class DynamicDimensions:
     """Which dimensions of a model's inputs are traced; the others are what they are.
 
     Every run at new shapes asks it, so where the traced ones stand is worked out once.

@@ -58,7 +58,7 @@ def with_constants(model: Model, values: Sequence[Any]) -> Model:
 _MOST_PARTS = 64
 
 
-class TracedModel:
+class SymbolicModel:
     """A model with traced numbers, filled with plain ones for one set of sizes after the other."""
 
     def __init__(self, model: Model) -> None:
@@ -76,16 +76,16 @@ class TracedModel:
             if any(map(is_traced, operation.attributes.values()))
         ]
         self._varying = _varying(numbers(model))
-        self._parts: Cache[Hashable, TracedModel] = Cache("parts of traced models", _MOST_PARTS)
+        self._parts: Cache[Hashable, SymbolicModel] = Cache("parts of traced models", _MOST_PARTS)
 
-    def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> TracedModel:
+    def part(self, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> SymbolicModel:
         """What `ir.extract.submodel` makes of it, remembered; itself if it is all of it."""
         key = (tuple(operations), tuple(inputs), tuple(outputs))
         cached_part = self._parts.get(key)
         if cached_part is not None:
             return cached_part
         part = submodel(self._model, *key)
-        return self._parts.keep(key, self if part.structure == self._model.structure else TracedModel(part))
+        return self._parts.keep(key, self if part.structure == self._model.structure else SymbolicModel(part))
 
     def filled(self, known: Sequence[Any]) -> Model:
         """The model with the numbers of a replay."""

@@ -7,7 +7,7 @@ where an answer would differ.
 
 A traced array is no numpy array, on purpose: whatever looks at its contents must ask for them first, and that is noted
 as an answer too: these contents, and no others. What should hold for other contents as well goes through `applied`,
-`decided` and `told_apart_by`, or through `ir.derived.derived`. All of them take plain arrays too.
+`decided` and `group_key`, or through `ir.derived.derived`. All of them take plain arrays too.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def decided(function: Callable[..., _Answer], *arrays: Any, **parameters: Any) -
     return function(*arrays, **parameters) if trace is None else trace.decide(function, arrays, parameters)
 
 
-def told_apart_by(key: Callable[[Array], Hashable], array: Any) -> Hashable:
+def group_key(key: Callable[[Array], Hashable], array: Any) -> Hashable:
     """What arrays have in common that have the same key, for looking up.
 
     A trace only notes which of its arrays do, not what the key is. Traced arrays and plain ones never do.

@@ -80,7 +80,7 @@ def check_inputs(schema: OperationSchema, types: Sequence[OperandType | None]) -
                 f"{schema.type}: input {role.name!r} is {type_.dtype.value}, expected {_names(role.dtypes)}"
             )
         if same is not None and not _stands_for_reals(schema, type_):
-            _check_same(schema, role, type_, types[same])
+            _check_same_dtype(schema, role, type_, types[same])
     first = types[0] if types else None
     if first is not None and not schema.ranks[0] <= len(first.dimensions) <= schema.ranks[1]:
         raise InvalidModelError(f"{schema.type}: input {first} has rank {first.rank}, expected {_span(schema.ranks)}")
@@ -91,7 +91,7 @@ def _stands_for_reals(schema: OperationSchema, type_: OperandType) -> bool:
     return schema.quantized is not None and type_.quantization is not None
 
 
-def _check_same(schema: OperationSchema, role: Role, type_: OperandType, other: OperandType | None) -> None:
+def _check_same_dtype(schema: OperationSchema, role: Role, type_: OperandType, other: OperandType | None) -> None:
     if other is not None and type_.dtype is not other.dtype:
         raise InvalidModelError(
             f"{schema.type}: input {role.name!r} is {type_.dtype.value}, expected {other.dtype.value} as {role.same!r}"

@@ -10,7 +10,7 @@ from nnadapter.options import Options
 from nnadapter.policies import POLICIES
 
 
-def can_be_kept(requests: DeviceRequest | Sequence[DeviceRequest], options: Options, session_options: object) -> bool:
+def is_cacheable(requests: DeviceRequest | Sequence[DeviceRequest], options: Options, session_options: object) -> bool:
     """Whether all that plans hang on can be told, and a device comes first that accelerates.
 
     Args:

@@ -19,7 +19,7 @@ from nnadapter.planning.setting import Setting
 from nnadapter.process.forking import new_lock
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.control import RunControl
-from nnadapter.running.filled import FilledClass
+from nnadapter.running.filled import SpecializedPlans
 from nnadapter.running.observed import NO_PLAN_KEPT, Observed
 from nnadapter.running.outputs import Kept
 from nnadapter.running.planned import PlannedEngine
@@ -140,6 +140,6 @@ class KeepingEngine(PlannedEngine):
 
 def _is_as_planned(compiled: Compiled) -> bool:
     """Whether all went as planned, and nothing that was found out here is lost."""
-    steps = compiled.filling.shared.values() if isinstance(compiled, FilledClass) else compiled.plan.steps
+    steps = compiled.filling.shared.values() if isinstance(compiled, SpecializedPlans) else compiled.plan.steps
     is_measured = len(compiled.timed) > 1  # what of that is kept, `past_choices` keeps
     return not (compiled.notes or is_measured or any(bound.failures for bound in steps))

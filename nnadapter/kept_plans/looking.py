@@ -11,7 +11,7 @@ from nnadapter.compiled_models.words import plans_held, served
 from nnadapter.drivers.selection import DeviceRequest
 from nnadapter.errors import CompiledModelError, describe
 from nnadapter.files.source_kind import SourceKind, kind_of
-from nnadapter.kept_plans.asking import can_be_kept
+from nnadapter.kept_plans.asking import is_cacheable
 from nnadapter.kept_plans.links import LinkedContainer
 from nnadapter.kept_plans.opening import keeping
 from nnadapter.onnx.signature import Shapes
@@ -46,7 +46,7 @@ def look(
     """
     if kind_of(source) is SourceKind.COMPILED:
         return Found(False, "a compiled model has its plans in itself")
-    if not can_be_kept(requests, options, None):
+    if not is_cacheable(requests, options, None):
         return Found(False, "none is kept where the CPU comes first, or with kernels that a person registered")
     kept = keeping(source, requests, options)
     if kept is None:

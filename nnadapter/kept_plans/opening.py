@@ -115,7 +115,7 @@ def keeping(source: Any, requests: Requests, options: Options) -> Keeping | None
 
     Args:
         source: what the session is made of.
-        requests: its devices, whose plans can be kept (`can_be_kept`).
+        requests: its devices, whose plans can be kept (`is_cacheable`).
         options: with a cache.
     """
     try:

@@ -22,7 +22,7 @@ from typing import Any
 
 import nnadapter
 from nnadapter.caching.fingerprints import machine, of_device
-from nnadapter.caching.key import Key, KeyPart, told_part
+from nnadapter.caching.key import Key, KeyPart, text_part
 from nnadapter.drivers.selection import HOSTS, Selected
 from nnadapter.files.calibrations import calibrations_of_driver
 from nnadapter.kept_plans.sources import Source
@@ -51,7 +51,7 @@ def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key
     around = {device.name: of_device(device.name) for device in devices if device.name not in HOSTS}
     parts = {
         **{part: _joined({name: each[part] for name, each in around.items()}) for part in ("device", "driver")},
-        "host": told_part(
+        "host": text_part(
             {
                 "nnadapter": own_version(),
                 "files": _own_files(),
@@ -60,7 +60,7 @@ def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key
             }
         ),
         "machine": _machine(devices),
-        "options": told_part(
+        "options": text_part(
             {**_of_session(options), **dict(_of_devices(devices)), "order": [each.name for each in devices]}
         ),
         "structure": source.model,
@@ -79,7 +79,7 @@ def _joined(parts: Mapping[str, KeyPart]) -> KeyPart:
 
 def _machine(devices: Sequence[Selected]) -> KeyPart:
     calibrated = sha256(repr(sorted(_calibrations(devices))).encode()).hexdigest()[:_SHOWN]
-    return told_part({**machine().words, "calibrations": calibrated})
+    return text_part({**machine().words, "calibrations": calibrated})
 
 
 def _calibrations(devices: Sequence[Selected]) -> Iterator[tuple[str, str]]:

@@ -23,7 +23,7 @@ from nnadapter.kernels.program import KernelProgram, Turn
 from nnadapter.kernels.registry import kernel_table
 from nnadapter.kernels.segment import Segment, SegmentOperation, ir_segment
 from nnadapter.kernels.splitting import KernelPiece, split, without_calls
-from nnadapter.kernels.stored import MAGIC, Stored, StoredPiece, calls_model, read
+from nnadapter.kernels.stored import MAGIC, StoredKernelProgram, StoredPiece, calls_model, read
 from nnadapter.process.closing import close_all
 from partition.verdict import SUPPORTED, Unsupported, Verdict
 
@@ -194,10 +194,10 @@ class _Deserialized:
         return checked_program(self._inner.deserialize(self._blob))
 
 
-def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> Stored:
+def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> StoredKernelProgram:
     own = [piece for piece in pieces if piece.model is not None]
     numbers = iter(range(len(own)))
-    return Stored(
+    return StoredKernelProgram(
         calls=calls_model(segment),
         pieces=tuple(
             StoredPiece(piece.inputs, piece.outputs, tuple(map(segment.type_of, piece.outputs))) for piece in own
@@ -209,7 +209,7 @@ def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> Stored:
 
 
 def _assembled(
-    stored: Stored, programs: Sequence[_Compiled | _Deserialized], calls: Sequence[KernelCall]
+    stored: StoredKernelProgram, programs: Sequence[_Compiled | _Deserialized], calls: Sequence[KernelCall]
 ) -> KernelProgram:
     """The program, compiled or deserialized: what it needs is in `stored`, so both are made in the same way."""
     numbers: dict[str, int] = {}

@@ -11,7 +11,7 @@ from nnadapter.drivers.interface import Execution, Program
 from nnadapter.errors import CancelledError
 from nnadapter.ir.operand import Array
 from nnadapter.kernels.calling import KernelCall
-from nnadapter.kernels.stored import Stored, write
+from nnadapter.kernels.stored import StoredKernelProgram, write
 from nnadapter.process.closing import close_all
 
 
@@ -45,7 +45,7 @@ class KernelProgram(Program):
         inputs: Sequence[int],
         outputs: Sequence[int],
         constants: Mapping[int, Array],
-        stored: Stored,
+        stored: StoredKernelProgram,
     ) -> None:
         self._turns = tuple(turns)
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)

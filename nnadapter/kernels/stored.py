@@ -34,7 +34,7 @@ class StoredPiece:
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredKernelProgram:
     """What stands beside the driver's programs."""
 
     calls: Model
@@ -77,7 +77,7 @@ def _operation(operation: SegmentOperation, numbers: Mapping[str, int]) -> Opera
     return Operation(CUSTOM, inputs, outputs, operation.called.call.to_attributes())
 
 
-def write(stored: Stored, blobs: Sequence[bytes]) -> bytes:
+def write(stored: StoredKernelProgram, blobs: Sequence[bytes]) -> bytes:
     """Return a program as bytes."""
     from nnadapter.ir.protobuf.serialized import to_bytes
 
@@ -96,7 +96,7 @@ def write(stored: Stored, blobs: Sequence[bytes]) -> bytes:
     return _ENVELOPE.close(json.dumps(header, separators=(",", ":")).encode(), parts)
 
 
-def read(blob: bytes) -> tuple[Stored, list[bytes]]:
+def read(blob: bytes) -> tuple[StoredKernelProgram, list[bytes]]:
     """Return what `write` wrote, with the driver's bytes.
 
     Raises:
@@ -113,14 +113,14 @@ def read(blob: bytes) -> tuple[Stored, list[bytes]]:
             for each in told["pieces"]
         )
         calls = from_bytes(parts[0], {"weights": parts[1]})
-        stored = Stored(calls, pieces, tuple(told["order"]), tuple(told["inputs"]), tuple(told["outputs"]))
+        stored = StoredKernelProgram(calls, pieces, tuple(told["order"]), tuple(told["inputs"]), tuple(told["outputs"]))
         _check(stored, len(parts) - 2)
     except (ValueError, KeyError, TypeError, IndexError, InvalidModelError, ModelFileError) as error:
         raise IncompatibleProgramError(f"the program with kernels contradicts itself: {error}; {ADVICE}") from error
     return stored, parts[2:]
 
 
-def _check(stored: Stored, blobs: int) -> None:
+def _check(stored: StoredKernelProgram, blobs: int) -> None:
     programs = [each for each in stored.order if each != -1]
     if programs != list(range(len(stored.pieces))) or blobs != len(programs):
         raise ValueError(f"{blobs} programs and {len(stored.pieces)} pieces, in the order {programs}")

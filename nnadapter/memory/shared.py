@@ -24,7 +24,7 @@ import numpy as np
 
 from nnadapter.errors import OutOfMemoryError
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import part_at_fork
+from nnadapter.process.forking import register_after_fork
 
 _numbers = count(1)
 
@@ -169,4 +169,4 @@ class _Blocks:
 
 
 _BLOCKS = _Blocks()
-part_at_fork(_BLOCKS)
+register_after_fork(_BLOCKS)

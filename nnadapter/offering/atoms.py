@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from nnadapter.converters.alone import convert_alone
+from nnadapter.converters.alone import convert_per_node
 from nnadapter.converters.convert import Alone, Conversion
 from nnadapter.converters.groups import Group, find_groups, shared_sources
 from nnadapter.ir.model import Model
@@ -114,7 +114,7 @@ def with_atoms(
     return replace(specialized, graph=graph), _conversion(specialized, conversion, fused, groups)
 
 
-def with_nodes_alone(specialized: Specialized, conversion: Conversion) -> Conversion:
+def with_per_node_conversions(specialized: Specialized, conversion: Conversion) -> Conversion:
     """Return the conversion, able to say what the nodes of its atoms are each by itself."""
     whole = not conversion.groups and len(specialized.graph.atoms) == len(specialized.nodes)
     return conversion if whole else replace(conversion, one_by_one=partial(_alone, specialized, conversion.groups))
@@ -124,13 +124,13 @@ def _alone(specialized: Specialized, groups: Sequence[tuple[int, ...]]) -> Alone
     graph = specialized.graph
     members = sorted({node for atom in (*graph.atoms, *groups) if len(atom) > 1 for node in atom})
     read = {*graph.outputs, *graph.consumers}
-    lone_conversion = convert_alone(members, specialized.nodes, graph.values, specialized.constants, read)
+    lone_conversion = convert_per_node(members, specialized.nodes, graph.values, specialized.constants, read)
     first = {position: node for node, position in reversed(tuple(enumerate(specialized.positions)))}
     copies = tuple(node for node, position in enumerate(specialized.positions) if first[position] != node)
     return replace(lone_conversion, copies=copies)
 
 
-def often_one(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
+def commonly_fused_groups(conversion: Conversion) -> tuple[tuple[int, ...], ...]:
     """Return the groups of nodes that devices most often run as one, by the passes that drivers use.
 
     They are atoms, and products with the normalization and the activation behind them.

@@ -19,12 +19,12 @@ from nnadapter.converters.resizing import resized
 from nnadapter.converters.sizes import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import Array
-from nnadapter.ir.size_arrays import SizeArray
-from nnadapter.ir.structure import TracedModel
+from nnadapter.ir.size_arrays import SymbolicArray
+from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.tracing import Trace, Traced
 from nnadapter.offering.atoms import groups_of, with_atoms
 from nnadapter.offering.left_sizes import Sizes, agree, resizes, runs_graphs, sizes_by_names, sizes_left
-from nnadapter.offering.traced_conversions import ConversionTemplate, OpenConversion
+from nnadapter.offering.traced_conversions import ConversionTemplate, DynamicConversion
 from nnadapter.onnx.building import info_of
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.node import OnnxNode
@@ -61,7 +61,7 @@ class ConversionTracing:
         self._specialized = specialized
         self._trace = Trace()
         self._shapes = {name: self._dimensions(name, shape) for name, shape in shapes.items()}
-        self._sizes: dict[str, SizeArray] = {}
+        self._sizes: dict[str, SymbolicArray] = {}
         self._settled: dict[str, Array] = {}
         self._known: Mapping[str, Array] = {}
         self._tables: set[str] = set()
@@ -94,12 +94,12 @@ class ConversionTracing:
             trace=self._trace,
             specialized=specialized,
             conversion=grouped,
-            model=TracedModel(grouped.model),
+            model=SymbolicModel(grouped.model),
             traced={**traced, **dict(_of_copies(specialized, traced))},
             sizes={name: array for name, array in self._sizes.items() if name in self._specialized.constants},
         )
 
-    def opened(self, apart: frozenset[str]) -> OpenConversion | None:
+    def opened(self, apart: frozenset[str]) -> DynamicConversion | None:
         """The model for any sizes; None where a dimension is known only for these shapes.
 
         Nodes that cannot be converted are left out, as long as no other one goes by the sizes of what they make.
@@ -108,7 +108,7 @@ class ConversionTracing:
         if conversion is None:
             return None
         specialized, grouped = with_atoms(self._specialized, conversion, apart)
-        return OpenConversion(self._shapes, self._trace, specialized.graph.atoms, grouped, self._sizes)
+        return DynamicConversion(self._shapes, self._trace, specialized.graph.atoms, grouped, self._sizes)
 
     def _converted(self, apart: frozenset[str]) -> Conversion | None:
         nodes, graph = self._specialized.nodes, self._specialized.graph
@@ -323,13 +323,13 @@ class ConversionTracing:
             self._context.constant(name)
         self._settled.update((name, self._known[name]) for name in node.outputs if name in self._known)
 
-    def _contents(self, name: str) -> SizeArray | None:
+    def _contents(self, name: str) -> SymbolicArray | None:
         """Sizes, or a small constant; None for a table, of which no rule makes anything."""
         sizes = self._sizes.get(name)
         if sizes is not None or name in self._tables:
             return sizes
         constant = self._context.constant(name)
-        return SizeArray.of(constant) if constant.size <= MOST_ELEMENTS else None
+        return SymbolicArray.of(constant) if constant.size <= MOST_ELEMENTS else None
 
     def _traced_values(self, conversion: Conversion) -> Iterator[tuple[str, tuple[Any, ...]]]:
         for name, operand in conversion.operand_of.items():

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from nnadapter.converters.calls import KernelCalls
 from nnadapter.converters.convert import Conversion, convert_graph
-from nnadapter.offering.atoms import captured_names, groups_of, with_atoms, with_nodes_alone, with_own_sources
+from nnadapter.offering.atoms import captured_names, groups_of, with_atoms, with_own_sources, with_per_node_conversions
 from nnadapter.offering.conversion_tracing import ConversionTracing
 from nnadapter.offering.traced_conversions import ConversionTemplate, Converted
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, Specialized, specialize
@@ -79,7 +79,7 @@ class Conversions:
             InvalidModelError: the model contradicts itself at these shapes.
         """
         specialized, conversion = self._of(shapes)
-        return specialized, with_nodes_alone(specialized, conversion)
+        return specialized, with_per_node_conversions(specialized, conversion)
 
     def _of(self, shapes: Shapes) -> Converted:
         for template in self._templates:

@@ -110,7 +110,7 @@ def trial_of(
         wholes: for every node of `graph`, the node that it was before, or in whose place it stands.
         graph: of the model in which all of them are that can be.
         answers: per device but the hosts, its verdict on every atom of `graph`.
-        homeless: see `homeless_nodes`.
+        homeless: see `unplaceable_nodes`.
         of_all: as `answers`, of all devices.
     """
     taken: dict[str, bool] = {}
@@ -131,7 +131,7 @@ def trial_of(
     return Trial(worth, frozenset(hopeless), frozenset(hopeless | lasting))
 
 
-def homeless_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
+def unplaceable_nodes(graph: Graph, of_all: Answers) -> frozenset[str]:
     """Return the names of the nodes that no device takes, the hosts among them."""
     atoms = (nodes for atom, nodes in enumerate(graph.atoms) if not any(verdicts[atom] for verdicts in of_all))
     return frozenset(graph.nodes[node].name for nodes in atoms for node in nodes)

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.filled_model import FillableModel, FilledModel, FilledTogether
+from nnadapter.ir.filled_model import SpecializableModel, SpecializationGroup, SpecializedModel
 from nnadapter.ir.given import Given
 from nnadapter.ir.replaying import taking
 from nnadapter.ir.structure import numbers
@@ -16,7 +16,7 @@ from nnadapter.ir.verifying import verify
 from nnadapter.offering.part import Part
 
 
-class FillablePart:
+class SpecializablePart:
     """A segment whose dimensions and attributes are traced, and what it is given of shapes.
 
     Args:
@@ -32,7 +32,7 @@ class FillablePart:
             verify(part.model)  # once: what holds for traced numbers holds for all that a replay does not refuse
         named = zip(part.inputs, part.model.inputs, strict=True)
         self._given = {index: name for name, index in named if name in given.names}
-        self.model = FillableModel(part.model, tuple(self._given))
+        self.model = SpecializableModel(part.model, tuple(self._given))
         """Of the segment."""
         own = {each.number for each in numbers(part.model) if isinstance(each, Traced)}
         self._key = taking(sorted(own | given.numbers))
@@ -47,9 +47,9 @@ class FillablePart:
         if self._given:
             values = self.given.at(known)
             contents = {index: values[name] for index, name in self._given.items()}
-        return Part(FilledModel(self.model, known, contents), self.inputs)
+        return Part(SpecializedModel(self.model, known, contents), self.inputs)
 
 
-def fill_together(parts: Sequence[FillablePart]) -> None:
+def group_specializations(parts: Sequence[SpecializablePart]) -> None:
     """Say that segments, of one device, are filled by the same replays: what these come to is made once for all."""
-    FilledTogether([part.model for part in parts])
+    SpecializationGroup([part.model for part in parts])

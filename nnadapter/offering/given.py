@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from nnadapter.ir.given import Given, Tables
-from nnadapter.offering.traced_conversions import OpenConversion
+from nnadapter.ir.given import Given, TableComputation
+from nnadapter.offering.traced_conversions import DynamicConversion
 
 
-def given_of(opening: OpenConversion, names: Iterable[str]) -> Given:
+def given_of(opening: DynamicConversion, names: Iterable[str]) -> Given:
     """Return values by name, for the sizes of a replay.
 
     Args:
@@ -21,7 +21,7 @@ def given_of(opening: OpenConversion, names: Iterable[str]) -> Given:
     return Given(wanted, sizes, _tables(opening, tables) if tables else None)
 
 
-def _tables(opening: OpenConversion, names: Sequence[str]) -> Tables:
+def _tables(opening: DynamicConversion, names: Sequence[str]) -> TableComputation:
     """The operations behind some tables, and the sizes that they read."""
     conversion = opening.conversion
     operand_of, model = conversion.operand_of, conversion.model
@@ -30,4 +30,4 @@ def _tables(opening: OpenConversion, names: Sequence[str]) -> Tables:
     read = {operand for operation in operations for operand in model.operations[operation].inputs}
     inputs = tuple(opening.given_sizes(read))
     part = conversion.part(operations, [operand_of[name] for name in inputs], wanted)
-    return Tables(part, {name: opening.sizes[name] for name in inputs}, tuple(names))
+    return TableComputation(part, {name: opening.sizes[name] for name in inputs}, tuple(names))

@@ -36,7 +36,7 @@ def offers(graph: Graph, answers: Answers) -> Iterator[Offer]:
             yield Offer(nodes=names, inside=inside(graph, atom), before=taker)
 
 
-def worth_parting(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
+def accepted_splits(offered: Sequence[Offer], graph: Graph, answers: Answers) -> list[Offer]:
     """Return those whose nodes stay apart, after devices were asked for each node.
 
     They do where no device takes the atom whole, and where one that comes before such a device takes a node of it.

@@ -14,11 +14,11 @@ from nnadapter.ir.operations.custom import CUSTOM
 from nnadapter.offering.conversion_tracing import ConversionTracing
 from nnadapter.offering.model import ShapedModel
 from nnadapter.offering.part import Part
-from nnadapter.offering.traced_conversions import OpenConversion
+from nnadapter.offering.traced_conversions import DynamicConversion
 from partition.plan import Step
 
 
-def open_conversion(model: ShapedModel) -> OpenConversion | None:
+def open_conversion(model: ShapedModel) -> DynamicConversion | None:
     """Return the model for all sizes, of the same atoms; None where some are known only for these shapes."""
     if CUSTOM in model.conversion.model.operation_types:
         return None  # kernels are bound to types
@@ -29,7 +29,7 @@ def open_conversion(model: ShapedModel) -> OpenConversion | None:
     return opened if opened is not None and opened.atoms == model.graph.atoms else None
 
 
-def open_ir_part(opening: OpenConversion, step: Step, *, with_tables: bool = True) -> Part:
+def dynamic_ir_part(opening: DynamicConversion, step: Step, *, with_tables: bool = True) -> Part:
     """The operations of `step`, and what these read that follows from shapes alone.
 
     Args:

@@ -20,7 +20,7 @@ from partition.plan import Step
 
 
 @dataclass(frozen=True, eq=False)
-class OpenParts(OnnxParts):
+class DynamicParts(OnnxParts):
     """Takes ONNX sub-graphs out of a model, for any sizes of its inputs."""
 
     prepared: Prepared

@@ -21,11 +21,11 @@ OPERATORS = Operators(has_converter, contradiction, output_types)
 
 def offered_ops(model: onnx.ModelProto, domains: frozenset[str]) -> set[tuple[str, str]]:
     """Return domain and op type of the nodes of some domains whose ops nobody converts."""
-    from nnadapter.onnx.brought_converters import brought_versions
+    from nnadapter.onnx.brought_converters import external_versions
     from nnadapter.onnx.further_schemas import further_schema
 
     ops = {(node.domain, node.op_type) for node in model.graph.node if node.domain in domains}
-    return {op for op in ops if further_schema(*op) is None and not brought_versions(*op)}
+    return {op for op in ops if further_schema(*op) is None and not external_versions(*op)}
 
 
 def prepare(model: onnx.ModelProto, rules: Rules = NO_RULES) -> Prepared:

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import Any
 
 from nnadapter.converters.convert import Conversion
-from nnadapter.ir.size_arrays import SizeArray
-from nnadapter.ir.size_class import OpenDimensions
-from nnadapter.ir.structure import TracedModel
+from nnadapter.ir.size_arrays import SymbolicArray
+from nnadapter.ir.size_class import DynamicDimensions
+from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.tracing import Trace, settled
 from nnadapter.onnx.preparation.prepare import Shapes, Specialized
 from partition.graph import Value
@@ -28,16 +28,16 @@ class ConversionTemplate:
     trace: Trace
     specialized: Specialized
     conversion: Conversion
-    model: TracedModel
+    model: SymbolicModel
     """The converted model."""
     traced: Mapping[str, tuple[Any, ...]]
     """Values whose dimensions are traced, and these."""
-    sizes: Mapping[str, SizeArray]
+    sizes: Mapping[str, SymbolicArray]
     """Contents that follow from dimensions."""
 
     @cached_property
-    def _dimensions(self) -> OpenDimensions:
-        return OpenDimensions(self.shapes)
+    def _dimensions(self) -> DynamicDimensions:
+        return DynamicDimensions(self.shapes)
 
     def filled(self, shapes: Shapes) -> Converted | None:
         """The model for other input shapes; None if it would not be this one."""
@@ -64,7 +64,7 @@ class ConversionTemplate:
 
 
 @dataclass(frozen=True, eq=False)
-class OpenConversion:
+class DynamicConversion:
     """A model converted for any sizes: its dimensions are traced numbers, and it decides on none of their contents."""
 
     shapes: Mapping[str, tuple[Any, ...]]
@@ -73,7 +73,7 @@ class OpenConversion:
     atoms: tuple[tuple[int, ...], ...]
     """Nodes that stand for one thing."""
     conversion: Conversion
-    sizes: Mapping[str, SizeArray]
+    sizes: Mapping[str, SymbolicArray]
     """Contents of what follows from shapes."""
 
     @cached_property

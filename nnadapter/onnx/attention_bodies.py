@@ -58,7 +58,7 @@ def attention_body(body: BodyBuilder) -> Sequence[str]:
     scale = body.node.number("scale", 1 / sqrt(heads.size))
     scaled = body.add("Mul", query, body.constant(scale, dtype))
     bias, sees = _mask(body, query, key)
-    made = _weighed(body, (scaled, key, value), bias, heads)
+    made = _weighted_values(body, (scaled, key, value), bias, heads)
     if sees:
         made = body.add("Where", sees, made, body.constant(0.0, dtype))
     return (joined(body, made, heads.queries * heads.wide) if packed else made), key, value
@@ -99,7 +99,7 @@ def _heads(body: BodyBuilder) -> _Heads:
     return _Heads(queries=queries, keys=keys, size=size, wide=wide)
 
 
-def _weighed(body: BodyBuilder, parts: tuple[str, str, str], bias: str, heads: _Heads) -> str:
+def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, heads: _Heads) -> str:
     """`[B, N, S, H]`: values by how much queries see of their keys; heads that share keys lie beside each other."""
     query, key, value = parts
     share = heads.queries // heads.keys

@@ -13,7 +13,7 @@ import onnx
 from onnx import helper
 
 from nnadapter.ir.operand import Array
-from nnadapter.ir.size_arrays import SizeArray
+from nnadapter.ir.size_arrays import SymbolicArray
 from nnadapter.ir.tracing import Traced
 from nnadapter.onnx.building import array_info, info_of, initializer_of
 from nnadapter.onnx.node import OnnxNode
@@ -43,7 +43,7 @@ class Body:
     """By position of the node's outputs, the name inside; empty where nobody wants one."""
     nodes: tuple[OnnxNode, ...]
     """Of ONNX's own ops, in a topological order."""
-    constants: Mapping[str, Array | SizeArray]
+    constants: Mapping[str, Array | SymbolicArray]
     """What the nodes read beside the inputs, by name; traced where a size is."""
     opset: int
 
@@ -89,7 +89,9 @@ class Body:
 
     def plain_constants(self) -> dict[str, Array]:
         """The constants as arrays."""
-        return {name: each.plain() if isinstance(each, SizeArray) else each for name, each in self.constants.items()}
+        return {
+            name: each.plain() if isinstance(each, SymbolicArray) else each for name, each in self.constants.items()
+        }
 
     def _protos(self) -> Iterator[onnx.NodeProto]:
         for each in self.nodes:
@@ -143,7 +145,7 @@ class BodyBuilder:
         self.inputs = NodeInputs(node, inputs, constants, integers)
         self._names = tuple("" if value is None else f"input{position}" for position, value in enumerate(inputs))
         self._nodes: list[OnnxNode] = []
-        self._constants: dict[str, Array | SizeArray] = {}
+        self._constants: dict[str, Array | SymbolicArray] = {}
 
     def input(self, position: int) -> str:
         """The name of an input inside, empty where it is absent."""
@@ -156,7 +158,7 @@ class BodyBuilder:
     def constant_of(self, name: str) -> Array | None:
         """The contents of a constant of the body; None for any other name."""
         contents = self._constants.get(name)
-        return contents.plain() if isinstance(contents, SizeArray) else contents
+        return contents.plain() if isinstance(contents, SymbolicArray) else contents
 
     def invalid(self, problem: str) -> Refusal:
         """The refusal of a node that means nothing; the sentence begins with its op type."""
@@ -170,10 +172,10 @@ class BodyBuilder:
         """Add a constant of a data type, by its name; returns the constant's name. Its integers may be traced."""
         name = f"constant{len(self._constants)}"
         if isinstance(contents, Traced):
-            self._constants[name] = SizeArray(_objects((contents,)).reshape(()), np.dtype(dtype))
+            self._constants[name] = SymbolicArray(_objects((contents,)).reshape(()), np.dtype(dtype))
             return name
         if isinstance(contents, (list, tuple)) and any(isinstance(item, Traced) for item in contents):
-            self._constants[name] = SizeArray(_objects(contents), np.dtype(dtype))
+            self._constants[name] = SymbolicArray(_objects(contents), np.dtype(dtype))
             return name
         array = np.asarray(contents, helper.tensor_dtype_to_np_dtype(ELEMENT_TYPE_OF_DTYPE[dtype]))
         array.flags.writeable = False

@@ -18,16 +18,16 @@ from partition.verdict import Reason
 GROUP = "nnadapter.converters"
 """The entry point group."""
 ONNX_DOMAIN = "ai.onnx"
-BroughtConverter = Callable[[Any, Any], None]
+ExternalConverter = Callable[[Any, Any], None]
 """A conversion's context, and a node."""
 
 
-def brought_name(domain: str, op_type: str, since_version: int) -> str:
+def external_name(domain: str, op_type: str, since_version: int) -> str:
     """The name of the entry point that brings a converter."""
     return f"{domain}.{op_type}-{since_version}"
 
 
-def brought_versions(domain: str, op_type: str) -> tuple[int, ...]:
+def external_versions(domain: str, op_type: str) -> tuple[int, ...]:
     """Return the schema versions of an op that packages convert, ascending; ONNX's own domain is nobody else's."""
     if not domain:
         return ()
@@ -35,9 +35,9 @@ def brought_versions(domain: str, op_type: str) -> tuple[int, ...]:
     return tuple(sorted(version for of, name, version in keys if (of, name) == (domain, op_type)))
 
 
-def brought_version(domain: str, op_type: str, opset: float) -> int | None:
+def external_version(domain: str, op_type: str, opset: float) -> int | None:
     """Return the newest schema version that packages convert and that is at most `opset`; None where there is none."""
-    return max((version for version in brought_versions(domain, op_type) if version <= opset), default=None)
+    return max((version for version in external_versions(domain, op_type) if version <= opset), default=None)
 
 
 def bringing(
@@ -53,9 +53,9 @@ def bringing(
         named: the devices that were asked, by name.
     """
     for domain, op_type in ops:
-        versions = brought_versions(domain, op_type)
+        versions = external_versions(domain, op_type)
         if versions:
-            name = brought_name(domain, op_type, versions[-1])
+            name = external_name(domain, op_type, versions[-1])
             problem, distribution = BROUGHT.problem_of(name), BROUGHT.distribution_of(name)
             if problem:
                 return f"converter {problem}"
@@ -87,7 +87,7 @@ def _problem(name: str) -> str:
     return ""
 
 
-def _checked(value: object, plug_in: PlugIn) -> BroughtConverter:
+def _checked(value: object, plug_in: PlugIn) -> ExternalConverter:
     if not callable(value):
         raise ValueError(f"{plug_in.target} is {type(value).__name__}, expected a function")
 
@@ -110,5 +110,5 @@ def _checked(value: object, plug_in: PlugIn) -> BroughtConverter:
     return convert
 
 
-BROUGHT: PlugIns[BroughtConverter] = PlugIns(GROUP, _checked, _problem)
+BROUGHT: PlugIns[ExternalConverter] = PlugIns(GROUP, _checked, _problem)
 """Converters from outside."""

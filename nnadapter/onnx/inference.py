@@ -41,7 +41,7 @@ Types = Mapping[str, onnx.ValueInfoProto]
 
 
 @dataclass(frozen=True, slots=True)
-class KnownBefore:
+class InitialFacts:
     """What is known before inference."""
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -96,7 +96,7 @@ class Inference:
         return all(value_of(value).static_shape == shapes[value.name] for value in self._inputs if value.name in shapes)
 
     @_contradictions_told()
-    def values(self, known: KnownBefore) -> dict[str, Value]:
+    def values(self, known: InitialFacts) -> dict[str, Value]:
         """Return what can be told of every value that the nodes left to run read or make.
 
         Raises:
@@ -109,7 +109,7 @@ class Inference:
         return values_by_name
 
     @_contradictions_told()
-    def types(self, known: KnownBefore) -> dict[str, onnx.ValueInfoProto]:
+    def types(self, known: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
         return self._settled(known)[1]
 
@@ -194,7 +194,7 @@ class Inference:
         wanted = (name for name in node.outputs if name)
         return {name: _called(info, name) for name, info in zip(wanted, body.types(inputs, known), strict=False)}
 
-    def agrees(self, known: KnownBefore) -> bool:
+    def agrees(self, known: InitialFacts) -> bool:
         """Whether no node contradicts the shapes of inputs, as far as inference can tell."""
         try:
             self._settled(known, strict=True)
@@ -203,7 +203,7 @@ class Inference:
         return True
 
     def _settled(
-        self, known: KnownBefore, *, strict: bool = False
+        self, known: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
         """A skeleton and what is inferred from it: nodes of which inference is wrong give way to what they make."""
         corrected: dict[int, Types] = {}
@@ -234,7 +234,7 @@ class Inference:
             {name: _shaped(made[name], true[name]) if name in true else made[name] for name in made} if is_wrong else {}
         )
 
-    def _skeleton(self, known: KnownBefore) -> onnx.ModelProto:
+    def _skeleton(self, known: InitialFacts) -> onnx.ModelProto:
         skeleton = self._empty(with_functions=True)
         graph = skeleton.graph
         graph.node.extend(self._inferable(known.nodes))

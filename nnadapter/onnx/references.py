@@ -308,11 +308,11 @@ def _read(place: Mapping[str, str]) -> Array:
     return contents
 
 
-def _forgotten(place: Mapping[str, str]) -> Array:
+def _raise_missing(place: Mapping[str, str]) -> Array:
     raise RuntimeError(f"the array of reference {place['location']} is gone")  # whoever refers to one keeps it
 
 
-_PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {MAPPED: _mapped, READ: _read, MEMORY: _forgotten}
+_PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {MAPPED: _mapped, READ: _read, MEMORY: _raise_missing}
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import onnx.defs
 import onnx.helper
 
 from nnadapter.onnx.attributes import value_of_attribute
-from nnadapter.onnx.brought_converters import ONNX_DOMAIN, brought_version
+from nnadapter.onnx.brought_converters import ONNX_DOMAIN, external_version
 from nnadapter.onnx.further_schemas import further_schema
 from nnadapter.process.cache import remembered
 
@@ -43,7 +43,7 @@ def newest_since_version(domain: str, op_type: str) -> int | None:
 def _further_version(domain: str, op_type: str, opset: float = inf) -> int | None:
     schema = further_schema(domain, op_type)
     if schema is None:
-        return brought_version(domain, op_type, opset)
+        return external_version(domain, op_type, opset)
     return None if schema.since_version > opset else schema.since_version
 
 
@@ -57,7 +57,7 @@ def is_further(domain: str, op_type: str, since_version: int) -> bool:
     except onnx.defs.SchemaError:
         return (
             further_schema(domain, op_type) is not None
-            or brought_version(domain, op_type, since_version) == since_version
+            or external_version(domain, op_type, since_version) == since_version
         )
     return False
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nnadapter.caching.folder import Folder
-from nnadapter.caching.key import Key, KeyPart, told_part
+from nnadapter.caching.key import Key, KeyPart, text_part
 from nnadapter.caching.outcome import warn_once
 from nnadapter.caching.usual import folder_of
 from nnadapter.errors import ModelFileError
@@ -102,13 +102,13 @@ def _kept(files: PaddleFiles, versions: Mapping[str, str], folder: Folder) -> by
 
 
 def _key(files: PaddleFiles, versions: Mapping[str, str]) -> Key:
-    nothing = told_part({})
+    nothing = text_part({})
     parts = {
-        "device": told_part({"name": "paddle"}),
-        "driver": told_part(versions),
-        "host": told_part({"revision": _REVISION}),
+        "device": text_part({"name": "paddle"}),
+        "driver": text_part(versions),
+        "host": text_part({"revision": _REVISION}),
         "machine": nothing,
-        "options": told_part({"opset": OPSET}),
+        "options": text_part({"opset": OPSET}),
         "structure": _part(files.structure, {"operations": f"a Paddle model, {files.structure.name}"}),
         "shapes": KeyPart(nothing.digest, {"inputs": "all shapes"}),
         "constants": nothing if files.parameters is None else _part(files.parameters, {}),

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from nnadapter.onnx.domains import op_name
 from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.onnx.preparation.structure import NodeHashes
-from nnadapter.plan_files.values import LostEntry, PlanEntry, PlanFile
+from nnadapter.plan_files.values import PlanEntry, PlanFile, UnmatchedEntry
 from partition.graph import Node
 from partition.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoundPlan:
+class MatchedPlan:
     """A plan, as far as it binds."""
 
     placement: Mapping[int, str]
     """Atom -> device; atoms that the plan says nothing of, or nothing that still holds, are left out."""
-    lost: tuple[LostEntry, ...]
+    lost: tuple[UnmatchedEntry, ...]
     """In the order of the plan."""
 
 
@@ -34,7 +34,7 @@ def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Seq
         placement: the device of every atom.
     """
     graph = specialized.graph
-    here = _here(specialized, structure)
+    here = _model_nodes(specialized, structure)
     return tuple(
         PlanEntry(
             name=each.node.name,
@@ -54,7 +54,7 @@ def bind_plan(
     structure: NodeHashes,
     devices: Sequence[str],
     verdicts: Mapping[str, Sequence[Verdict]],
-) -> BoundPlan:
+) -> MatchedPlan:
     """Return what the plan says of this model, and which entries no longer bind.
 
     An entry means the node that is the first to be found, each node being meant by one entry at most:
@@ -76,13 +76,13 @@ def bind_plan(
         devices: the session's devices.
         verdicts: per device, its verdict on every atom.
     """
-    here = _here(specialized, structure)
+    here = _model_nodes(specialized, structure)
     meant = _matched(plan.entries, here)
     known = set(meant)
     open_nodes = Counter(each.alone for index, each in enumerate(here) if index not in known)
     open_entries = Counter(entry.alone for entry, node in zip(plan.entries, meant, strict=True) if node is None)
     atom_of = specialized.graph.atom_of
-    node_lookup = _FoundNodes(
+    node_lookup = _NodeMatcher(
         specialized,
         here,
         devices,
@@ -99,10 +99,10 @@ def bind_plan(
         for entry, node, why in zip(plan.entries, meant, whys, strict=True)
         if node is not None and not why
     ]
-    return BoundPlan(
+    return MatchedPlan(
         placement=dict(kept),
         lost=tuple(
-            LostEntry(name=entry.name, device=entry.device, why=why)
+            UnmatchedEntry(name=entry.name, device=entry.device, why=why)
             for entry, why in zip(plan.entries, whys, strict=True)
             if why
         ),
@@ -110,7 +110,7 @@ def bind_plan(
 
 
 @dataclass(frozen=True, slots=True)
-class _Here:
+class _ModelNode:
     """A node of the model as entries are compared with it."""
 
     node: Node
@@ -129,9 +129,9 @@ class _Here:
         return _op_type(self.node)
 
 
-def _here(specialized: Specialized, structure: NodeHashes) -> list[_Here]:
+def _model_nodes(specialized: Specialized, structure: NodeHashes) -> list[_ModelNode]:
     return [
-        _Here(node, next(filter(None, node.outputs), ""), structure.alone[position], structure.wired[position])
+        _ModelNode(node, next(filter(None, node.outputs), ""), structure.alone[position], structure.wired[position])
         for node, position in zip(specialized.graph.nodes, specialized.positions, strict=True)
     ]
 
@@ -140,7 +140,7 @@ def _op_type(node: Node) -> str:
     return op_name(node.domain, node.op_type)
 
 
-_Side = PlanEntry | _Here
+_Side = PlanEntry | _ModelNode
 _POSITION = re.compile(r"_\d+(_\d+)?")
 
 
@@ -177,7 +177,7 @@ Where several entries and as many nodes have it in common, they match in their o
 """
 
 
-def _matched(entries: Sequence[PlanEntry], here: Sequence[_Here]) -> list[int | None]:
+def _matched(entries: Sequence[PlanEntry], here: Sequence[_ModelNode]) -> list[int | None]:
     """For every entry, the position of the node that it means."""
     meant: list[int | None] = [None] * len(entries)
     left = dict.fromkeys(range(len(here)))
@@ -202,13 +202,13 @@ def _alike(pairs: Iterator[tuple[Sequence[str], int]]) -> dict[Hashable, list[in
     return indices_by_key
 
 
-class _FoundNodes:
+class _NodeMatcher:
     """Says why entries are lost."""
 
     def __init__(
         self,
         specialized: Specialized,
-        here: Sequence[_Here],
+        here: Sequence[_ModelNode],
         devices: Sequence[str],
         verdicts: Mapping[str, Sequence[Verdict]],
         alike: Mapping[str, tuple[int, int]],

@@ -53,7 +53,7 @@ class PlanFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LostEntry:
+class UnmatchedEntry:
     """An entry that no longer binds."""
 
     name: str

@@ -36,7 +36,7 @@ def overlap_of(partitioning: Partitioning, reads: Reads) -> Overlap:
     if not enqueued and sharing is None:  # nearly always
         return Overlap()
     needs = needs_of(plan, reads)
-    handed = frozenset() if enqueued or sharing is None else _alongside(partitioning, needs, sharing)
+    handed = frozenset() if enqueued or sharing is None else _threaded_segments(partitioning, needs, sharing)
     return waiting(plan, needs, enqueued, handed)
 
 
@@ -57,7 +57,9 @@ def _known(partitioning: Partitioning) -> set[str]:
     return {name for name, each in partitioning.setting.costs.items() if each.source is not Source.ASSUMED}
 
 
-def _alongside(partitioning: Partitioning, needs: Sequence[frozenset[int]], sharing: Sequence[str]) -> frozenset[int]:
+def _threaded_segments(
+    partitioning: Partitioning, needs: Sequence[frozenset[int]], sharing: Sequence[str]
+) -> frozenset[int]:
     """The segments that run beside others; none where that does not pay.
 
     Args:

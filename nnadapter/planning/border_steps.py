@@ -19,7 +19,7 @@ class ValuePlace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BorderStep:
+class BoundaryOperation:
     """What is done to a value between two segments."""
 
     kind: str
@@ -36,7 +36,7 @@ class BorderStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StayingValue:
+class DeviceResidentValue:
     """A value that several segments of a device use, and that is not transferred between them."""
 
     value: str
@@ -47,7 +47,7 @@ class StayingValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class HostWait:
     """The host waits for a device."""
 
     device: str
@@ -61,9 +61,9 @@ class Wait:
 class Borders:
     """All borders of a plan."""
 
-    steps: tuple[BorderStep, ...] = ()
-    stay: tuple[StayingValue, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    steps: tuple[BoundaryOperation, ...] = ()
+    stay: tuple[DeviceResidentValue, ...] = ()
+    waits: tuple[HostWait, ...] = ()
     """For segments that are under way while the host goes on; all others are done before the next one is begun."""
     enqueued: tuple[int, ...] = ()
     """Segments that are work of a stream of their device."""

@@ -22,7 +22,7 @@ import numpy as np
 from nnadapter.costs.boundary import cast_seconds, is_foreign, reorder_seconds, transfer_seconds
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.roofline import Numbers
-from nnadapter.planning.border_steps import Borders, BorderStep, StayingValue, ValuePlace
+from nnadapter.planning.border_steps import Borders, BoundaryOperation, DeviceResidentValue, ValuePlace
 from nnadapter.planning.saving import saving_steps
 from partition.graph import Value
 from partition.plan import Plan, Step
@@ -62,7 +62,7 @@ class _Walk:
     """One walk over a plan, in its order."""
 
     def __init__(self, plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> None:
-        self.steps: list[BorderStep] = []
+        self.steps: list[BoundaryOperation] = []
         self._plan, self._costs, self._host = plan, costs, host
         self._saving = saving_steps(plan, {name for name, each in costs.items() if each.keeps})
         self._lies: dict[str, set[str]] = {name: {host} for name in plan.graph.inputs}
@@ -84,11 +84,11 @@ class _Walk:
         for name in self._plan.graph.outputs:
             self._to_host(name, None)
 
-    def staying(self) -> Iterator[StayingValue]:
+    def staying(self) -> Iterator[DeviceResidentValue]:
         for (name, device), segments in self._used.items():
             if len(segments) > 1:
                 nbytes = self._plan.graph.value(name).nbytes
-                yield StayingValue(value=name, device=device, segments=tuple(segments), nbytes=nbytes)
+                yield DeviceResidentValue(value=name, device=device, segments=tuple(segments), nbytes=nbytes)
 
     def _shares(self, device: str) -> bool:
         known = self._costs[device]
@@ -126,7 +126,7 @@ class _Walk:
 
     def _take(self, name: str, segment: int | None, nbytes: int | None, moves: tuple[Move, ...]) -> None:
         for kind, source, target, seconds in moves:
-            step = BorderStep(
+            step = BoundaryOperation(
                 kind=kind, value=name, segment=segment, source=source, target=target, nbytes=nbytes, seconds=seconds
             )
             self.steps.append(step)

@@ -12,7 +12,7 @@ from nnadapter.policies import POLICIES, Policy
 from nnadapter.rules.values import Rules
 
 if TYPE_CHECKING:
-    from nnadapter.plan_files.binding import BoundPlan
+    from nnadapter.plan_files.binding import MatchedPlan
     from nnadapter.plan_files.values import PlanFile
     from nnadapter.rules.applying import Applied
 
@@ -61,7 +61,7 @@ class Demands:
 
     applied: Applied | None = None
     """What rules did; None where there are none."""
-    bound: BoundPlan | None = None
+    bound: MatchedPlan | None = None
     """What the plan file says; None where there is none."""
     whole: Kept | None = None
     """A whole placement that shall not be weighed against others; None where the policy decides."""

@@ -19,7 +19,7 @@ from nnadapter.ir.index_ranges import (
 )
 from nnadapter.ir.operand import Array
 from nnadapter.offering.model import ShapedModel
-from nnadapter.offering.open_parts import OpenParts
+from nnadapter.offering.open_parts import DynamicParts
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Specialized
@@ -115,7 +115,7 @@ def _checks(model: ShapedModel, plan: Plan, step: Step, reads: Sequence[str], ki
 def _view_of(model: ShapedModel, plan: Plan, step: Step) -> tuple[GraphView, Iterator[Reader]]:
     """Return the model as the analysis reads it, and the operations of a step."""
     specialized, parts = model.specialized, model.parts
-    if not isinstance(parts, OpenParts):
+    if not isinstance(parts, DynamicParts):
         view = GraphView(specialized.graph, specialized.nodes, specialized.constants, {})
         return view, map(view.reader, step.nodes)
     prepared = parts.prepared
@@ -199,7 +199,7 @@ def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequenc
     """Return which index of a step with open sizes can neither be proven nor checked, in words; empty if none.
 
     Args:
-        model: that was planned; its parts are `OpenParts`.
+        model: that was planned; its parts are `DynamicParts`.
         plan: the plan.
         step: one on a device that does not check indices.
         reads: what its segment reads.
@@ -264,7 +264,7 @@ def checks_by_segment(
     """Return the checks before each step of a plan, by segment; steps without any left out.
 
     Args:
-        model: that was planned; its parts are `OpenParts` where sizes are open.
+        model: that was planned; its parts are `DynamicParts` where sizes are open.
         plan: the plan.
         devices: those that check nothing themselves. On the host, only what ONNX Runtime does not check is.
         reads: what the program of each segment reads.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nnadapter.drivers.registry import devices_brought_by
+from nnadapter.drivers.registry import devices_of_distribution
 from nnadapter.offering.model import ShapedModel
 from nnadapter.offering.offers import Answers
 from nnadapter.onnx.brought_converters import bringing
@@ -118,7 +118,7 @@ def homeless(judgment: Judgment, setting: Setting) -> str:
     if invalid is not None:
         return f"{description} is no valid ONNX, so no device takes it: {invalid.detail}; export the model again"
     op, host = (node.domain, node.op_type), setting.host
-    brought = bringing([op], devices_brought_by, setting.accelerators) if node.domain else ""
+    brought = bringing([op], devices_of_distribution, setting.accelerators) if node.domain else ""
     others = "".join(
         f"; {name!r}: {verdicts[name][atom]}"
         for name in verdicts

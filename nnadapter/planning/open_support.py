@@ -12,7 +12,7 @@ from dataclasses import replace
 from nnadapter.drivers.border import ask_supported
 from nnadapter.drivers.capability import OpenSizes
 from nnadapter.drivers.crashes import named_call
-from nnadapter.offering.open_parts import OpenParts
+from nnadapter.offering.open_parts import DynamicParts
 from nnadapter.offering.segments import with_weights
 from nnadapter.planning.judgment import Judgment, completed
 from nnadapter.planning.setting import SessionDevice
@@ -27,7 +27,7 @@ _MOST_CUTS = 4
 """So many more segments at most: each costs switches in every run, and compiling is paid once for a set of shapes."""
 
 
-def at_open_sizes(partitioning: Partitioning) -> Judgment | None:
+def with_dynamic_verdicts(partitioning: Partitioning) -> Judgment | None:
     """Return the judgment with what devices that take ONNX say of open sizes.
 
     None where that is what they said at these sizes, or they would lose too much, or a node would be left to nobody;
@@ -38,7 +38,7 @@ def at_open_sizes(partitioning: Partitioning) -> Judgment | None:
     if _is_decided(partitioning) or not all(map(_can_be_asked, asked)):
         return None
     model = partitioning.model
-    parts = OpenParts(model.parts.specialized, model.parts.index, model.prepared)
+    parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
     verdicts = dict(judgment.support.verdicts)
     verdicts |= {device.name: _verdicts(device, partitioning.plan, parts, verdicts[device.name]) for device in asked}
     if verdicts == judgment.support.verdicts:
@@ -69,7 +69,7 @@ def is_worth_it(partitioning: Partitioning, here: Partitioning) -> bool:
     return len(partitioning.plan.steps) <= len(here.plan.steps) + 2 * _MOST_CUTS
 
 
-def _verdicts(device: SessionDevice, plan: Plan, parts: OpenParts, before: Sequence[Verdict]) -> tuple[Verdict, ...]:
+def _verdicts(device: SessionDevice, plan: Plan, parts: DynamicParts, before: Sequence[Verdict]) -> tuple[Verdict, ...]:
     """The verdicts of a device on every atom with open sizes; those from before where it would lose too much."""
     graph = plan.graph
     outputs = tuple(dict.fromkeys(name for name in graph.outputs if name in graph.producer))

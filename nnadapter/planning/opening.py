@@ -19,16 +19,16 @@ from nnadapter.drivers.border import ask_admission, ask_supported
 from nnadapter.drivers.capability import OpenSizes
 from nnadapter.drivers.crashes import named_call
 from nnadapter.ir.model import ABSENT, Model
-from nnadapter.ir.size_class import SizeClass
+from nnadapter.ir.size_class import GuardedShapes
 from nnadapter.offering.calling import calls_among
 from nnadapter.offering.expansions import TAKEN_TO_LAST
-from nnadapter.offering.filled_parts import FillablePart
+from nnadapter.offering.filled_parts import SpecializablePart
 from nnadapter.offering.given import given_of
-from nnadapter.offering.open_conversion import open_conversion, open_ir_part
-from nnadapter.offering.open_parts import OpenParts
+from nnadapter.offering.open_conversion import dynamic_ir_part, open_conversion
+from nnadapter.offering.open_parts import DynamicParts
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import with_weights
-from nnadapter.offering.traced_conversions import OpenConversion
+from nnadapter.offering.traced_conversions import DynamicConversion
 from nnadapter.onnx.joining import joined_along
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, specialize
@@ -44,7 +44,7 @@ from partition.plan import Plan, Step
 from partition.verdict import Reason, Unsupported
 
 
-class RefusedHere(Unsupported):
+class ShapeDependentRefusal(Unsupported):
     """What was met at these sizes, and may not be met at others."""
 
 
@@ -53,9 +53,9 @@ class Opened:
     """A partitioning with its sizes left open."""
 
     partitioning: Partitioning
-    sizes: SizeClass | None
+    sizes: GuardedShapes | None
     """The sizes for which it holds; None where that is looked through (`planning.bounds`)."""
-    fillable: Mapping[int, FillablePart] = field(default_factory=dict)
+    fillable: Mapping[int, SpecializablePart] = field(default_factory=dict)
     """Segments that are compiled for each set of sizes; nobody was asked about them yet."""
     why_fixed: str = ""
     """Why the first of them is."""
@@ -80,16 +80,16 @@ class Opened:
 def opened(partitioning: Partitioning) -> Opened | Unsupported:
     """Return the partitioning for many sizes of inputs; or why there is none."""
     model, plan, setting = partitioning.model, partitioning.plan, partitioning.setting
-    hanging = next(_hanging_on_sizes(partitioning), None)
+    hanging = next(_shape_dependent_refusals(partitioning), None)
     if hanging is not None:
         return hanging
-    parts = OpenParts(model.parts.specialized, model.parts.index, model.prepared)
+    parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
     if parts.sized_outputs and setting.constraints.fallback_at("load") == "forbid":
         return _refused(f"output {parts.sized_outputs[0]!r} follows from the shapes of inputs alone")
     takes_ir = {device.name for device in setting.devices if device.takes_ir}
     plan = with_sizes_in_order(plan, parts, takes_ir)
     plan = _giving_sized_outputs(plan, parts, setting.host.name)
-    plan = _giving_what_is_measured(plan, parts, takes_ir)
+    plan = _export_shape_sources(plan, parts, takes_ir)
     conversion = open_conversion(model) if takes_ir else None
     if conversion is None and any(step.device in takes_ir for step in plan.steps):
         return _refused_here("how the sizes of its values follow from those of inputs is not known for all of them")
@@ -165,7 +165,7 @@ def _is_concat(node: OnnxNode) -> bool:
     return node.op_type == "Concat" and not node.domain
 
 
-def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
+def _shape_dependent_refusals(partitioning: Partitioning) -> Iterator[Unsupported]:
     """What might have been decided otherwise at other shapes."""
     setting, graph = partitioning.setting, partitioning.plan.graph
     constraints = setting.constraints
@@ -195,7 +195,7 @@ def _hanging_on_sizes(partitioning: Partitioning) -> Iterator[Unsupported]:
             yield _refused(f"{device.name} gives bounds of sizes, which are kept in adapter IR alone, and takes ONNX")
 
 
-def _taken_elsewhere(partitioning: Partitioning, conversion: OpenConversion | None) -> Iterator[Unsupported]:
+def _taken_elsewhere(partitioning: Partitioning, conversion: DynamicConversion | None) -> Iterator[Unsupported]:
     """What a device refused at these sizes, and may take at others."""
     graph = partitioning.plan.graph
     for device in partitioning.setting.devices:
@@ -210,10 +210,10 @@ def _taken_elsewhere(partitioning: Partitioning, conversion: OpenConversion | No
             yield _refused_here(f"{device.name} may take {name!r} at other sizes, having refused it for {verdict}")
 
 
-def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: OpenConversion | None) -> bool:
+def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: DynamicConversion | None) -> bool:
     """Whether a device that takes adapter IR refuses nodes with open sizes; what decides on these holds for the plan.
 
-    Of one that takes ONNX, `at_open_sizes` knows more.
+    Of one that takes ONNX, `with_dynamic_verdicts` knows more.
     """
     if conversion is None or not device.takes_ir or device.capability.open_sizes is OpenSizes.NONE:
         return False
@@ -246,7 +246,7 @@ class _OpenSegment:
 
 
 def _open_segments(
-    partitioning: Partitioning, plan: Plan, parts: OpenParts, conversion: OpenConversion | None
+    partitioning: Partitioning, plan: Plan, parts: DynamicParts, conversion: DynamicConversion | None
 ) -> list[_OpenSegment] | Unsupported:
     """The segments of the plan as their devices take them with sizes open; or why one is not taken."""
     model, segments = partitioning.model, list[_OpenSegment]()
@@ -268,29 +268,29 @@ def _open_segments(
 
 
 def _by_sizes(
-    plan: Plan, segments: Sequence[_OpenSegment], conversion: OpenConversion
-) -> tuple[SizeClass, dict[int, FillablePart]]:
+    plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion
+) -> tuple[GuardedShapes, dict[int, SpecializablePart]]:
     """The sizes for which the segments hold, and those of them that are filled for each set of sizes."""
     known = _known_values(conversion)
     given = _given(plan, [each for each in segments if not each.why_fixed], known)
-    sizes = SizeClass(conversion.shapes, conversion.trace, given_of(conversion, given))
+    sizes = GuardedShapes(conversion.shapes, conversion.trace, given_of(conversion, given))
     fillable = {
-        step.segment: FillablePart(each.part, given_of(conversion, _given(plan, [each], known)))
+        step.segment: SpecializablePart(each.part, given_of(conversion, _given(plan, [each], known)))
         for step, each in zip(plan.steps, segments, strict=True)
         if each.why_fixed
     }
     return sizes, fillable
 
 
-def _ir_segment(device: SessionDevice, step: Step, conversion: OpenConversion) -> _OpenSegment:
+def _ir_segment(device: SessionDevice, step: Step, conversion: DynamicConversion) -> _OpenSegment:
     """A segment in adapter IR: with operations that make its tables, with tables from the host, or to be filled.
 
     What a device decides on sizes while it refuses the first, as the words of a refusal do, does not bind the second.
     """
-    bare = open_ir_part(conversion, step, with_tables=False)
+    bare = dynamic_ir_part(conversion, step, with_tables=False)
     if device.capability.open_sizes is OpenSizes.NONE:
         return _OpenSegment(bare, None, f"{device.name} compiles for fixed sizes")
-    whole = open_ir_part(conversion, step)
+    whole = dynamic_ir_part(conversion, step)
     why, decided, trace = "", dict[int, Any](), conversion.trace
     for part in (whole, bare) if whole.inputs != bare.inputs else (whole,):
         known = len(trace.answers)
@@ -324,7 +324,7 @@ def _admitted(device: SessionDevice, step: Step, part: Part) -> AdmittedSegment 
     return AdmittedSegment(part, admission)
 
 
-def _known_values(conversion: OpenConversion) -> Set[str]:
+def _known_values(conversion: DynamicConversion) -> Set[str]:
     """What is known of shapes before a run."""
     return conversion.sizes.keys() | conversion.tables.keys()
 
@@ -336,7 +336,7 @@ def _given(plan: Plan, segments: Iterable[_OpenSegment], known: Set[str]) -> tup
     return tuple(name for name in read if name in known)
 
 
-def _giving_sized_outputs(plan: Plan, parts: OpenParts, host: str) -> Plan:
+def _giving_sized_outputs(plan: Plan, parts: DynamicParts, host: str) -> Plan:
     """The plan with a step of the host that makes what follows from the shapes of inputs alone, and is an output.
 
     At some shapes that is known, and no step makes it.
@@ -348,7 +348,7 @@ def _giving_sized_outputs(plan: Plan, parts: OpenParts, host: str) -> Plan:
     return replace(plan, steps=(*plan.steps, step))
 
 
-def _giving_what_is_measured(plan: Plan, parts: OpenParts, takes_ir: Set[str]) -> Plan:
+def _export_shape_sources(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
     """The plan with further outputs of segments: values that they kept to themselves, and later ones need the sizes of.
 
     At some shapes those were known. Segments in adapter IR are given sizes, or compute them.
@@ -368,7 +368,7 @@ def _made(plan: Plan, step: Step) -> Iterator[str]:
     return (name for node in step.nodes for name in plan.graph.nodes[node].outputs)
 
 
-def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: OpenConversion | None) -> Unsupported | None:
+def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConversion | None) -> Unsupported | None:
     """Why a part cannot have what it reads: sizes of a value that a segment behind it makes."""
     known = set() if conversion is None else _known_values(conversion)
     there = {*plan.graph.inputs, *_given(plan, segments, known)}
@@ -380,7 +380,7 @@ def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: OpenConversi
     return None
 
 
-def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: OpenParts) -> tuple[Step, ...]:
+def _rejoined(plan: Plan, inputs: Sequence[tuple[str, ...]], onnx_parts: DynamicParts) -> tuple[Step, ...]:
     """The steps with what their parts read, which may be more than before, and kept as long as somebody reads it.
 
     What fails runs on the host as ONNX, whose part may read more than one in adapter IR.
@@ -404,4 +404,4 @@ def _refused(detail: str) -> Unsupported:
 
 
 def _refused_here(detail: str) -> Unsupported:
-    return RefusedHere(Reason.DYNAMIC_SHAPE, detail)
+    return ShapeDependentRefusal(Reason.DYNAMIC_SHAPE, detail)

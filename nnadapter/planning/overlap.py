@@ -25,7 +25,7 @@ from nnadapter.planning.saving import saving_steps
 from partition.plan import Plan
 
 if TYPE_CHECKING:
-    from nnadapter.planning.border_steps import Wait
+    from nnadapter.planning.border_steps import HostWait
 
 Reads = Mapping[int, Collection[str]]
 
@@ -37,7 +37,7 @@ class Overlap(NamedTuple):
     """Segments that the host does not wait for where they are begun."""
     alongside: frozenset[int] = frozenset()
     """Segments that a thread of their device runs."""
-    waits: tuple[Wait, ...] = ()
+    waits: tuple[HostWait, ...] = ()
     """For these segments, in their order; every other segment is done when the host goes on."""
     awaited: Mapping[int, tuple[int, ...]] = MappingProxyType({})
     """Segment -> those of them that are waited for before it."""
@@ -67,20 +67,20 @@ def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], han
     begun = enqueued | handed
     if not begun:
         return Overlap()
-    from nnadapter.planning.border_steps import Wait  # most plans wait for nothing
+    from nnadapter.planning.border_steps import HostWait  # most plans wait for nothing
 
     device_of = {step.segment: step.device for step in plan.steps}
     done: dict[str, int] = {}
-    waits: list[Wait] = []
+    waits: list[HostWait] = []
     for step in plan.steps:
         for device, last in _last_by_device(sorted(needs[step.segment] & begun), device_of).items():
             behind = step.segment in begun and step.device == device
             if not behind and last > done.get(device, -1):
                 done[device] = last
-                waits.append(Wait(device=device, segment=last, before=step.segment))
+                waits.append(HostWait(device=device, segment=last, before=step.segment))
     for device, last in _last_by_device(sorted(begun), device_of).items():
         if last > done.get(device, -1):
-            waits.append(Wait(device=device, segment=last, before=None))
+            waits.append(HostWait(device=device, segment=last, before=None))
     awaited: dict[int, tuple[int, ...]] = {}
     for wait in waits:
         if wait.before is not None:

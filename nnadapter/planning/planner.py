@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nnadapter.kernels.deciding import type_rules
-from nnadapter.offering.expansions import Trial, bodies_to_try, homeless_nodes, refused_for_good, trial_of
+from nnadapter.offering.expansions import Trial, bodies_to_try, refused_for_good, trial_of, unplaceable_nodes
 from nnadapter.offering.offers import Answers
 from nnadapter.offering.preparing import offered_ops, prepare
 from nnadapter.onnx.functions import Bodies
@@ -174,7 +174,7 @@ class Planner:
         Those that no shapes are taken to change are added to `lasting`; at others they are tried all the same.
         """
         variant.sure = {}
-        homeless = homeless_nodes(before.model.graph, _of_all(before))
+        homeless = unplaceable_nodes(before.model.graph, _of_all(before))
         tried = self._tried(variant, bodies, before.model.shapes, homeless)
         if tried is None:
             self._hopeless.update(bodies)

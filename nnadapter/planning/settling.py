@@ -19,7 +19,7 @@ from nnadapter.drivers.crashes import named_call
 from nnadapter.drivers.interface import Admission
 from nnadapter.ir.model import Model
 from nnadapter.offering.model import ShapedModel
-from nnadapter.offering.open_parts import OpenParts
+from nnadapter.offering.open_parts import DynamicParts
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import part_of
 from nnadapter.planning.indices import refusals_of_indices
@@ -237,7 +237,7 @@ def _unproven(plan: Plan, step: Step, model: ShapedModel, device: SessionDevice)
         return {}
     refused = refusals_of_indices(model, plan, step)
     if device.capability.open_sizes is not OpenSizes.NONE and _has_open_sizes(model):
-        parts = OpenParts(model.parts.specialized, model.parts.index, model.prepared)
+        parts = DynamicParts(model.parts.specialized, model.parts.index, model.prepared)
         open_model, open_plan = replace(model, parts=parts), replace(plan, graph=parts.open_graph)
         refused = {**refusals_of_indices(open_model, open_plan, step), **refused}
     return {plan.graph.atom_of[node]: why for node, why in refused.items()}

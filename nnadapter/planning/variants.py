@@ -9,7 +9,7 @@ from nnadapter.converters.calls import KernelCalls
 from nnadapter.kernels.deciding import Asked, called_nodes, calls_of
 from nnadapter.offering.conversions import Conversions
 from nnadapter.offering.model import ShapedModel
-from nnadapter.offering.offers import offers, worth_parting
+from nnadapter.offering.offers import accepted_splits, offers
 from nnadapter.offering.segments import OnnxParts
 from nnadapter.onnx.extracting import OnnxIndex
 from nnadapter.onnx.functions import Bodies
@@ -104,7 +104,7 @@ class Variant:
         before = self.conversions.apart
         self.conversions.keep_apart(before.union(*(offer.inside for offer in offered)))
         judgment = self._judge(shapes)
-        parted = worth_parting(offered, judgment.model.graph, answers(judgment, self.setting))
+        parted = accepted_splits(offered, judgment.model.graph, answers(judgment, self.setting))
         if len(parted) == len(offered):
             return judgment
         self._whole.update(offer.nodes for offer in offered if offer not in parted)

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence, Set
 
-from nnadapter.offering.open_parts import OpenParts
+from nnadapter.offering.open_parts import DynamicParts
 from partition.plan import Plan, Step, make_plan
 from partition.segments import Segment
 
 
-def with_sizes_in_order(plan: Plan, parts: OpenParts, takes_ir: Set[str]) -> Plan:
+def with_sizes_in_order(plan: Plan, parts: DynamicParts, takes_ir: Set[str]) -> Plan:
     """Return the plan with every atom behind the values that it needs the sizes of.
 
     It is the same where all are. Segments in adapter IR are given sizes, or compute them.
@@ -43,12 +43,12 @@ def _homes(plan: Plan) -> dict[str, int]:
     }
 
 
-def _early(step: Step, parts: OpenParts, homes: dict[str, int]) -> bool:
+def _early(step: Step, parts: DynamicParts, homes: dict[str, int]) -> bool:
     """Whether a step reads what a later one makes."""
     return any(homes.get(name, -1) > step.segment for name in parts.reads(step))
 
 
-def _places(plan: Plan, parts: OpenParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
+def _places(plan: Plan, parts: DynamicParts, takes_ir: Set[str], homes: dict[str, int]) -> Sequence[int]:
     """The step of every atom; behind those of the plan, where a device has none of these that is late enough."""
     graph, devices = plan.graph, [step.device for step in plan.steps]
     places = [0] * len(graph.atoms)
@@ -71,7 +71,7 @@ def _places(plan: Plan, parts: OpenParts, takes_ir: Set[str], homes: dict[str, i
     return places
 
 
-def _read(plan: Plan, atom: int, place: int, parts: OpenParts, takes_ir: Set[str]) -> tuple[str, ...]:
+def _read(plan: Plan, atom: int, place: int, parts: DynamicParts, takes_ir: Set[str]) -> tuple[str, ...]:
     """What an atom reads, of which it may need the size alone."""
     nodes, step = plan.graph.atoms[atom], plan.steps[place]
     own = tuple(name for node in nodes for name in plan.graph.nodes[node].reads)

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from _thread import RLock as ReentrantLock
 
 
-class Parting(Protocol):
+class ForkAware(Protocol):
     """What has something that belongs to one process."""
 
     def part(self) -> None:
         """In the process that was forked: let go of it. No other thread runs; locks of `new_lock` are free."""
 
 
-_things: WeakSet[Parting] = WeakSet()
+_things: WeakSet[ForkAware] = WeakSet()
 _locks: set[ref[Any]] = set()
 """Those that are there: plans of many segments make thousands."""
 _forget = _locks.discard
@@ -37,14 +37,14 @@ class Threads:
     def __init__(self) -> None:
         self.are_gone = False
         """Whether this process was forked since."""
-        part_at_fork(self)
+        register_after_fork(self)
 
     def part(self) -> None:
         """See `Parting.part`."""
         self.are_gone = True
 
 
-def part_at_fork(thing: Parting) -> None:
+def register_after_fork(thing: ForkAware) -> None:
     """Have `thing.part` called in every process that is forked while it lives."""
     _things.add(thing)
 

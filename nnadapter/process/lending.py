@@ -10,7 +10,7 @@ from nnadapter.process.forking import new_lock
 Thing = TypeVar("Thing")
 
 
-class Lending(Generic[Thing]):
+class ObjectPool(Generic[Thing]):
     """Lends things, each to one user at a time; safe to use from many threads.
 
     Plans of many segments have thousands, so each is small.

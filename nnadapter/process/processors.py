@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nnadapter.process.cache import remembered
-from nnadapter.process.forking import new_lock, part_at_fork
+from nnadapter.process.forking import new_lock, register_after_fork
 
 _STAT = Path("/proc/stat")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -45,7 +45,7 @@ def machine_name() -> str:
     return f"{platform.machine()} {model_name() or platform.processor()}".strip()  # which may start a process to know
 
 
-def machine_words() -> str:
+def machine_description() -> str:
     """Return by what a time is told to be of this machine: its name, and how many processors may be used here."""
     return f"{machine_name()}, {usable()} processors"
 
@@ -70,10 +70,10 @@ def is_crowded(before: Load, after: Load, processors: int, may_use: int) -> bool
         processors: of the machine.
         may_use: of them, see `usable`.
     """
-    return left_by_others(before, after, processors, may_use) < may_use - _SPARE
+    return processors_unused_by_others(before, after, processors, may_use) < may_use - _SPARE
 
 
-def left_by_others(before: Load, after: Load, processors: int, may_use: int) -> float:
+def processors_unused_by_others(before: Load, after: Load, processors: int, may_use: int) -> float:
     """Return how many processors others left of those that this process may use; see `is_crowded`."""
     if before.whole is None or after.whole is None or after.passed <= before.passed:
         return may_use
@@ -105,7 +105,7 @@ class _Workers:
         self._ending = deque[tuple[int, float | None]]()
         """Those that end, and what the system says of them then: a finalizer may say it, which waits for no lock."""
         self._lock = new_lock()
-        part_at_fork(self)
+        register_after_fork(self)
 
     def begin(self, process_id: int) -> None:
         with self._lock:

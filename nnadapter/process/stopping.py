@@ -24,7 +24,7 @@ _REPORTS = {"SIGINT": "interrupted", "SIGTERM": "terminated", "SIGHUP": "termina
 STOP_SIGNALS = tuple(getattr(signal, name) for name in _REPORTS if hasattr(signal, name))
 
 
-class Stopped(KeyboardInterrupt):
+class StopRequested(KeyboardInterrupt):
     """A signal asked the process to stop.
 
     Args:
@@ -51,7 +51,7 @@ _received = _Received()
 
 
 def raise_on_signals() -> None:
-    """Raise `Stopped` in the main thread on a stop signal, unless the process was started with the signal ignored.
+    """Raise `StopRequested` in the main thread on a stop signal, unless the process started with the signal ignored.
 
     A second signal, or `GRACE_S` without an end, ends the process with the exit code of the signal.
     """
@@ -79,14 +79,14 @@ def reset_signals() -> None:
 def stop_in(error: BaseException) -> KeyboardInterrupt | None:
     """Return the stop signal that `error` is, comes from or follows; None if there was no signal."""
     if _received.first is not None:
-        return Stopped(_received.first)
+        return StopRequested(_received.first)
     causes = (error.__cause__, error.__context__) if isinstance(error, ImportError) else ()
     return next((each for each in (error, *causes) if isinstance(each, KeyboardInterrupt)), None)
 
 
 def exit_code(stop: KeyboardInterrupt) -> int:
     """Return the exit code after a stop signal: 128 and its number, as shells count."""
-    return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+    return 128 + (stop.number if isinstance(stop, StopRequested) else signal.SIGINT)
 
 
 def report(stop: KeyboardInterrupt) -> int:
@@ -197,7 +197,7 @@ def _raise(number: int, frame: FrameType | None) -> None:
         return
     _received.is_pending = _can_raise_again() and _is_importing_extension(frame)
     if not _received.is_pending:
-        raise Stopped(_received.first)
+        raise StopRequested(_received.first)
 
 
 def _can_raise_again() -> bool:
@@ -216,7 +216,7 @@ def _is_importing_extension(frame: FrameType | None) -> bool:
 
 
 def _note_lost(args: Any) -> None:
-    if isinstance(args.exc_value, Stopped):
+    if isinstance(args.exc_value, StopRequested):
         _received.is_pending = _can_raise_again()
     else:
         sys.__unraisablehook__(args)
@@ -240,5 +240,5 @@ def _watch(reader: int) -> None:
             is_sent = True
             os.kill(os.getpid(), _received.first)
     number = _received.first or signal.SIGTERM
-    report(Stopped(number))
+    report(StopRequested(number))
     os._exit(128 + number)

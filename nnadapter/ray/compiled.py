@@ -46,7 +46,7 @@ class Made:
     """The report of the plan, as JSON."""
 
 
-def compile_here(contents: np.ndarray[Any, Any], kind: Kind, request: Request) -> Made:
+def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request) -> Made:
     """Compile a model on this machine, for all machines of its kind."""
     target = Path(request.folder, f"{file_name(kind, request)}{_ENDING}") if request.folder else None
     started = perf_counter()

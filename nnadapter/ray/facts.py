@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nnadapter.drivers.selection import CPU
-from nnadapter.ray.job import Told
+from nnadapter.ray.job import JobSnapshot
 from nnadapter.ray.request import Request
 from nnadapter.ray.totals import Totals
 
@@ -103,7 +103,7 @@ class JobFacts:
     """By seconds of all runs."""
 
 
-def job_facts(request: Request, told: Told) -> dict[str, Any]:
+def job_facts(request: Request, told: JobSnapshot) -> dict[str, Any]:
     """Return the fields of `JobFacts`."""
     totals = told.totals or Totals()
     return {
@@ -126,11 +126,11 @@ def job_facts(request: Request, told: Told) -> dict[str, Any]:
     }
 
 
-def _names(told: Told) -> list[str]:
+def _names(told: JobSnapshot) -> list[str]:
     return list(dict.fromkeys((*told.kinds, *(each.kind for each in told.sessions))))
 
 
-def _kind(name: str, told: Told, totals: Totals) -> KindFacts:
+def _kind(name: str, told: JobSnapshot, totals: Totals) -> KindFacts:
     kind, made = told.kinds.get(name), told.made.get(name)
     sessions = [each for each in told.sessions if each.kind == name]
     asked = () if kind is None else tuple(each[0] for each in kind.devices)
@@ -157,7 +157,7 @@ def _segments(report: str) -> dict[str, int]:
     return {device: devices.count(device) for device in dict.fromkeys(devices)}
 
 
-def _machines(told: Told, totals: Totals) -> tuple[MachineFacts, ...]:
+def _machines(told: JobSnapshot, totals: Totals) -> tuple[MachineFacts, ...]:
     names = dict.fromkeys((*(each.machine for each in told.sessions), *totals.machines))
     facts = []
     for name in names:

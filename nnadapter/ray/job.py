@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nnadapter.errors import NNAdapterError
-from nnadapter.ray.compiled import Made, compile_here
+from nnadapter.ray.compiled import Made, compile_locally
 from nnadapter.ray.kinds import Kind
 from nnadapter.ray.request import Request
 from nnadapter.ray.totals import BatchRecord, Totals
@@ -31,7 +31,7 @@ class SessionRecord(NamedTuple):
     """From the file to a session that can run."""
 
 
-class Told(NamedTuple):
+class JobSnapshot(NamedTuple):
     """What the job knows, as it travels to who asks."""
 
     totals: Totals | None
@@ -90,7 +90,7 @@ class Job:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        run = ray.remote(compile_here).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        run = ray.remote(compile_locally).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
         request = self._request if shapes is None else replace(self._request, shapes=_each_once(shapes))
         made: Made = await run.remote(self._contents, kind, request)
         # The bytes belong to this actor from here on, so that they stay when the machine goes that compiled.
@@ -113,11 +113,11 @@ class Job:
                 self._ended += 1
         totals.add(record)
 
-    async def tell(self) -> Told:
+    async def tell(self) -> JobSnapshot:
         """What is known by now; not which tasks were counted, of which there may be millions."""
         newest = next(reversed(self._executions.values()), None)
         told = newest and replace(newest, seen={})
-        return Told(
+        return JobSnapshot(
             told, len(self._executions) + self._ended, self._kinds, self._made, self._compiles,
             tuple(self._sessions.values()),
         )  # fmt: skip

@@ -11,7 +11,7 @@ from nnadapter.caching.fingerprints import surroundings
 from nnadapter.drivers.registry import device_info
 from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest
 from nnadapter.errors import DeviceUnavailableError
-from nnadapter.ray.places import missing_here
+from nnadapter.ray.places import missing_devices
 
 _SHOWN = 12
 _THREADS = "threads"
@@ -31,7 +31,7 @@ class Kind:
     """For people: processor, versions."""
 
 
-def kind_here(wanted: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
+def local_kind(wanted: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
     """Return the kind of this machine.
 
     Args:
@@ -42,7 +42,7 @@ def kind_here(wanted: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, thre
     Raises:
         DeviceUnavailableError: a device is not here, and the CPU is not allowed.
     """
-    missing = missing_here(wanted)
+    missing = missing_devices(wanted)
     for name, why in () if allows_cpu else missing.items():
         raise DeviceUnavailableError(
             f"device {name!r} is not on this machine: {why}; start machines that have it with its resource "

@@ -14,7 +14,7 @@ from nnadapter.errors import CompiledModelError, NNAdapterError
 from nnadapter.inference.session import InferenceSession
 from nnadapter.ray.compiled import file_name, session_folder, sizes_in, written
 from nnadapter.ray.job import SessionRecord
-from nnadapter.ray.kinds import Kind, kind_here
+from nnadapter.ray.kinds import Kind, local_kind
 from nnadapter.ray.request import Request
 from nnadapter.ray.sessions import session_options
 
@@ -34,7 +34,7 @@ class Opened:
     record: SessionRecord
 
 
-def open_here(job: Any, request: Request, shapes: Any = None) -> Opened:
+def open_actor_session(job: Any, request: Request, shapes: Any = None) -> Opened:
     """Make the session of an actor.
 
     Args:
@@ -49,7 +49,7 @@ def open_here(job: Any, request: Request, shapes: Any = None) -> Opened:
 
     kind, node = kind_of(request)
     reference, path = called(job.compiled.remote(kind, node, shapes))
-    opened = open_file(path or file_here(ray.get(reference), kind, request), kind, request)
+    opened = open_file(path or local_file(ray.get(reference), kind, request), kind, request)
     ray.get(job.began.remote(opened.record))
     return opened
 
@@ -62,11 +62,11 @@ def kind_of(request: Request) -> tuple[Kind, str]:
     """
     import ray
 
-    kind = kind_here(request.wanted, allows_cpu=request.allows_cpu, threads=request.threads)
+    kind = local_kind(request.wanted, allows_cpu=request.allows_cpu, threads=request.threads)
     return kind, ray.get_runtime_context().get_node_id()
 
 
-def file_here(contents: Any, kind: Kind, request: Request) -> str:
+def local_file(contents: Any, kind: Kind, request: Request) -> str:
     """Return the path of a compiled file on this machine, which is written by the first who needs it.
 
     Raises:

@@ -25,7 +25,7 @@ def needed(names: Iterable[str], share: float) -> dict[str, float]:
     return {f"{PREFIX}{name}": share for name in names if name not in HOSTS}
 
 
-def missing_here(names: Iterable[str]) -> dict[str, str]:
+def missing_devices(names: Iterable[str]) -> dict[str, str]:
     """Those of these devices that this machine lacks, with the reason of each."""
     return {name: why for name in names if (why := _why_missing(name))}
 

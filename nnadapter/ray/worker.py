@@ -14,7 +14,7 @@ from nnadapter.errors import NNAdapterError
 from nnadapter.process.forking import new_lock
 from nnadapter.ray.attempts import Attempts, BatchKey
 from nnadapter.ray.columns import check_names
-from nnadapter.ray.opened import Opened, open_here
+from nnadapter.ray.opened import Opened, open_actor_session
 from nnadapter.ray.request import Request
 from nnadapter.ray.rows import Array, axis_of, batches_of, checked_columns, no_rows, row_shapes, run_rows
 from nnadapter.ray.totals import MOST_SHAPES, OTHERS, BatchRecord
@@ -73,7 +73,7 @@ class Worker:
     def _open(self, shapes: Any) -> Opened | NNAdapterError:
         """The session, or why there is none: an actor that dies says only that it died; the first batch says why."""
         try:
-            return open_here(self._job, self._request, shapes)
+            return open_actor_session(self._job, self._request, shapes)
         except NNAdapterError as error:
             return error
 

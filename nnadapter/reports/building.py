@@ -12,7 +12,7 @@ from nnadapter.drivers.capability import OptionValue
 from nnadapter.drivers.interface import NO_OPERATION
 from nnadapter.onnx.preparation.choice import Taken
 from nnadapter.options import fallback_text
-from nnadapter.plan_files.values import LostEntry
+from nnadapter.plan_files.values import UnmatchedEntry
 from nnadapter.planning.pricing import PlanPrice
 from nnadapter.planning.settling import AdmittedSegment, Partitioning
 from nnadapter.process.cache import cache_counts
@@ -22,8 +22,8 @@ from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts, RuleFacts, We
 from nnadapter.reports.costing import cost_facts, timed_facts, unknown_costs
 from nnadapter.reports.facts import (
     BodyFacts,
+    BranchDecisionFacts,
     CacheFacts,
-    ChoiceFacts,
     Coverage,
     NodeFacts,
     RefusalFacts,
@@ -31,7 +31,7 @@ from nnadapter.reports.facts import (
     TensorFacts,
 )
 from nnadapter.reports.incident_facts import incident_facts
-from nnadapter.reports.place_facts import border_facts
+from nnadapter.reports.place_facts import boundary_facts
 from nnadapter.reports.report import PartitionReport
 from nnadapter.reports.switching import refusal_costs
 from nnadapter.reports.transfer_facts import transfer_facts
@@ -98,7 +98,7 @@ def report_of(observed: Observed) -> PartitionReport:
         },
         refusal_costs=refusal_costs(partitioning.plan, price),
         versions=versions_of(partitioning.plan.devices),
-        borders=border_facts(partitioning),
+        borders=boundary_facts(partitioning),
         transfers=transfer_facts(observed.transfers),
         **incident_facts(observed.incidents),
         choice=tuple(map(_choice_facts, partitioning.model.prepared.choice)),
@@ -106,8 +106,8 @@ def report_of(observed: Observed) -> PartitionReport:
     )
 
 
-def _choice_facts(taken: Taken) -> ChoiceFacts:
-    return ChoiceFacts(condition=taken.condition, holds=taken.holds, nodes=taken.nodes)
+def _choice_facts(taken: Taken) -> BranchDecisionFacts:
+    return BranchDecisionFacts(condition=taken.condition, holds=taken.holds, nodes=taken.nodes)
 
 
 def _node_facts(partitioning: Partitioning, price: PlanPrice | None) -> tuple[NodeFacts, ...]:
@@ -286,7 +286,7 @@ def _plan_file(partitioning: Partitioning) -> PlanFileFacts | None:
     plan, graph = partitioning.plan, partitioning.plan.graph
     taken = [(atom, device) for atom, device in bound.placement.items() if plan.placement[atom] != device]
     lost = tuple(
-        LostEntry(name=graph.nodes[node].name, device=device, why=_why_taken(plan, atom, device))
+        UnmatchedEntry(name=graph.nodes[node].name, device=device, why=_why_taken(plan, atom, device))
         for atom, device in taken
         for node in graph.atoms[atom]
     )

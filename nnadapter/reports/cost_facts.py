@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from nnadapter.plan_files.values import LostEntry
+from nnadapter.plan_files.values import UnmatchedEntry
 
 GUESSES = frozenset({"modeled", "assumed"})
 """Sources that nobody measured: limits that a device declares, or less."""
@@ -136,7 +136,7 @@ class PlanFileFacts:
     path: str
     bound: int
     """Nodes that it placed."""
-    lost: tuple[LostEntry, ...] = ()
+    lost: tuple[UnmatchedEntry, ...] = ()
     """Those that mean no node here, and those that a device, a rule or a limit does not let have their way."""
 
     def lost_groups(self) -> tuple[tuple[str, str, str], ...]:

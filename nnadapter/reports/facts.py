@@ -127,7 +127,7 @@ class SegmentFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChoiceFacts:
+class BranchDecisionFacts:
     """A condition that inputs decide, and what it is where the plan is run."""
 
     condition: str
@@ -206,7 +206,7 @@ class ReportFacts:
     """What refusals cause between devices, of the most frequent ones."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Of nnadapter, ONNX, ONNX Runtime and the devices' drivers, by name."""
-    choice: tuple[ChoiceFacts, ...] = ()
+    choice: tuple[BranchDecisionFacts, ...] = ()
     """What inputs choose where the plan is run; empty where they choose nothing, or whatever they choose."""
     machine: str = ""
     """Where the report was made: system, processor and number of cores."""

@@ -10,7 +10,7 @@ from nnadapter.planning.borders import borders_of
 from nnadapter.planning.settling import Partitioning
 
 
-def border_facts(partitioning: Partitioning) -> Borders:
+def boundary_facts(partitioning: Partitioning) -> Borders:
     """Return what happens at the borders of a plan, and what is under way at once."""
     setting, overlap = partitioning.setting, overlap_of(partitioning, {})
     return replace(

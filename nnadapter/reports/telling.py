@@ -15,7 +15,7 @@ from nnadapter.reports.transfer_facts import transfer_facts
 from nnadapter.running.observed import PLAN_KEPT, KeptReport, Observed
 
 
-def report_told(observed: Observed | KeptReport) -> PartitionReport:
+def build_report(observed: Observed | KeptReport) -> PartitionReport:
     """Return the report of what was observed."""
     if isinstance(observed, KeptReport):
         return _kept(observed)

@@ -27,12 +27,12 @@ from nnadapter.running.index_checks import bound_checks
 from nnadapter.running.pool import ExecutionPool
 from nnadapter.running.residence import residences
 from nnadapter.running.resting import WELL
-from nnadapter.running.site import Site
+from nnadapter.running.site import PlanDevices
 from nnadapter.running.slots import expected_outputs, planned_values, slots_of
 from partition.plan import Plan, Step
 
 if TYPE_CHECKING:
-    from nnadapter.ir.size_class import SizeClass
+    from nnadapter.ir.size_class import GuardedShapes
     from nnadapter.running.whole import Whole
 
 
@@ -68,7 +68,7 @@ class Binder:
         bindable: the plan.
     """
 
-    def __init__(self, site: Site, arenas: Arenas, bindable: Bindable) -> None:
+    def __init__(self, site: PlanDevices, arenas: Arenas, bindable: Bindable) -> None:
         self._site, self._bindable, self._plan = site, bindable, bindable.plan
         self._slots = slots_of(self._plan)
         graph = self._plan.graph
@@ -151,7 +151,7 @@ class Binder:
             "lock": new_lock(),
         }
 
-    def plan(self, steps: Sequence[BoundStep], sizes: SizeClass | None = None) -> CompiledPlan:
+    def plan(self, steps: Sequence[BoundStep], sizes: GuardedShapes | None = None) -> CompiledPlan:
         """The plan of all its steps; for many sizes where its programs are told them."""
         overlap, trace = self._bindable.overlap, self._site.trace
         ahead = None

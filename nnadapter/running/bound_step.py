@@ -48,7 +48,7 @@ class BoundStep:
     say: Callable[[Step, BaseException, str], Incident]
     """Says what the device failed to do and what is done instead, as the policy wants it said."""
     make_room: Callable[[], bool]
-    """See `Site`."""
+    """See `PlanDevices`."""
     on_check: Callable[[Step], Substitute]
     """Makes what the step is compared with, or raises."""
     names: tuple[str, ...]

@@ -12,7 +12,7 @@ from nnadapter.drivers.kept_memory import TENSORS
 from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
 from nnadapter.planning.setting import Setting
-from nnadapter.running.built import Built, Likeness, Programs, likeness_of
+from nnadapter.running.built import Built, Likeness, Programs, program_sharing_key_of
 from nnadapter.running.by_trace import making
 from nnadapter.running.filling import Wanted, check_admitted
 
@@ -65,7 +65,7 @@ class Builder:
         for step, part, _ in wanted:  # one thing for all after the other: half the time of all things for each
             check_admitted(by_name[step.device].context, calls[step.segment], part)
         for step, part, _ in wanted:
-            likeness = None if alone else likeness_of(step.device, part)
+            likeness = None if alone else program_sharing_key_of(step.device, part)
             built = self.like(part, calls[step.segment], likeness, made, alone=alone)
             yield built.program, built.seconds  # first: nobody has it before, and an interrupt may come any time
             made.add(step.segment, built)

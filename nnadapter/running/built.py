@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Program
-from nnadapter.ir.filled_model import likeness_of as likeness_of_model
+from nnadapter.ir.filled_model import program_sharing_key_of as likeness_of_model
 from nnadapter.ir.model import Model
 from nnadapter.offering.part import Part
 from nnadapter.planning.judgment import Atoms
@@ -38,7 +38,7 @@ class Built(NamedTuple):
     """The segment whose program it was bound to; None if it was compiled."""
 
 
-def likeness_of(device: str, part: Part) -> Likeness | None:
+def program_sharing_key_of(device: str, part: Part) -> Likeness | None:
     """Equal for segments of a device that differ in names and in what constants hold; None where that is not known."""
     if not isinstance(part.model, Model) or part.model.is_open:
         return None

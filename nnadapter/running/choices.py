@@ -17,8 +17,8 @@ from typing import Any
 from weakref import proxy, ref
 
 from nnadapter.errors import CompilationError, InvalidModelError, NNAdapterError
-from nnadapter.onnx.preparation.choice import MOST_FORKS, Choice, Truths, in_words, truths_of
-from nnadapter.onnx.preparation.decisions import Decision, decided, decision_of
+from nnadapter.onnx.preparation.choice import MOST_FORKS, Choice, Truths, decision_values, in_words
+from nnadapter.onnx.preparation.decisions import DecidingConditions, decided, decision_of
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.planning.settling import Partitioning
 from nnadapter.process.cache import Cache
@@ -100,10 +100,10 @@ class Choices:
         session: what its plans share with those of choices.
     """
 
-    def __init__(self, decision: Decision, own: ModelPlans, session: SessionPlans) -> None:
+    def __init__(self, decision: DecidingConditions, own: ModelPlans, session: SessionPlans) -> None:
         self._own, self._session, self._plans = Chosen(own), session, session.plans
         self._made: dict[Choice, Chosen] = {}
-        self._decisions: dict[Truths, Decision] = {}
+        self._decisions: dict[Truths, DecidingConditions] = {}
         self._contradicted: list[Truths] = []
         self._forks, self._numbers = count(2), count(1)  # the first is here
         self.note = ""
@@ -138,7 +138,7 @@ class Choices:
         return self._made.get(choice, self._own).plans
 
     @property
-    def decisions(self) -> Mapping[Truths, Decision]:
+    def decisions(self) -> Mapping[Truths, DecidingConditions]:
         """What inputs decide, behind what was decided before."""
         return dict(self._decisions)
 
@@ -148,7 +148,7 @@ class Choices:
         left: dict[Truths, frozenset[InputShapes] | None] = dict.fromkeys(list(self._contradicted))
         for choice, chosen in list(self._made.items()):
             if chosen.is_given_up or len(chosen.left):
-                left[truths_of(choice)] = None if chosen.is_given_up else frozenset(chosen.left.keys())
+                left[decision_values(choice)] = None if chosen.is_given_up else frozenset(chosen.left.keys())
         return left
 
     @property
@@ -205,19 +205,19 @@ class Choices:
             else:
                 yield behind
 
-    def _fork_of(self, decision: Decision) -> Fork[Chosen]:
-        self._decisions[truths_of(decision.prepared.choice)] = decision
+    def _fork_of(self, decision: DecidingConditions) -> Fork[Chosen]:
+        self._decisions[decision_values(decision.prepared.choice)] = decision
         # Where conditions cannot be told, whoever runs the model as it was given meets the same, and says so.
         own: Choices = proxy(self)  # which has the fork
         return Fork(decision.conditions, lambda truths: own._behind(decision, truths), lambda error: own._own)
 
-    def _behind(self, decision: Decision, truths: Truths) -> Fork[Chosen] | Chosen:
+    def _behind(self, decision: DecidingConditions, truths: Truths) -> Fork[Chosen] | Chosen:
         if len(self._made) >= MOST_CHOICES or next(self._forks) > MOST_FORKS:
             return self._own
         try:
             prepared = decided(decision, truths)
         except InvalidModelError:
-            self._contradicted.append((*truths_of(decision.prepared.choice), *truths))
+            self._contradicted.append((*decision_values(decision.prepared.choice), *truths))
             return self._own
         further = decision_of(prepared)
         if further is not None:

@@ -22,7 +22,7 @@ from nnadapter.errors import (
     TransientError,
     describe,
 )
-from nnadapter.ir.size_class import SizeClass
+from nnadapter.ir.size_class import GuardedShapes
 from nnadapter.memory.arenas import Arenas
 from nnadapter.offering.part import Part
 from nnadapter.planning.absent import INSTEAD
@@ -42,18 +42,18 @@ from nnadapter.running.built import (
     atoms_of,
     bound_by,
     calls_about,
-    likeness_of,
     nodes_of,
+    program_sharing_key_of,
 )
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.executor import CompiledPlan
 from nnadapter.running.failing import REPEATED, fall_back, named, run_failure
 from nnadapter.running.fallback import Cause, note_unanswered, refuse_fallback, warn_of_idle, warn_of_last_resort
-from nnadapter.running.filled import Filled, FilledClass
-from nnadapter.running.filling import Filling
+from nnadapter.running.filled import SpecializedPlan, SpecializedPlans
+from nnadapter.running.filling import SpecializedPrograms
 from nnadapter.running.incidents import Incident, Incidents
 from nnadapter.running.repair import Repair, blamed, delegated, host_of
-from nnadapter.running.site import Site, nothing_to_give_up
+from nnadapter.running.site import PlanDevices, evict_nothing
 from nnadapter.running.slots import OtherShapeError
 from nnadapter.running.whole import Whole
 from partition.plan import Step
@@ -64,8 +64,8 @@ class Compiler:
     """Compiles what was partitioned in one setting."""
 
     setting: Setting
-    make_room: Callable[[], bool] = nothing_to_give_up
-    """See `Site`."""
+    make_room: Callable[[], bool] = evict_nothing
+    """See `PlanDevices`."""
     arenas: Arenas = field(init=False)
     """Memory for values between steps, which all plans share; devices in processes of their own map it."""
 
@@ -225,7 +225,7 @@ class Compiler:
     ) -> Built:
         alone, calls = len(partitioning.plan.steps) == 1, calls_about(partitioning, step)
         if piece is not None:
-            likeness = None if alone else likeness_of(calls.device, piece.part)
+            likeness = None if alone else program_sharing_key_of(calls.device, piece.part)
             return self._builder.like(piece.part, calls, likeness, programs, alone=alone)
         parts = partitioning.model.parts
         whole = parts.cpu_part(step)
@@ -244,7 +244,7 @@ class Compiler:
         fall_back("compile", step, nodes, message, instead, error, self.incidents)
         return message
 
-    def _bind(self, partitioning: Partitioning, programs: Programs, sizes: SizeClass | None = None) -> CompiledPlan:
+    def _bind(self, partitioning: Partitioning, programs: Programs, sizes: GuardedShapes | None = None) -> CompiledPlan:
         built = [programs[atoms_of(partitioning.plan, step)] for step in partitioning.plan.steps]
         segments = [step.segment for step in partitioning.plan.steps]
         binder = self._binder(partitioning, dict(zip(segments, [each.inputs for each in built], strict=True)))
@@ -266,10 +266,10 @@ class Compiler:
         return Binder(self._site, self.arenas, bindable)
 
     @cached_property
-    def _site(self) -> Site:
+    def _site(self) -> PlanDevices:
         setting = self.setting
         threading = {device.name: device.capability.threading for device in setting.devices}
-        return Site(
+        return PlanDevices(
             accelerators=setting.accelerators,
             owning=setting.owning,
             threading=threading,
@@ -296,16 +296,18 @@ class Compiler:
         calls = {step.segment: calls_about(opened, step) for step in opened.plan.steps}
         build = partial(self._builder.filled, calls=calls, alone=len(opened.plan.steps) == 1)
 
-        def wrap(plan: CompiledPlan, seconds: Mapping[int, float], of: Filling[Filled]) -> Filled:
-            return Filled(partitioning, plan, (), seconds, opening=opening, of=of)
+        def wrap(
+            plan: CompiledPlan, seconds: Mapping[int, float], of: SpecializedPrograms[SpecializedPlan]
+        ) -> SpecializedPlan:
+            return SpecializedPlan(partitioning, plan, (), seconds, opening=opening, of=of)
 
         fillable = {
             position: opening.fillable[step.segment]
             for position, step in enumerate(opened.plan.steps)
             if step.segment in opening.fillable
         }
-        filling = Filling(opened.plan.steps, fillable, opening.sizes, binder, shared, build, wrap)
-        return FilledClass(partitioning, binder.plan([]), (), {}, opening=opening, filling=filling)
+        filling = SpecializedPrograms(opened.plan.steps, fillable, opening.sizes, binder, shared, build, wrap)
+        return SpecializedPlans(partitioning, binder.plan([]), (), {}, opening=opening, filling=filling)
 
     def _whole(self, partitioning: Partitioning, error: NNAdapterError) -> Whole:
         """The model as it was, on the host. Raises where the policy forbids that, and `error` where the host cannot."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from weakref import ReferenceType, finalize, ref
 
 from nnadapter.errors import InvalidOptionError
-from nnadapter.process.forking import new_lock, part_at_fork
+from nnadapter.process.forking import new_lock, register_after_fork
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -64,7 +64,7 @@ class Deadlines:
         """Held until there is nothing to watch over any more; then whoever watches takes it."""
         self._asleep.acquire()
         finalize(self, _let_go, self._asleep).atexit = False
-        part_at_fork(self)
+        register_after_fork(self)
 
     def watch(self, tell: Tell) -> float:
         """Have `tell` called when the time is over, from another thread, and return when that is by `monotonic`.

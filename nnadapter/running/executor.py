@@ -25,7 +25,7 @@ from nnadapter.running.provenance import Provenance, StepRun
 from nnadapter.running.slots import OtherShapeError
 
 if TYPE_CHECKING:
-    from nnadapter.ir.size_class import SizeClass
+    from nnadapter.ir.size_class import GuardedShapes
     from nnadapter.running.control import RunControl
     from nnadapter.running.one_run import OneRun
     from nnadapter.running.whole import Whole
@@ -52,7 +52,7 @@ class CompiledPlan:
         constants: Mapping[int, Array],
         whole: Callable[[NNAdapterError], Whole] | None = None,
         new_transfers: Callable[[], list[Transfer]] = list,
-        size_class: SizeClass | None = None,
+        size_class: GuardedShapes | None = None,
         borders: Borders | None = None,
         ahead: Ahead | None = None,
         held_between: Callable[[], Mapping[Hashable, int]] = dict,

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.filling import Filling, FillsPlans, SharesPrograms
+from nnadapter.running.filling import ProgramOwner, ProgramSharer, SpecializedPrograms
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FilledClass(FillsPlans, Compiled):
+class SpecializedPlans(ProgramOwner, Compiled):
     """A class of shapes; it does not run itself, but the plans that are filled."""
 
-    filling: Filling[Filled]
+    filling: SpecializedPrograms[SpecializedPlan]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Filled(SharesPrograms, Compiled):
+class SpecializedPlan(ProgramSharer, Compiled):
     """A plan at one set of sizes, whose programs it shares with others of its class."""
 
-    of: Filling[Filled]
+    of: SpecializedPrograms[SpecializedPlan]

@@ -18,9 +18,9 @@ from nnadapter.drivers.border import OutputCheck, ask_admission, ask_supported
 from nnadapter.drivers.crashes import NamedCalls
 from nnadapter.drivers.interface import Admission, Context, Program
 from nnadapter.errors import FAILURES, NNAdapterError, OutOfMemoryError, describe
-from nnadapter.ir.filled_model import Border, FilledModel
-from nnadapter.ir.size_class import SizeClass
-from nnadapter.offering.filled_parts import FillablePart, fill_together
+from nnadapter.ir.filled_model import Border, SpecializedModel
+from nnadapter.ir.size_class import GuardedShapes
+from nnadapter.offering.filled_parts import SpecializablePart, group_specializations
 from nnadapter.offering.part import Part
 from nnadapter.process.closing import close_all
 from nnadapter.process.forking import new_lock
@@ -54,11 +54,11 @@ _BYTES_PER_PROGRAM = 7 << 10
 in C that tells nothing."""
 
 
-class NotFilledError(NNAdapterError):
+class SpecializationRefusedError(NNAdapterError):
     """A device does not take a segment at some sizes. Nobody outside of this room sees it."""
 
 
-class _NoRoomError(NotFilledError):
+class _NoRoomError(SpecializationRefusedError):
     """The device has no room for it now."""
 
 
@@ -74,7 +74,7 @@ class _Holder(NamedTuple):
     keys: tuple[_Key, ...]
 
 
-_NOBODY = _Holder(ref(NotFilledError), ())
+_NOBODY = _Holder(ref(SpecializationRefusedError), ())
 """Whoever has none."""
 
 
@@ -98,7 +98,7 @@ class _Made(NamedTuple):
 FilledPlan = TypeVar("FilledPlan")
 
 
-class Filling(Generic[FilledPlan]):
+class SpecializedPrograms(Generic[FilledPlan]):
     """The programs of one class of shapes, by sizes; usable from many threads.
 
     Args:
@@ -114,12 +114,12 @@ class Filling(Generic[FilledPlan]):
     def __init__(
         self,
         steps: Sequence[Step],
-        fillable: Mapping[int, FillablePart],
-        sizes: SizeClass | None,
+        fillable: Mapping[int, SpecializablePart],
+        sizes: GuardedShapes | None,
         binder: Binder,
         shared: Mapping[int, tuple[BoundStep, float]],
         build: Build,
-        wrap: Callable[[CompiledPlan, Mapping[int, float], Filling[FilledPlan]], FilledPlan],
+        wrap: Callable[[CompiledPlan, Mapping[int, float], SpecializedPrograms[FilledPlan]], FilledPlan],
     ) -> None:
         self._steps, self._fillable, self._binder = steps, fillable, binder
         kinds: dict[Hashable, list[int]] = {}
@@ -128,7 +128,7 @@ class Filling(Generic[FilledPlan]):
         self._same = {first: tuple(others) for first, *others in kinds.values()}
         """Positions of segments that are filled -> those of others that are the same, and have their programs."""
         for device in {steps[position].device for position in self._same}:
-            fill_together([fillable[position] for position in self._same if steps[position].device == device])
+            group_specializations([fillable[position] for position in self._same if steps[position].device == device])
         self._build, self._wrap = build, wrap
         self.shared: Mapping[int, BoundStep] = {position: step for position, (step, _) in shared.items()}
         """The steps that serve all sizes, by position."""
@@ -159,10 +159,10 @@ class Filling(Generic[FilledPlan]):
 
         Args:
             sizes: the sizes.
-            make_room: see `Site`; what it closes may be a plan of this class.
+            make_room: see `PlanDevices`; what it closes may be a plan of this class.
 
         Raises:
-            NotFilledError: a device does not take its segment at these sizes.
+            SpecializationRefusedError: a device does not take its segment at these sizes.
         """
         while True:
             try:
@@ -280,10 +280,10 @@ class Filling(Generic[FilledPlan]):
                     if key not in self._made:
                         close_all([program])
                     raise
-        except NotFilledError:
+        except SpecializationRefusedError:
             raise
         except FAILURES as error:  # a driver may raise anything; the plan of these shapes' own says what
-            kind = _NoRoomError if isinstance(error, OutOfMemoryError) else NotFilledError
+            kind = _NoRoomError if isinstance(error, OutOfMemoryError) else SpecializationRefusedError
             raise kind(f"a segment is not compiled: {describe(error)}") from error
 
     def _steps_with(self, program: Program, first: int, part: Part) -> Iterator[BoundStep]:
@@ -295,10 +295,10 @@ class Filling(Generic[FilledPlan]):
             yield self._binder.step(position, SameProgram(program), inputs, expected=expected)
 
 
-class FillsPlans:
+class ProgramOwner:
     """What holds the programs that serve all plans of a class of shapes: a session's class, or a file's."""
 
-    filling: Filling[Any]
+    filling: SpecializedPrograms[Any]
 
     @property
     def holding(self) -> Holding:
@@ -310,11 +310,11 @@ class FillsPlans:
         self.filling.release(self.filling)
 
 
-class SharesPrograms:
+class ProgramSharer:
     """A plan at one set of sizes, whose programs it shares with others of its class: a session's, or a file's."""
 
     plan: CompiledPlan
-    of: Filling[Any]
+    of: SpecializedPrograms[Any]
 
     @property
     def holding(self) -> Holding:
@@ -331,17 +331,17 @@ def check_admitted(context: Context, calls: NamedCalls, part: Part) -> None:
     """Ask a device about a segment that was filled.
 
     Raises:
-        NotFilledError: it does not take it.
+        SpecializationRefusedError: it does not take it.
     """
     model = part.model
     verdicts = calls["supported"](ask_supported, context, model, model.operation_count)
     admission: Admission = calls["admit"](ask_admission, context, model)
     for each in (*verdicts, admission.verdict):
         if isinstance(each, Unsupported):
-            raise NotFilledError(f"{calls.device} does not take a segment at these sizes: {each.detail}")
+            raise SpecializationRefusedError(f"{calls.device} does not take a segment at these sizes: {each.detail}")
 
 
-def _expected(model: FilledModel) -> OutputCheck:
+def _expected(model: SpecializedModel) -> OutputCheck:
     expected: OutputCheck = model.of_border("expected", _check)
     return expected
 

@@ -28,8 +28,8 @@ from nnadapter.drivers.streams import Event, Stream
 from nnadapter.errors import FAILURES
 from nnadapter.planning.overlap import Overlap
 from nnadapter.process.closing import close_all
-from nnadapter.process.forking import part_at_fork
-from nnadapter.process.lending import Lending
+from nnadapter.process.forking import register_after_fork
+from nnadapter.process.lending import ObjectPool
 from nnadapter.running.bound_step import BoundStep
 from nnadapter.running.lanes import Job, Lane
 from nnadapter.running.one_run import OneRun
@@ -116,10 +116,10 @@ class Flights:
         self._shares = len({bound.step.device for bound in steps}) > 1
         enqueued = [each for each in steps if each.step.segment in overlap.enqueued]
         devices = dict.fromkeys(each.step.device for each in steps if each.step.segment in overlap.alongside)
-        self._flights = Lending(lambda: Flight(enqueued, devices))
+        self._flights = ObjectPool(lambda: Flight(enqueued, devices))
         self._parted: list[Flight] = []
         """Those of a process that this one was forked from: never used here, nor closed, which would wait for them."""
-        part_at_fork(self)
+        register_after_fork(self)
 
     def run(self, steps: Sequence[BoundStep], run: OneRun) -> list[StepRun]:
         """See `Ahead.run`."""

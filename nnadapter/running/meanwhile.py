@@ -15,7 +15,7 @@ from weakref import ref
 
 from nnadapter.errors import FAILURES, ClosedError, NNAdapterError
 from nnadapter.process.cache import Cache
-from nnadapter.process.forking import new_lock, part_at_fork
+from nnadapter.process.forking import new_lock, register_after_fork
 from nnadapter.running.plans import PlanCache
 from nnadapter.running.whole import Whole
 
@@ -49,7 +49,7 @@ class Planned(Protocol):
         """The model as it was, for the CPU."""
 
 
-class Meanwhile:
+class BackgroundPlanner:
     """The plans of an engine that are being made, and what runs until they are. Usable from many threads at once.
 
     Args:
@@ -68,7 +68,7 @@ class Meanwhile:
         self._failed: Cache[_Key, bool] = Cache("plans not made in the background", _MOST_FAILED)
         self._is_refused = False
         """The CPU does not take the model."""
-        part_at_fork(self)
+        register_after_fork(self)
 
     def begin(self, shapes: InputShapes, chosen: Chosen | None = None) -> bool:
         """Have the plan for these shapes made, unless it is to be made already; False if that failed before.

@@ -21,8 +21,8 @@ from nnadapter.offering.feeds import feed_for
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.onnx.signature import Shapes
 from nnadapter.planning.judgment import Judgment
-from nnadapter.planning.open_support import at_open_sizes, is_worth_it
-from nnadapter.planning.opening import RefusedHere, opened
+from nnadapter.planning.open_support import is_worth_it, with_dynamic_verdicts
+from nnadapter.planning.opening import ShapeDependentRefusal, opened
 from nnadapter.planning.planner import Planner
 from nnadapter.planning.setting import Setting
 from nnadapter.planning.settling import Partitioning
@@ -31,7 +31,7 @@ from nnadapter.running.by_plans import InputShapes, Taken
 from nnadapter.running.compilation import Compiler
 from nnadapter.running.compiled import Compiled
 from nnadapter.running.fallback import refuse_fallback
-from nnadapter.running.filled import FilledClass
+from nnadapter.running.filled import SpecializedPlans
 from nnadapter.running.open_plan import FixedSizesError
 from nnadapter.running.open_plans import OpenPlans
 from nnadapter.running.plans import PlanCache
@@ -159,7 +159,7 @@ class ModelPlans:
             FixedSizesError: there is none.
         """
         compiled = self._planned(lambda planner: self._compiled_open(planner, shapes))
-        if isinstance(compiled, FilledClass):
+        if isinstance(compiled, SpecializedPlans):
             return compiled  # each set of shapes has a plan of its own, so the first may stay
         first = self._first
         stays = self._first_is_prepared or not (first and self._plans.drop_unless_used_again(self._key(first)))
@@ -175,14 +175,14 @@ class ModelPlans:
         self._admit(partitioning)
         with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
             plan = opened(partitioning)
-            judgment = at_open_sizes(partitioning) if isinstance(plan, Unsupported) else None
+            judgment = with_dynamic_verdicts(partitioning) if isinstance(plan, Unsupported) else None
             elsewhere = None if judgment is None else planner.settle(judgment)
             if elsewhere is not None and is_worth_it(elsewhere, partitioning):
                 partitioning = elsewhere
                 self._admit(partitioning)
                 plan = opened(partitioning)
         if isinstance(plan, Unsupported):
-            raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, RefusedHere))
+            raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, ShapeDependentRefusal))
         refuse_fallback(partitioning)
         try:
             return self._session.compiler.compile_open(partitioning, plan)
@@ -202,7 +202,7 @@ class ModelPlans:
             self._admit(fastest.partitioning)
             plan = opened(fastest.partitioning)
             if isinstance(plan, Unsupported):
-                raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, RefusedHere))
+                raise FixedSizesError(plan.detail, is_for_all=not isinstance(plan, ShapeDependentRefusal))
             with not_counting(pools_held() - others if known is None else 0):
                 compiled = self._session.compiler.compile_open(fastest.partitioning, plan)
         except CompilationError as error:

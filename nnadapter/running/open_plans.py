@@ -1,8 +1,8 @@
 """Plans that leave sizes open: which one serves which shapes of inputs, and when one more is made.
 
-A plan for devices that take adapter IR says itself at which sizes it holds (`SizeClass`). One with a device that takes
-ONNX is looked through instead (`planning.bounds`). Shapes for which no plan holds get one more, unless plans have been
-made in vain.
+A plan for devices that take adapter IR says itself at which sizes it holds (`GuardedShapes`). One with a device that
+takes ONNX is looked through instead (`planning.bounds`). Shapes for which no plan holds get one more, unless plans have
+been made in vain.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from nnadapter.onnx.preparation.caches import grown_by_one
+from nnadapter.onnx.preparation.caches import next_token_shapes
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
 from nnadapter.planning.bounds import Bounds
 from nnadapter.planning.opening import Opened, growing_inputs, unread_inputs
@@ -21,10 +21,10 @@ from nnadapter.process.cache import Cache
 from nnadapter.process.forking import new_lock
 from nnadapter.running.by_plans import InputShapes, Taken
 from nnadapter.running.compiled import Compiled
-from nnadapter.running.filled import Filled, FilledClass
-from nnadapter.running.filling import NotFilledError
+from nnadapter.running.filled import SpecializedPlan, SpecializedPlans
+from nnadapter.running.filling import SpecializationRefusedError
 from nnadapter.running.open_plan import FixedSizesError, OpenPlan
-from nnadapter.running.plans import PLAN_FOR_EACH, OnlyMade, PlanCache
+from nnadapter.running.plans import PLAN_FOR_EACH, ExistingOnly, PlanCache
 from nnadapter.traces.event import SESSION, WAIT
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class OpenPlans:
         if not self._may_hold(known):
             return None
         taken = self._take_known(use, known)
-        has_own = type(use) is OnlyMade or self._unfilled.get(tuple(known.values()))
+        has_own = type(use) is ExistingOnly or self._unfilled.get(tuple(known.values()))
         return taken if taken is not None or has_own else self._take_new(use, known)
 
     def serves(self, opening: Opened | None, declares: Callable[[Shapes], bool]) -> Serves | None:
@@ -152,7 +152,7 @@ class OpenPlans:
         kept = [*self._plans.kept, *self._classes.kept]
         # A file has no model with which indices could be checked that follow from shapes.
         opened = [each for each in kept if each.opening is not None and not each.opening.unchecked]
-        classes = [each for each in opened if not isinstance(each, Filled)]
+        classes = [each for each in opened if not isinstance(each, SpecializedPlan)]
         return tuple(
             (compiled, plan.bounds)
             for plan in sorted(self._made, key=lambda each: each.key[1])
@@ -211,19 +211,21 @@ class OpenPlans:
             return None
         try:
             lease, filled = self._plans.take(use, (plan.key, shapes), lambda: self._filled(plan, known, opening, sizes))
-        except NotFilledError:
+        except SpecializationRefusedError:
             self._unfilled.keep(shapes, True)
             return None
-        return lease, filled, filled.of.told(sizes) if isinstance(filled, Filled) else sizes
+        return lease, filled, filled.of.told(sizes) if isinstance(filled, SpecializedPlan) else sizes
 
     def _filled(self, plan: OpenPlan, known: Shapes, opening: Opened | None, sizes: Sequence[Any] | None) -> Compiled:
         use = object()
         try:
             taken = self._take_open(use, plan, known, opening, sizes)
             if taken is None:
-                raise NotFilledError("the class was made again, and does not hold at these shapes")
+                raise SpecializationRefusedError("the class was made again, and does not hold at these shapes")
             _, whole_class, sizes = taken
-            assert isinstance(whole_class, FilledClass) and sizes is not None, "its devices compile for fixed sizes"
+            assert isinstance(whole_class, SpecializedPlans) and sizes is not None, (
+                "its devices compile for fixed sizes"
+            )
             return whole_class.filling.at(sizes, self._plans.make_room)
         finally:
             self._leave(use)
@@ -282,7 +284,7 @@ class OpenPlans:
             self._count += 1
             self._remember(first=plan)
             holds, sizes = plan.sizes(compiled.opening, known)
-            if holds and isinstance(compiled, FilledClass):
+            if holds and isinstance(compiled, SpecializedPlans):
                 self._leave(use)
                 return self._take_plan(use, plan, known, compiled.opening, sizes)
             if holds:
@@ -346,7 +348,7 @@ class OpenPlans:
         """The shapes at which a plan is made: for devices that take ONNX, as if a cache at its start had grown."""
         if not self._is_made_with_elements or all(0 not in shape for shape in shapes.values()):
             return shapes
-        return grown_by_one(self._prepared(), shapes)
+        return next_token_shapes(self._prepared(), shapes)
 
 
 def _are_alike(some: Shapes, others: Shapes) -> bool:

@@ -24,7 +24,7 @@ from nnadapter.errors import StoredFileError
 from nnadapter.options import fallback_text
 from nnadapter.planning.judgment import Judgment, placed_as
 from nnadapter.planning.setting import Setting
-from nnadapter.process.processors import machine_words
+from nnadapter.process.processors import machine_description
 from nnadapter.process.versions import own_version
 from nnadapter.running.compiled import TimedPlacement
 from partition.plan import Plan
@@ -100,7 +100,7 @@ class PastChoices:
         isolated = [device.name for device in self._setting.devices if device.is_isolated]
         fallback = fallback_text(constraints.fallback)
         said = f"{constraints.rules!r} {constraints.plan_file!r} {fallback} {named} isolated {isolated}"
-        machine = f"{machine_words()}, threads {self._threads()}"
+        machine = f"{machine_description()}, threads {self._threads()}"
         return choice_key(judgment.model.prepared.digest, devices, judgment.model.shapes, own_version(), said, machine)
 
     def _threads(self) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from nnadapter.errors import InvalidInputError
 from nnadapter.offering.part import Part
 from nnadapter.offering.segments import as_it_was
 from nnadapter.onnx.branches import with_weights_outside
-from nnadapter.onnx.brought_converters import brought_versions
+from nnadapter.onnx.brought_converters import external_versions
 from nnadapter.onnx.domains import plain_domain
 from nnadapter.onnx.extracting import OnnxIndex
 from nnadapter.onnx.node import OnnxNode, read_node
@@ -32,7 +32,7 @@ from nnadapter.running.compiled import Compiled
 from nnadapter.running.incidents import Incidents
 from nnadapter.running.model_plans import ModelPlans, SessionPlans
 from nnadapter.running.observed import Observed, observed_of
-from nnadapter.running.plans import Lease, NotMadeError, OnlyMade, PlanCache, PlanCounts
+from nnadapter.running.plans import ExistingOnly, Lease, NotMadeError, PlanCache, PlanCounts
 from partition.graph import Value
 from partition.verdict import Unsupported
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     import onnxruntime
 
     from nnadapter.onnx.preparation.choice import Truths
-    from nnadapter.onnx.preparation.decisions import Decision
+    from nnadapter.onnx.preparation.decisions import DecidingConditions
     from nnadapter.running.choices import Choices, Chosen
     from nnadapter.running.control import RunControl
     from nnadapter.running.counts import CountCheck
-    from nnadapter.running.meanwhile import Meanwhile
+    from nnadapter.running.meanwhile import BackgroundPlanner
     from nnadapter.running.measuring import Measurer
     from nnadapter.running.outputs import Kept
     from nnadapter.running.repeating import Done, Fits, Serves
@@ -183,7 +183,7 @@ class PlannedEngine(PlansEngine[Compiled]):
         return (*fixed, *(kept for each in self._models for kept in each.open.kept))
 
     @property
-    def decisions(self) -> Mapping[Truths, Decision]:
+    def decisions(self) -> Mapping[Truths, DecidingConditions]:
         """What inputs decide of the model, behind what they decided before."""
         return {} if self._choices is None else self._choices.decisions
 
@@ -324,7 +324,7 @@ class PlannedEngine(PlansEngine[Compiled]):
 
     def _is_made(self, shapes: InputShapes, feed: Mapping[str, Any]) -> bool:
         """Whether a run finds its plan made."""
-        use = OnlyMade()
+        use = ExistingOnly()
         try:
             self._take(use, shapes, feed)
         except NotMadeError:
@@ -409,7 +409,7 @@ def _refuse_invalid(
     def is_external(position: int) -> bool:
         node = model.graph.node[position]
         is_offered = plain_domain(node.domain) in setting.domains
-        return has_kernels or is_offered or bool(brought_versions(node.domain, node.op_type))
+        return has_kernels or is_offered or bool(external_versions(node.domain, node.op_type))
 
     others = [device.context for device in setting.devices if not device.takes_ir and not device.is_host]
     refuse_invalid_nodes(model, suspects, infos, is_external, others, session_options)
@@ -432,10 +432,10 @@ def _is_suspect(node: OnnxNode, values: Mapping[str, Value]) -> bool:
     )
 
 
-def _meanwhile(engine: PlannedEngine) -> Meanwhile:
-    from nnadapter.running.meanwhile import Meanwhile  # for one option alone
+def _meanwhile(engine: PlannedEngine) -> BackgroundPlanner:
+    from nnadapter.running.meanwhile import BackgroundPlanner  # for one option alone
 
-    return Meanwhile(engine)
+    return BackgroundPlanner(engine)
 
 
 def _measurer(compiler: Compiler, session_options: onnxruntime.SessionOptions | None) -> Measurer:

@@ -42,7 +42,7 @@ class HeldPlan(Closable, Protocol):
 Kept = TypeVar("Kept", bound=HeldPlan)
 
 
-class OnlyMade:
+class ExistingOnly:
     """A use that takes no plan but one that is made, and waits for none; see `PlanCache.take`."""
 
 
@@ -140,13 +140,13 @@ class PlanCache(Generic[Kept]):
     def take(self, use: object, key: Hashable, make: Callable[[], Kept]) -> tuple[Lease[Kept], Kept]:
         """Return the plan of `key`, made now if it is not kept, and what `take_again` takes.
 
-        A use that is an `OnlyMade` looks whether there is a plan, and is not counted.
+        A use that is an `ExistingOnly` looks whether there is a plan, and is not counted.
 
         Raises:
             ClosedError: the cache is closed.
-            NotMadeError: there is no plan as yet, and the use is an `OnlyMade`.
+            NotMadeError: there is no plan as yet, and the use is an `ExistingOnly`.
         """
-        only_made = type(use) is OnlyMade
+        only_made = type(use) is ExistingOnly
         with self._lock:
             if self._at_end is not None:
                 raise ClosedError("the session is closed; make another one")

@@ -16,7 +16,7 @@ from nnadapter.drivers.streams import Stream
 from nnadapter.errors import FAILURES
 from nnadapter.ir.operand import Array
 from nnadapter.process.closing import close_all
-from nnadapter.process.lending import Lending
+from nnadapter.process.lending import ObjectPool
 from nnadapter.running.plan_memory import Holding
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class ExecutionPool:
         self._reentrant = threading_ is Threading.REENTRANT
         self._device_lock = device_lock(calls.device) if threading_ is Threading.SERIAL else None
         self._shared: Execution | None = None
-        self._executions: Lending[Execution] = Lending(calls["create_execution"], create_execution, program)
+        self._executions: ObjectPool[Execution] = ObjectPool(calls["create_execution"], create_execution, program)
 
     @property
     def holding(self) -> Holding:

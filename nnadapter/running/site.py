@@ -14,13 +14,13 @@ from nnadapter.running.resting import Health
 from nnadapter.traces.trace import Trace
 
 
-def nothing_to_give_up() -> bool:
+def evict_nothing() -> bool:
     """See `Site.make_room`."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class PlanDevices:
     """Where plans run: those of a session that has the model, and those of a compiled file."""
 
     accelerators: frozenset[str]
@@ -35,7 +35,7 @@ class Site:
     """Names of the devices whose own code gets the addresses of inputs, see `Device.has_raw_inputs`."""
     rests: bool = True
     """Devices that keep failing rest: the policy lets something else take their place."""
-    make_room: Callable[[], bool] = nothing_to_give_up
+    make_room: Callable[[], bool] = evict_nothing
     """Closes something that holds programs of the session, if nobody uses it now; whether there was anything."""
     _healths: dict[str, Health] = field(default_factory=dict)
 

@@ -14,7 +14,7 @@ from nnadapter.drivers.interface import Admission, Context, Execution, Program, 
 from nnadapter.drivers.isolated import TIME_LIMIT_S, IsolatedDevice
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
 from nnadapter.runtime.exporting import taking_ir
-from nnadapter.testing.outcomes import Evidence, Failed, Outcome, OutcomeKind, Passed, Skipped
+from nnadapter.testing.outcomes import Evidence, FailedOutcome, Outcome, OutcomeKind, PassedOutcome, SkippedOutcome
 from nnadapter.testing.subjects import Subject
 from nnadapter.testing.tolerances import Precision
 from partition.verdict import Supported, Unsupported
@@ -37,10 +37,10 @@ class Settings:
     """Fewer cases of each kind: for every change, where the whole kit is for a release."""
 
 
-class Broken(Exception):  # noqa: N818  it is an outcome on its way, not an error
+class CaseFailure(Exception):  # noqa: N818  it is an outcome on its way, not an error
     """Ends a case with what the driver did wrong."""
 
-    def __init__(self, failed: Failed) -> None:
+    def __init__(self, failed: FailedOutcome) -> None:
         super().__init__(failed.detail)
         self.failed = failed
 
@@ -96,31 +96,31 @@ class Bench:
         """Put a model before the device: asked, compiled, computed, compared."""
         refusal = self.refusal(subject)
         if refusal:
-            return Skipped(refusal)
+            return SkippedOutcome(refusal)
         with self.compiled(subject) as program, self.execution(subject, program) as execution:
             self.run(subject, execution)
-        return Passed()
+        return PassedOutcome()
 
     def refusal(self, subject: Subject) -> str:
-        """Why the device does not take a model; empty if it does. Raises `Broken` for an answer that is none."""
+        """Why the device does not take a model; empty if it does. Raises `CaseFailure` for an answer that is none."""
         verdicts = self.context.supported(subject.model)
         if len(verdicts) != len(subject.operations):
             detail = f"got {len(verdicts)} verdicts, expected one for each of {len(subject.operations)} operations"
-            raise Broken(Failed(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+            raise CaseFailure(FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
         for verdict, operation in zip(verdicts, subject.operations, strict=True):
             if not isinstance(verdict, (Supported, Unsupported)):
                 detail = f"got {type(verdict).__name__} as verdict on {operation}, expected Supported or Unsupported"
-                raise Broken(Failed(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+                raise CaseFailure(FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
             if isinstance(verdict, Unsupported):
                 return f"{operation}: {verdict.detail}"
         return self.not_admitted(subject)
 
     def not_admitted(self, subject: Subject) -> str:
-        """Why the device does not admit a model; empty if it does. Raises `Broken` for an answer that is none."""
+        """Why the device does not admit a model; empty if it does. Raises `CaseFailure` for an answer that is none."""
         admission = self.context.admit(subject.model)
         if not isinstance(admission, Admission):
             detail = f"got {type(admission).__name__} when asked to admit a model, expected an Admission"
-            raise Broken(Failed(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
+            raise CaseFailure(FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, Evidence(model=subject.model)))
         return admission.verdict.detail if isinstance(admission.verdict, Unsupported) else ""
 
     @contextmanager
@@ -140,7 +140,7 @@ class Bench:
             yield execution
 
     def run(self, *pairs: Any, at_once: bool = False) -> None:
-        """Compute subjects with executions, given in turn, and compare. Raises `Broken` for what is wrong."""
+        """Compute subjects with executions, given in turn, and compare. Raises `CaseFailure` for what is wrong."""
         subjects, executions = pairs[::2], pairs[1::2]
         jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
         with blamed(OutcomeKind.DOES_NOT_RUN, subjects[0], "compute raised"):
@@ -148,7 +148,7 @@ class Bench:
         for subject, each in zip(subjects, computed, strict=True):
             failed = subject.judge(each.results, each.changed_inputs)
             if failed is not None:
-                raise Broken(failed)
+                raise CaseFailure(failed)
 
     def close(self) -> None:
         """End the device's process."""
@@ -159,16 +159,16 @@ class Bench:
 
 @contextmanager
 def blamed(kind: OutcomeKind, subject: Subject, what: str) -> Iterator[None]:
-    """Turn what the driver raises within into `Broken`; a lost device passes, as whoever runs the case knows best."""
+    """Turn what the driver raises within into `CaseFailure`; a lost device passes, as the case itself handles it."""
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     try:
         yield
     except DeviceLostError as error:
         lost = OutcomeKind.HUNG if isinstance(error, DeviceTimeoutError) else OutcomeKind.CRASHED
-        raise Broken(Failed(lost, str(error), evidence)) from error
+        raise CaseFailure(FailedOutcome(lost, str(error), evidence)) from error
     except NNAdapterError as error:
         operations = ", ".join(dict.fromkeys(subject.operations))
-        raise Broken(Failed(kind, f"{what} {error} ({operations})", evidence)) from error
+        raise CaseFailure(FailedOutcome(kind, f"{what} {error} ({operations})", evidence)) from error
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from nnadapter.testing.bench import Bench, Settings
 from nnadapter.testing.case import Case
 from nnadapter.testing.commands import repeat_command
 from nnadapter.testing.kit import cases_of
-from nnadapter.testing.outcomes import Failed, Skipped
+from nnadapter.testing.outcomes import FailedOutcome, SkippedOutcome
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +35,9 @@ class BoundCase:
             unittest.SkipTest: the case is not for this device; pytest takes it for a skip too.
         """
         outcome = self.case.run(self.bench)
-        if isinstance(outcome, Skipped):
+        if isinstance(outcome, SkippedOutcome):
             raise unittest.SkipTest(outcome.reason)
-        if isinstance(outcome, Failed):
+        if isinstance(outcome, FailedOutcome):
             again = repeat_command(self.bench.settings, self.name)
             raise AssertionError(f"{outcome.kind.value}: {outcome.detail}\nagain: {again}")
 

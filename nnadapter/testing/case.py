@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from random import Random
 
 from nnadapter.errors import DeviceLostError, DeviceTimeoutError, NNAdapterError
-from nnadapter.testing.bench import Bench, Broken
-from nnadapter.testing.outcomes import Failed, Outcome, OutcomeKind
+from nnadapter.testing.bench import Bench, CaseFailure
+from nnadapter.testing.outcomes import FailedOutcome, Outcome, OutcomeKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +28,14 @@ class Case:
         """Do it; whatever the driver does, something comes of it."""
         try:
             return self.act(bench, Random(f"{bench.settings.seed}/{self.name}"))
-        except Broken as broken:
+        except CaseFailure as broken:
             return broken.failed
         except DeviceLostError as error:
-            return Failed(
+            return FailedOutcome(
                 OutcomeKind.HUNG if isinstance(error, DeviceTimeoutError) else OutcomeKind.CRASHED, str(error)
             )
         except NNAdapterError as error:
-            return Failed(OutcomeKind.WRONG_ANSWER, f"{type(error).__name__}: {error}")
+            return FailedOutcome(OutcomeKind.WRONG_ANSWER, f"{type(error).__name__}: {error}")
 
 
 Cases = Callable[[Bench], Iterator[Case]]

@@ -24,12 +24,12 @@ from nnadapter.ir.text import to_text
 from nnadapter.process.versions import installed_version, own_version
 from nnadapter.testing.bench import Settings
 from nnadapter.testing.commands import repeat_command
-from nnadapter.testing.outcomes import Evidence, Failed
+from nnadapter.testing.outcomes import Evidence, FailedOutcome
 
 _PACKAGES = ("numpy", "onnx", "onnxruntime", "ml-dtypes")
 
 
-def keep_failure(folder: Path, settings: Settings, name: str, failed: Failed) -> Path:
+def keep_failure(folder: Path, settings: Settings, name: str, failed: FailedOutcome) -> Path:
     """Write a failure to a folder of its own in `folder`, whole or not at all, and return it.
 
     Raises:

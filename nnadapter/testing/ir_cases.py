@@ -13,7 +13,7 @@ from nnadapter.testing.bench import Bench, closing
 from nnadapter.testing.case import Case
 from nnadapter.testing.ir_models import BOUNDARIES, USUAL, OperandShapes, of_many, of_one_operation, operation_types
 from nnadapter.testing.mutations.families import MUTATIONS
-from nnadapter.testing.outcomes import Evidence, Failed, Outcome, OutcomeKind, Passed, Skipped
+from nnadapter.testing.outcomes import Evidence, FailedOutcome, Outcome, OutcomeKind, PassedOutcome, SkippedOutcome
 from nnadapter.testing.subjects import of_ir
 
 _NOT_TAKEN = "the device takes no such operation"
@@ -50,12 +50,12 @@ def refusals(bench: Bench) -> Iterator[Case]:
 
 def _operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes) -> Outcome:
     made = of_one_operation(bench, random, type_, shapes)
-    return Skipped(_NOT_TAKEN) if made is None else bench.examine(of_ir(made, bench.settings.precision))
+    return SkippedOutcome(_NOT_TAKEN) if made is None else bench.examine(of_ir(made, bench.settings.precision))
 
 
 def _graph(bench: Bench, random: Random) -> Outcome:
     made = of_many(bench, random, random.randint(2, _LARGEST_GRAPH))
-    return Skipped(_NOT_TAKEN) if made is None else bench.examine(of_ir(made, bench.settings.precision))
+    return SkippedOutcome(_NOT_TAKEN) if made is None else bench.examine(of_ir(made, bench.settings.precision))
 
 
 def _refusal(bench: Bench, random: Random, family: str) -> Outcome:
@@ -64,7 +64,7 @@ def _refusal(bench: Bench, random: Random, family: str) -> Outcome:
         spoilt = None if made is None else _spoilt(random, family, made.model)
         if spoilt is not None:
             return refused(bench, spoilt, family.replace("_", " "))
-    return Skipped("no model that the device takes can be spoilt in this way")
+    return SkippedOutcome("no model that the device takes can be spoilt in this way")
 
 
 def _spoilt(random: Random, family: str, model: Model) -> Model | None:
@@ -86,11 +86,11 @@ def refused(bench: Bench, model: object, what: str) -> Outcome:
     try:
         context = bench.context
         if not bench.takes(model) or not context.admit(model).verdict:
-            return Passed()
+            return PassedOutcome()
         with closing(context.compile(model)):
             detail = f"it compiled a model that contradicts itself ({what}), expected an InvalidModelError"
-            return Failed(OutcomeKind.ACCEPTS_INVALID, detail, Evidence(model=model))
+            return FailedOutcome(OutcomeKind.ACCEPTS_INVALID, detail, Evidence(model=model))
     except DeviceLostError:
         raise
     except NNAdapterError:
-        return Passed()
+        return PassedOutcome()

@@ -15,7 +15,7 @@ from nnadapter.drivers.capability import ModelForm
 from nnadapter.testing.bench import Bench, Settings
 from nnadapter.testing.case import Case, Cases
 from nnadapter.testing.operator_tests import operator_tests
-from nnadapter.testing.outcomes import Failed, Outcome, OutcomeKind, Skipped
+from nnadapter.testing.outcomes import FailedOutcome, Outcome, OutcomeKind, SkippedOutcome
 from nnadapter.testing.program_cases import programs
 from nnadapter.testing.score import ScoreCard, ScoreRow
 
@@ -92,10 +92,13 @@ def _outcomes(bench: Bench, cases: list[Case]) -> Iterator[tuple[Case, Outcome]]
     lost: Counter[str] = Counter()
     for case in cases:
         if lost[case.group] >= MOST_LOST:
-            yield case, Skipped(f"given up: the group lost the device {MOST_LOST} times")
+            yield case, SkippedOutcome(f"given up: the group lost the device {MOST_LOST} times")
             continue
         outcome = case.run(bench)
-        lost[case.group] += isinstance(outcome, Failed) and outcome.kind in (OutcomeKind.CRASHED, OutcomeKind.HUNG)
+        lost[case.group] += isinstance(outcome, FailedOutcome) and outcome.kind in (
+            OutcomeKind.CRASHED,
+            OutcomeKind.HUNG,
+        )
         yield case, outcome
 
 

@@ -14,7 +14,7 @@ from nnadapter.testing.bench import Bench
 from nnadapter.testing.case import Case
 from nnadapter.testing.ir_cases import refused
 from nnadapter.testing.onnx_models import NODES, of_many_nodes, of_op
-from nnadapter.testing.outcomes import Outcome, Skipped
+from nnadapter.testing.outcomes import Outcome, SkippedOutcome
 
 _NOT_TAKEN = "the op does not go with these dimensions"
 BOUNDARIES: Mapping[str, tuple[int, ...]] = MappingProxyType(
@@ -55,18 +55,20 @@ def refusals(bench: Bench) -> Iterator[Case]:
 
 def _boundary(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...]) -> Outcome:
     subject = of_op(bench, random, op_type, dimensions)
-    return Skipped(_NOT_TAKEN) if subject is None else bench.examine(subject)
+    return SkippedOutcome(_NOT_TAKEN) if subject is None else bench.examine(subject)
 
 
 def _graph(bench: Bench, random: Random) -> Outcome:
     subject = of_many_nodes(bench, random, random.randint(2, 10))
-    return Skipped("the device takes no op that graphs are made of") if subject is None else bench.examine(subject)
+    return (
+        SkippedOutcome("the device takes no op that graphs are made of") if subject is None else bench.examine(subject)
+    )
 
 
 def _refusal(bench: Bench, random: Random, name: str) -> Outcome:
     subject = of_many_nodes(bench, random, 3)
     if subject is None:
-        return Skipped("the device takes no op that graphs are made of")
+        return SkippedOutcome("the device takes no op that graphs are made of")
     spoilt = onnx.ModelProto()
     spoilt.CopyFrom(subject.model)
     SPOILS[name](spoilt)

@@ -104,7 +104,7 @@ def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
     return _grown(bench.settings.precision, random, dimensions, chosen) if chosen else None
 
 
-def with_open_size(bench: Bench, random: Random, op_types: Sequence[str]) -> OpenModel | None:
+def with_dynamic_dimension(bench: Bench, random: Random, op_types: Sequence[str]) -> DynamicOnnxModel | None:
     """A model of such ops, with one axis of its input left open; None where they do not go with its dimensions."""
     dimensions = random.choice(_DIMENSIONS)
     graph = _Graph(random, dimensions)
@@ -113,7 +113,7 @@ def with_open_size(bench: Bench, random: Random, op_types: Sequence[str]) -> Ope
     if not graph.nodes:
         return None
     axis = random.randrange(len(dimensions))
-    return OpenModel(bench.settings.precision, graph.model(), graph.model(open_axis=axis), dimensions, axis)
+    return DynamicOnnxModel(bench.settings.precision, graph.model(), graph.model(open_axis=axis), dimensions, axis)
 
 
 def ops_taken(bench: Bench) -> list[str]:
@@ -125,7 +125,7 @@ def ops_taken(bench: Bench) -> list[str]:
 
 
 @dataclass(frozen=True)
-class OpenModel:
+class DynamicOnnxModel:
     """A model with one axis of its input, `x`, left open."""
 
     precision: Precision

@@ -22,7 +22,7 @@ from nnadapter.ir.inferences import inferred
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Operand, OperandType
 from nnadapter.ir.schema import AttributeValue
-from nnadapter.ir.structure import TracedModel
+from nnadapter.ir.structure import SymbolicModel
 from nnadapter.ir.tracing import Trace, Traced, current
 from nnadapter.testing.random_models.maker import RandomCase
 
@@ -30,7 +30,7 @@ Dimensions = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class OpenCase:
+class DynamicCase:
     """A model with one size left open, and contents for its inputs at one size."""
 
     model: Model
@@ -49,18 +49,18 @@ class OpenCase:
         return RandomCase(self._traced.filled(known), feeds)
 
     @cached_property
-    def _traced(self) -> TracedModel:
-        return TracedModel(self.model)
+    def _traced(self) -> SymbolicModel:
+        return SymbolicModel(self.model)
 
 
-def opened(random: Random, case: RandomCase) -> Iterator[OpenCase]:
+def opened(random: Random, case: RandomCase) -> Iterator[DynamicCase]:
     """The model with each of its inputs' sizes left open, in an order by chance."""
     model = case.model
     sizes = sorted({size for operand in model.inputs for size in model.type_at(operand).dimensions if size})
     for size in random.sample(sizes, len(sizes)):
         trace = Trace()
         try:
-            yield OpenCase(_with_open_size(model, size, trace.variable(size)), trace, size, case.feeds)
+            yield DynamicCase(_with_open_size(model, size, trace.variable(size)), trace, size, case.feeds)
         except (ArithmeticError, InvalidModelError):  # sizes that no longer go together
             continue
 

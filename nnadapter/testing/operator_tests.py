@@ -26,7 +26,7 @@ from nnadapter.onnx.preparation.prepare import Specialized, specialize
 from nnadapter.process.cache import remembered
 from nnadapter.testing.bench import Bench
 from nnadapter.testing.case import Case
-from nnadapter.testing.outcomes import Outcome, Skipped
+from nnadapter.testing.outcomes import Outcome, SkippedOutcome
 from nnadapter.testing.subjects import Subject, by_band
 from partition.verdict import Unsupported
 
@@ -79,18 +79,18 @@ def _tests() -> dict[str, Any]:
 def _test(bench: Bench, random: Random, name: str) -> Outcome:
     test = _tests()[name]
     if name in _UNDECIDED:
-        return Skipped(_UNDECIDED[name])
+        return SkippedOutcome(_UNDECIDED[name])
     if any(node.op_type in _RANDOM for node in test.model.graph.node):
-        return Skipped("numbers are drawn at random")
+        return SkippedOutcome("numbers are drawn at random")
     if any(not _is_tensor(value) for data in test.data_sets for group in data for value in group):
-        return Skipped(_NO_TENSORS)
+        return SkippedOutcome(_NO_TENSORS)
     try:
         piece = _piece(test.model, bench.capability.form)
     except NNAdapterError as error:
-        return Skipped(f"the model cannot be prepared: {error}")
-    if isinstance(piece, Skipped):
+        return SkippedOutcome(f"the model cannot be prepared: {error}")
+    if isinstance(piece, SkippedOutcome):
         return piece
-    outcome: Outcome = Skipped("the test has no data")
+    outcome: Outcome = SkippedOutcome("the test has no data")
     for inputs, outputs in test.data_sets:
         outcome = bench.examine(_subject(bench, piece, inputs, outputs))
     return outcome
@@ -110,28 +110,28 @@ def _array(value: Any) -> Array:
     return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
 
 
-def _piece(model: onnx.ModelProto, form: ModelForm) -> _TestPiece | Skipped:
+def _piece(model: onnx.ModelProto, form: ModelForm) -> _TestPiece | SkippedOutcome:
     prepared = prepare(model)
     values = prepared.graph.values
     if any(name in values and values[name].dtype is None for name in (*prepared.graph.inputs, *prepared.graph.outputs)):
-        return Skipped(_NO_TENSORS)
+        return SkippedOutcome(_NO_TENSORS)
     shapes: dict[str, tuple[int, ...]] = {}
     for name in prepared.graph.inputs:
         shape = values[name].shape
         if shape is None or any(not isinstance(size, int) for size in shape):
-            return Skipped("its shapes are not known beforehand")
+            return SkippedOutcome("its shapes are not known beforehand")
         shapes[name] = tuple(size for size in shape if isinstance(size, int))
     specialized = specialize(prepared, shapes)
     if not specialized.graph.nodes:
-        return Skipped("nothing is left to run: the results are known beforehand")
+        return SkippedOutcome("nothing is left to run: the results are known beforehand")
     return _ir_piece(specialized) if form is ModelForm.IR else _onnx_piece(specialized, OnnxIndex.of(prepared.model))
 
 
-def _ir_piece(specialized: Specialized) -> _TestPiece | Skipped:
+def _ir_piece(specialized: Specialized) -> _TestPiece | SkippedOutcome:
     conversion, graph = converted(specialized), specialized.graph
     for verdict in conversion.verdicts:
         if isinstance(verdict, Unsupported):
-            return Skipped(f"its converter: {verdict.detail}")
+            return SkippedOutcome(f"its converter: {verdict.detail}")
     made = _made(specialized)
     operand_of = conversion.operand_of
     inputs = tuple(position for position, name in enumerate(graph.inputs) if name in operand_of)

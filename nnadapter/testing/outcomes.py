@@ -30,12 +30,12 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
+class PassedOutcome:
     """It did what it should."""
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class SkippedOutcome:
     """The case is not for this device."""
 
     reason: str
@@ -53,7 +53,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedOutcome:
     """It did not."""
 
     kind: OutcomeKind
@@ -62,5 +62,5 @@ class Failed:
     evidence: Evidence = Evidence()
 
 
-Outcome = Passed | Skipped | Failed
+Outcome = PassedOutcome | SkippedOutcome | FailedOutcome
 """What became of a case."""

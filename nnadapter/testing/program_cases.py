@@ -11,9 +11,9 @@ from nnadapter.drivers.capability import Threading
 from nnadapter.drivers.interface import Compatibility, Execution
 from nnadapter.drivers.isolation.ahead import Ahead
 from nnadapter.errors import DeviceLostError, IncompatibleProgramError, NNAdapterError
-from nnadapter.testing.bench import Bench, Broken, blamed, closing
+from nnadapter.testing.bench import Bench, CaseFailure, blamed, closing
 from nnadapter.testing.case import Case
-from nnadapter.testing.outcomes import Evidence, Failed, Outcome, OutcomeKind, Passed, Skipped
+from nnadapter.testing.outcomes import Evidence, FailedOutcome, Outcome, OutcomeKind, PassedOutcome, SkippedOutcome
 from nnadapter.testing.samples import samples, steady, too_large
 from nnadapter.testing.subjects import Subject
 
@@ -41,7 +41,9 @@ def programs(bench: Bench) -> Iterator[Case]:
 
 def _with_sample(bench: Bench, random: Random, number: int, act: Act) -> Outcome:
     subjects = samples(bench)
-    return act(bench, subjects[number]) if number < len(subjects) else Skipped("the device takes no further model")
+    return (
+        act(bench, subjects[number]) if number < len(subjects) else SkippedOutcome("the device takes no further model")
+    )
 
 
 def _contexts(bench: Bench, subject: Subject) -> Outcome:
@@ -55,7 +57,7 @@ def _contexts(bench: Bench, subject: Subject) -> Outcome:
             bench.run(subject, execution, subject.varied(), second)
         third.close()
         bench.run(subject, execution)
-    return Passed()
+    return PassedOutcome()
 
 
 def _executions(bench: Bench, subject: Subject) -> Outcome:
@@ -64,7 +66,7 @@ def _executions(bench: Bench, subject: Subject) -> Outcome:
     with bench.compiled(subject) as program, ExitStack() as stack:
         first, second = (stack.enter_context(bench.execution(subject, program)) for _ in range(2))
         bench.run(subject, first, varied, second, subject, second, varied, first)
-    return Passed()
+    return PassedOutcome()
 
 
 def _results_stay(bench: Bench, subject: Subject) -> Outcome:
@@ -74,10 +76,10 @@ def _results_stay(bench: Bench, subject: Subject) -> Outcome:
         bench.run(subject, execution)
         try:
             bench.run(subject, execution, varied, execution)
-        except Broken as broken:
+        except CaseFailure as broken:
             kind, why = OutcomeKind.CHANGED_RESULTS, "results differ after the same execution computed again"
-            raise Broken(Failed(kind, f"{why}: {broken.failed.detail}", broken.failed.evidence)) from broken
-    return Passed()
+            raise CaseFailure(FailedOutcome(kind, f"{why}: {broken.failed.detail}", broken.failed.evidence)) from broken
+    return PassedOutcome()
 
 
 def _at_once(bench: Bench, subject: Subject) -> Outcome:
@@ -95,7 +97,7 @@ def _at_once(bench: Bench, subject: Subject) -> Outcome:
         ]
         for _ in range(8):
             bench.run(*pairs, at_once=threading is not Threading.SERIAL)
-    return Passed()
+    return PassedOutcome()
 
 
 def _deserialized(bench: Bench, subject: Subject) -> Outcome:
@@ -103,13 +105,13 @@ def _deserialized(bench: Bench, subject: Subject) -> Outcome:
     with bench.compiled(subject) as program, blamed(OutcomeKind.DOES_NOT_RUN, subject, "serialize raised"):
         blob = program.serialize()
     if blob is None:
-        return Skipped("the device's programs have no form as bytes")
+        return SkippedOutcome("the device's programs have no form as bytes")
     for context in (bench.context, bench.new_context()):
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "deserialize raised"):
             deserialized = context.deserialize(blob)
         with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
-    return Passed()
+    return PassedOutcome()
 
 
 def _judged(bench: Bench, subject: Subject) -> Outcome:
@@ -117,36 +119,38 @@ def _judged(bench: Bench, subject: Subject) -> Outcome:
     with bench.compiled(subject) as program:
         blob = program.serialize()
     if blob is None:
-        return Skipped("the device's programs have no form as bytes")
+        return SkippedOutcome("the device's programs have no form as bytes")
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     for context in (bench.context, bench.new_context()):
         with blamed(OutcomeKind.WRONG_ANSWER, subject, "check_blob of a program of this device raised"):
             says = context.check_blob(memoryview(blob))
         if says not in (None, *_FITTING):
             detail = f"check_blob says {says} of a program of the device itself, expected same or compatible"
-            return Failed(OutcomeKind.WRONG_ANSWER, detail, evidence)
+            return FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, evidence)
         for what, foreign in _FOREIGN.items():
             with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of {what} raised"):
                 says = context.check_blob(memoryview(foreign))
             if says in _FITTING:
                 detail = f"check_blob says {says} of {what}, expected recompile, no or None"
-                return Failed(OutcomeKind.ACCEPTS_DAMAGED, detail, evidence)
+                return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail, evidence)
         for length in range(0, len(blob), max(len(blob) // 16, 1)):
             with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of the first {length} bytes raised"):
                 context.check_blob(memoryview(blob)[:length])
-    return Passed()
+    return PassedOutcome()
 
 
 def _streams(bench: Bench, subject: Subject) -> Outcome:
     """What is enqueued on two streams, one behind an event of the other, computes the same from the device's memory."""
     if bench.capability.threading is Threading.SERIAL:
-        return Skipped("the device does one thing at a time")
+        return SkippedOutcome("the device does one thing at a time")
     varied = subject.varied()
     with bench.compiled(subject) as program, ExitStack() as stack:
         first, second = (stack.enter_context(bench.execution(subject, program)) for _ in range(2))
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "work of streams raised"):
             ahead = bench.device.compute_ahead([(first, subject.feeds)], [(second, varied.feeds)])
-    return Skipped("the device enqueues no such work") if ahead is None else _judged_there(subject, varied, ahead)
+    return (
+        SkippedOutcome("the device enqueues no such work") if ahead is None else _judged_there(subject, varied, ahead)
+    )
 
 
 def _memory(bench: Bench, subject: Subject) -> Outcome:
@@ -159,7 +163,7 @@ def _memory(bench: Bench, subject: Subject) -> Outcome:
     ):
         there = bench.device.compute_there([(execution, subject.feeds), (execution, varied.feeds)])
     if there is None:
-        return Skipped("the device computes in no memory of its own")
+        return SkippedOutcome("the device computes in no memory of its own")
     return _judged_there(subject, varied, there)
 
 
@@ -167,32 +171,32 @@ def _judged_there(subject: Subject, varied: Subject, there: Ahead) -> Outcome:
     results, broken = there
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     if broken:
-        return Failed(OutcomeKind.WRONG_ANSWER, broken[0], evidence)
-    return subject.judge(results[0]) or varied.judge(results[1]) or Passed()
+        return FailedOutcome(OutcomeKind.WRONG_ANSWER, broken[0], evidence)
+    return subject.judge(results[0]) or varied.judge(results[1]) or PassedOutcome()
 
 
 def _bound(bench: Bench, subject: Subject) -> Outcome:
     """A program bound to other constants computes with those; the one that it was made of goes on as before."""
     if subject.rebind is None:
-        return Skipped("programs are bound to models in the adapter IR alone")
+        return SkippedOutcome("programs are bound to models in the adapter IR alone")
     try:
         other = subject.rebind()
     except (ArithmeticError, LookupError, ValueError):  # an operation is not defined for these
-        return Skipped("the model has no other constants")
+        return SkippedOutcome("the model has no other constants")
     if bench.refusal(other):
-        return Skipped("the device does not take the model with other constants")
+        return SkippedOutcome("the device does not take the model with other constants")
     with ExitStack() as stack:
         with bench.compiled(subject) as program:
             with blamed(OutcomeKind.DOES_NOT_COMPILE, other, "bind raised"):
                 bound = bench.context.bind(program, other.model)
             if bound is None:
-                return Skipped("the device compiles every model by itself")
+                return SkippedOutcome("the device compiles every model by itself")
             stack.enter_context(closing(bound))
             second = stack.enter_context(bench.execution(other, bound))
             with bench.execution(subject, program) as first:
                 bench.run(other, second, subject, first)
         bench.run(other, second)
-    return Passed()
+    return PassedOutcome()
 
 
 def _damaged(bench: Bench, subject: Subject) -> Outcome:
@@ -200,12 +204,12 @@ def _damaged(bench: Bench, subject: Subject) -> Outcome:
     with bench.compiled(subject) as program:
         blob = program.serialize()
     if blob is None:
-        return Skipped("the device's programs have no form as bytes")
+        return SkippedOutcome("the device's programs have no form as bytes")
     for what, spoilt in _spoilt(blob):
         failed = _refuses(bench, subject, what, spoilt)
         if failed is not None:
             return failed
-    return Passed()
+    return PassedOutcome()
 
 
 def _spoilt(blob: bytes) -> Iterator[tuple[str, bytes]]:
@@ -217,7 +221,7 @@ def _spoilt(blob: bytes) -> Iterator[tuple[str, bytes]]:
         yield f"byte {place} of {len(blob)} changed", blob[:place] + bytes([blob[place] ^ 0x55]) + blob[place + 1 :]
 
 
-def _refuses(bench: Bench, subject: Subject, what: str, blob: bytes) -> Failed | None:
+def _refuses(bench: Bench, subject: Subject, what: str, blob: bytes) -> FailedOutcome | None:
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     try:
         deserialized = bench.context.deserialize(blob)
@@ -227,13 +231,13 @@ def _refuses(bench: Bench, subject: Subject, what: str, blob: bytes) -> Failed |
         raise
     except NNAdapterError as error:
         detail = f"deserialize of a program ({what}) raised {type(error).__name__}: {error}, expected an "
-        return Failed(OutcomeKind.ACCEPTS_DAMAGED, f"{detail}IncompatibleProgramError", evidence)
+        return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, f"{detail}IncompatibleProgramError", evidence)
     try:
         with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
-    except Broken as broken:
+    except CaseFailure as broken:
         detail = f"deserialize took a program ({what}) that then goes wrong, expected an IncompatibleProgramError: "
-        return Failed(OutcomeKind.ACCEPTS_DAMAGED, detail + broken.failed.detail, evidence)
+        return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail + broken.failed.detail, evidence)
     return None
 
 
@@ -241,7 +245,7 @@ def _out_of_memory(bench: Bench, random: Random) -> Outcome:
     """What no memory holds is refused, before or when it is compiled or executed, and the device lives on."""
     model = too_large(bench)
     if model is None:
-        return Skipped("the device takes no operation that could be made too large")
+        return SkippedOutcome("the device takes no operation that could be made too large")
     evidence = Evidence(model=model)
     try:
         admitted = bool(bench.context.admit(model).verdict)
@@ -250,21 +254,23 @@ def _out_of_memory(bench: Bench, random: Random) -> Outcome:
             with closing(program), closing(program.create_execution()):
                 pass
     except DeviceLostError as error:
-        return Failed(OutcomeKind.CRASHED, f"a model larger than any memory: {error}", evidence)
+        return FailedOutcome(OutcomeKind.CRASHED, f"a model larger than any memory: {error}", evidence)
     except NNAdapterError:
         admitted = False
     if admitted and bench.capability.memory_bytes is not None:
         room = bench.capability.memory_bytes
-        return Failed(OutcomeKind.WRONG_ANSWER, f"it admitted a model larger than its memory of {room} bytes", evidence)
+        return FailedOutcome(
+            OutcomeKind.WRONG_ANSWER, f"it admitted a model larger than its memory of {room} bytes", evidence
+        )
     subjects = samples(bench)
-    return bench.examine(subjects[0]) if subjects else Passed()
+    return bench.examine(subjects[0]) if subjects else PassedOutcome()
 
 
 def _leaks(bench: Bench, random: Random) -> Outcome:
     """What the process holds does not grow with every context, program and execution that is closed again."""
     subject = steady(bench)
     if subject is None:
-        return Skipped("the device takes no model to repeat")
+        return SkippedOutcome("the device takes no model to repeat")
     rounds = 60 if bench.settings.short else 150
     for _ in range(_WARM_UP):
         _round(bench, subject)
@@ -276,10 +282,10 @@ def _leaks(bench: Bench, random: Random) -> Outcome:
     grown, handles = after.resident_bytes - before.resident_bytes, after.handles - before.handles
     told = f"{rounds} times a context, a program, an execution and a computation, all closed"
     if handles >= rounds // 4:
-        return Failed(OutcomeKind.LEAKS, f"{handles} more open handles after {told}", evidence)
+        return FailedOutcome(OutcomeKind.LEAKS, f"{handles} more open handles after {told}", evidence)
     if grown > _ROOM_BYTES + rounds * _ROOM_PER_ROUND:
-        return Failed(OutcomeKind.LEAKS, f"{grown} bytes more after {told}", evidence)
-    return Passed()
+        return FailedOutcome(OutcomeKind.LEAKS, f"{grown} bytes more after {told}", evidence)
+    return PassedOutcome()
 
 
 def _round(bench: Bench, subject: Subject) -> None:

@@ -11,10 +11,10 @@ from nnadapter.drivers.interface import SegmentModel
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.testing.bench import Bench, Broken
+from nnadapter.testing.bench import Bench, CaseFailure
 from nnadapter.testing.ir_models import of_many
 from nnadapter.testing.onnx_models import of_many_nodes, of_one_node, one_input
-from nnadapter.testing.outcomes import Passed
+from nnadapter.testing.outcomes import PassedOutcome
 from nnadapter.testing.random_models.maker import RandomCase
 from nnadapter.testing.subjects import Subject, of_ir
 
@@ -101,6 +101,6 @@ def _random(bench: Bench, random: Random) -> Subject | None:
 
 def _works(bench: Bench, subject: Subject) -> bool:
     try:
-        return isinstance(bench.examine(subject), Passed)
-    except Broken:
+        return isinstance(bench.examine(subject), PassedOutcome)
+    except CaseFailure:
         return False

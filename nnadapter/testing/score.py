@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from nnadapter.testing.bench import Settings
-from nnadapter.testing.outcomes import Failed, Outcome, OutcomeKind, Passed, Skipped
+from nnadapter.testing.outcomes import FailedOutcome, Outcome, OutcomeKind, PassedOutcome, SkippedOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class ScoreCard:
     seconds: float
 
     @cached_property
-    def failures(self) -> tuple[tuple[ScoreRow, Failed], ...]:
+    def failures(self) -> tuple[tuple[ScoreRow, FailedOutcome], ...]:
         """Cases that failed, in their order."""
-        return tuple((row, row.outcome) for row in self.rows if isinstance(row.outcome, Failed))
+        return tuple((row, row.outcome) for row in self.rows if isinstance(row.outcome, FailedOutcome))
 
     @property
     def full_marks(self) -> bool:
         """Nothing failed, and something passed."""
-        return not self.failures and any(isinstance(row.outcome, Passed) for row in self.rows)
+        return not self.failures and any(isinstance(row.outcome, PassedOutcome) for row in self.rows)
 
     @cached_property
     def kinds(self) -> dict[OutcomeKind, int]:
@@ -69,7 +69,7 @@ class ScoreCard:
 
     def _tally(self, group: str) -> Tally:
         counts = Counter(type(row.outcome) for row in self.rows if row.group == group)
-        return Tally(passed=counts[Passed], failed=counts[Failed], skipped=counts[Skipped])
+        return Tally(passed=counts[PassedOutcome], failed=counts[FailedOutcome], skipped=counts[SkippedOutcome])
 
     def to_dict(self) -> dict[str, Any]:
         """The card as plain data."""
@@ -91,6 +91,6 @@ class ScoreCard:
             "skipped": [
                 {"case": row.name, "reason": row.outcome.reason}
                 for row in self.rows
-                if isinstance(row.outcome, Skipped)
+                if isinstance(row.outcome, SkippedOutcome)
             ],
         }

@@ -14,12 +14,12 @@ from nnadapter.drivers.isolation.context import IsolatedContext
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.model import ABSENT
 from nnadapter.planning.size_bounds import beyond_bounds
-from nnadapter.testing.bench import Bench, Broken, blamed
+from nnadapter.testing.bench import Bench, CaseFailure, blamed
 from nnadapter.testing.case import Case
 from nnadapter.testing.ir_models import of_many, of_one_operation, operation_types
-from nnadapter.testing.onnx_models import NODES, OpenModel, ops_taken, with_open_size
-from nnadapter.testing.open_models import OpenCase, opened
-from nnadapter.testing.outcomes import Failed, Outcome, OutcomeKind, Passed, Skipped
+from nnadapter.testing.onnx_models import NODES, DynamicOnnxModel, ops_taken, with_dynamic_dimension
+from nnadapter.testing.open_models import DynamicCase, opened
+from nnadapter.testing.outcomes import FailedOutcome, Outcome, OutcomeKind, PassedOutcome, SkippedOutcome
 from nnadapter.testing.random_models.maker import RandomCase, expect_tame
 from nnadapter.testing.random_models.oracle import evaluate
 from nnadapter.testing.random_models.recipes import FROM_SCHEMA, RECIPES
@@ -62,7 +62,7 @@ def onnx_sizes(bench: Bench) -> Iterator[Case]:
 
 
 def _fixed(bench: Bench, random: Random) -> Outcome:
-    return Skipped("the device compiles for fixed sizes")
+    return SkippedOutcome("the device compiles for fixed sizes")
 
 
 def _operation(bench: Bench, random: Random, type_: str) -> Outcome:
@@ -75,27 +75,27 @@ def _graph(bench: Bench, random: Random) -> Outcome:
 
 def _with_each_size(bench: Bench, random: Random, made: RandomCase | None) -> Outcome:
     """The first of its sizes that can be left open, and at which the device takes it."""
-    outcome: Outcome = Skipped(_NOT_TAKEN if made is None else _NO_OTHER)
+    outcome: Outcome = SkippedOutcome(_NOT_TAKEN if made is None else _NO_OTHER)
     for case in () if made is None else opened(random, made):
         outcome = _examined(bench, case)
-        if not isinstance(outcome, Skipped):
+        if not isinstance(outcome, SkippedOutcome):
             break
     return outcome
 
 
-def _examined(bench: Bench, case: OpenCase) -> Outcome:
+def _examined(bench: Bench, case: DynamicCase) -> Outcome:
     beyond = beyond_bounds(case.model, bench.device.told)
     if beyond:
-        return Skipped(beyond)
+        return SkippedOutcome(beyond)
     others = [size for size in _SIZES if size != case.size and _is_defined(case.at(size))][:_WANTED]
     if not others:
-        return Skipped(_NO_OTHER)
+        return SkippedOutcome(_NO_OTHER)
     sizes = (case.size, *others, case.size)
     subjects = [of_ir(each, bench.settings.precision) for each in map(case.at, sizes) if each is not None]
     whole = replace(subjects[0], model=case.model)
     refusal = bench.refusal(whole)
     if refusal:
-        return Skipped(refusal)
+        return SkippedOutcome(refusal)
     with bench.compiled(whole) as program, bench.execution(whole, program) as execution:
         number = number_of(execution)
         jobs = [(number, (size,), subject.feeds) for size, subject in zip(sizes, subjects, strict=True)]
@@ -105,7 +105,7 @@ def _examined(bench: Bench, case: OpenCase) -> Outcome:
         failed = subjects[position].judge(got, written)
         if failed is not None:
             return _at(failed, sizes[position])
-    return Passed() if len({sizes[position] for position in held}) > 1 else Skipped(_DECIDED)
+    return PassedOutcome() if len({sizes[position] for position in held}) > 1 else SkippedOutcome(_DECIDED)
 
 
 def _taking_sizes(bench: Bench) -> IsolatedContext:
@@ -132,36 +132,36 @@ def _is_defined(case: RandomCase | None) -> bool:
 
 
 def _nodes(bench: Bench, random: Random, op_types: Sequence[str]) -> Outcome:
-    made = with_open_size(bench, random, op_types)
-    return Skipped("the op does not go with these dimensions") if made is None else _computed(bench, made)
+    made = with_dynamic_dimension(bench, random, op_types)
+    return SkippedOutcome("the op does not go with these dimensions") if made is None else _computed(bench, made)
 
 
 def _many_nodes(bench: Bench, random: Random) -> Outcome:
     taken = ops_taken(bench)
-    made = with_open_size(bench, random, random.choices(taken, k=random.randint(2, 8))) if taken else None
-    return Skipped("the device takes no op that graphs are made of") if made is None else _computed(bench, made)
+    made = with_dynamic_dimension(bench, random, random.choices(taken, k=random.randint(2, 8))) if taken else None
+    return SkippedOutcome("the device takes no op that graphs are made of") if made is None else _computed(bench, made)
 
 
-def _computed(bench: Bench, made: OpenModel) -> Outcome:
+def _computed(bench: Bench, made: DynamicOnnxModel) -> Outcome:
     own = made.dimensions[made.axis]
     wanted = [own, *(size for size in _SIZES if size not in (0, own))]  # no elements are another matter in ONNX
     subjects = {size: subject for size, subject in zip(wanted, map(made.at, wanted), strict=True) if subject}
     sizes = [*list(subjects)[: 1 + _WANTED], own]
     if own not in subjects or len(sizes) == _ALONE:
-        return Skipped(_NO_OTHER)
+        return SkippedOutcome(_NO_OTHER)
     if not bench.takes(made.closed):
-        return Skipped(_NOT_TAKEN)
+        return SkippedOutcome(_NOT_TAKEN)
     refusal = bench.not_admitted(subjects[own])
     if refusal:
-        return Skipped(refusal)
+        return SkippedOutcome(refusal)
     with bench.compiled(subjects[own]) as program, bench.execution(subjects[own], program) as execution:
         for size in sizes:
             try:
                 bench.run(subjects[size], execution)
-            except Broken as broken:
+            except CaseFailure as broken:
                 return _at(broken.failed, size)
-    return Passed()
+    return PassedOutcome()
 
 
-def _at(failed: Failed, size: int) -> Failed:
+def _at(failed: FailedOutcome, size: int) -> FailedOutcome:
     return replace(failed, detail=f"at size {size} of a program that leaves sizes open: {failed.detail}")

@@ -11,7 +11,7 @@ import numpy as np
 from nnadapter.drivers.interface import SegmentModel
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array, DataType, Operand, freeze
-from nnadapter.testing.outcomes import Evidence, Failed, OutcomeKind
+from nnadapter.testing.outcomes import Evidence, FailedOutcome, OutcomeKind
 from nnadapter.testing.random_models.maker import RandomCase
 from nnadapter.testing.random_models.oracle import check, outputs_of
 from nnadapter.testing.tolerances import Precision, furthest
@@ -35,27 +35,29 @@ class Subject:
     rebind: Callable[[], Subject] | None = field(default=None, repr=False)
     """A model that differs in names, and in what its constants hold; None where that is not to be had."""
 
-    def judge(self, got: Sequence[Array], changed_inputs: Sequence[int] = ()) -> Failed | None:
+    def judge(self, got: Sequence[Array], changed_inputs: Sequence[int] = ()) -> FailedOutcome | None:
         """What is wrong with the results; None if nothing is."""
         evidence = Evidence(model=self.model, inputs=self.feeds, expected=self.expected, got=tuple(got))
         if changed_inputs:
-            return Failed(
+            return FailedOutcome(
                 OutcomeKind.CHANGED_INPUTS, f"input {changed_inputs[0]} holds something else afterwards", evidence
             )
         if len(got) != len(self.expected):
-            return Failed(OutcomeKind.WRONG_COUNT, f"got {len(got)} outputs, expected {len(self.expected)}", evidence)
+            return FailedOutcome(
+                OutcomeKind.WRONG_COUNT, f"got {len(got)} outputs, expected {len(self.expected)}", evidence
+            )
         for position, (output, wanted) in enumerate(zip(got, self.expected, strict=True)):
             if output.dtype != wanted.dtype and wanted.dtype.kind not in "OUS":
                 text = f"output {position} is {output.dtype}, expected {wanted.dtype}"
-                return Failed(OutcomeKind.WRONG_TYPE, text, evidence)
+                return FailedOutcome(OutcomeKind.WRONG_TYPE, text, evidence)
             if output.shape != wanted.shape:
                 text = f"output {position} is {list(output.shape)}, expected {list(wanted.shape)}"
-                return Failed(OutcomeKind.WRONG_SHAPE, text, evidence)
+                return FailedOutcome(OutcomeKind.WRONG_SHAPE, text, evidence)
         text = self.differ(got)
         if not text:
             return None
         made_of_nothing = any(_more_nan(*pair) for pair in zip(got, self.expected, strict=True))
-        return Failed(OutcomeKind.NOT_A_NUMBER if made_of_nothing else OutcomeKind.WRONG_VALUES, text, evidence)
+        return FailedOutcome(OutcomeKind.NOT_A_NUMBER if made_of_nothing else OutcomeKind.WRONG_VALUES, text, evidence)
 
     def varied(self) -> Subject:
         """The same model with its floating-point inputs halved; itself where that is not to be had."""

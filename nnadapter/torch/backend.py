@@ -20,7 +20,7 @@ from nnadapter.torch.resident import Resident
 from nnadapter.torch.settings import Settings, read_settings
 from nnadapter.torch.sources import line_of
 from nnadapter.torch_models.operators import decomposition_table, registry
-from nnadapter.torch_models.recurrence import keep_whole, written_in_steps
+from nnadapter.torch_models.recurrence import preserve_recurrence, written_in_steps
 from partition.verdict import Reason, Unsupported
 
 WeightsOf = Callable[[frozenset[int]], IsWeight]
@@ -54,7 +54,7 @@ def compile_captured(
     lying = frozenset(before + place for place, value in enumerate(example_inputs) if _lives(value))
     example_inputs = _forms(graph_module, example_inputs)
     if not _needs_gradients(graph_module, example_inputs):
-        keep_whole(graph_module, registry())
+        preserve_recurrence(graph_module, registry())
     compiler = aot_autograd(
         fw_compiler=partial(_compile, "forward", settings, capture, lying, _none),
         bw_compiler=partial(_compile, "backward", settings, capture, lying, _none),

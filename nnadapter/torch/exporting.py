@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _BLAMED = re.compile(r"target=torch\.ops\.([\w.]+)\]")
 
 
-class NotExported(Exception):  # noqa: N818  it says why, and is always caught
+class ExportFailure(Exception):  # noqa: N818  it says why, and is always caught
     """The exporter failed at an operator."""
 
     def __init__(self, target: str, detail: str) -> None:
@@ -67,7 +67,7 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
     The exporter gives names of Python to what it makes, which have no dots.
 
     Raises:
-        NotExported: the exporter fails.
+        ExportFailure: the exporter fails.
     """
     wanted = [(str(_source(node).target), node.meta["val"]) for node in _results(module)]
     module = _copied(module)
@@ -77,14 +77,14 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
         with quiet(), torch._guards.tracing(None):
             model = exported(_program(module), registry=registry(), input_names=names, output_names=results)
     except Exception as error:  # whatever the exporter cannot write, PyTorch can run
-        raise NotExported(*_blame(error)) from error
+        raise ExportFailure(*_blame(error)) from error
     if [value.name for value in model.graph.output] != results:
-        raise NotExported("", "the exporter gave other outputs than it was asked for")
+        raise ExportFailure("", "the exporter gave other outputs than it was asked for")
     for value, (target, like) in zip(model.graph.output, wanted, strict=True):
         try:
             keep_type(model.graph, value, like)
         except WrongType as wrong:
-            raise NotExported(target, wrong.detail) from wrong
+            raise ExportFailure(target, wrong.detail) from wrong
     _name_for_lines(model.graph.node)
     return model
 

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from nnadapter.torch.cutting import Region, call_regions, readers, regions_of, working
-from nnadapter.torch.exporting import NotExported, export
+from nnadapter.torch.exporting import ExportFailure, export
 from nnadapter.torch.parts import halved
 from nnadapter.torch.program import Program
 from nnadapter.torch.resident import Resident
@@ -123,13 +123,13 @@ def _exported(
             if region.nodes not in known:
                 try:
                     known[region.nodes] = (region, export(region.module))
-                except NotExported as failure:
+                except ExportFailure as failure:
                     refused.update(_blamed(region, failure))
         if len(refused) == before:
             return [known[region.nodes] for region in regions]
 
 
-def _blamed(region: Region, failure: NotExported) -> dict[fx.Node, Unsupported]:
+def _blamed(region: Region, failure: ExportFailure) -> dict[fx.Node, Unsupported]:
     """The nodes that the exporter failed at: those of the operator that it named, or else those found by halving."""
     named = {node for node in region.nodes if str(node.target) == failure.target}
     if not named and len(region.working) > 1:
@@ -144,7 +144,7 @@ def _blamed(region: Region, failure: NotExported) -> dict[fx.Node, Unsupported]:
 def _failing(region: Region) -> dict[fx.Node, Unsupported]:
     try:
         export(region.module)
-    except NotExported as failure:
+    except ExportFailure as failure:
         return _blamed(region, failure)
     return {}
 

@@ -64,7 +64,7 @@ class Known:
     """How often in a row it held something else."""
 
 
-class KnownCopies:
+class CopyCache:
     """What is known of tensors. Safe to use from several threads: who is late copies once more."""
 
     def __init__(self) -> None:
@@ -155,5 +155,5 @@ def _are_equal(tensor: torch.Tensor, array: Array) -> bool:
     return bool(torch.equal(tensor.detach().view(bits), torch.from_numpy(array.view(array_bits))))
 
 
-KNOWN = KnownCopies()
+KNOWN = CopyCache()
 """Those of the process: models share weights, and a step of an optimizer reads what a backward graph made."""

@@ -39,12 +39,12 @@ from nnadapter.reports.units import count
 from nnadapter.torch.arrays import number_array, to_array
 from nnadapter.torch.crossing import crossing
 from nnadapter.torch.cutting import Region
-from nnadapter.torch.exporting import NotExported, export
+from nnadapter.torch.exporting import ExportFailure, export
 from nnadapter.torch.parts import Failures, failures_for, halves, joined, weighing_in
 from nnadapter.torch.resident import Resident
 from nnadapter.torch.results import results_of
 from nnadapter.torch.settings import Settings
-from nnadapter.torch.staying import Fed, Moved, Staying, owning_device
+from nnadapter.torch.staying import Fed, ResidentRunner, TransferredBytes, owning_device
 from nnadapter.torch.uses import NO_USES, Uses, roles_of
 from nnadapter.torch.weights import Weights, note_weights, taker
 from nnadapter.torch_models.layouts import bytes_of, lying_as
@@ -58,7 +58,7 @@ _REPACKED = 3
 """How often a session is made again because a weight has changed; then it is an input."""
 _SETS = 8
 """How many sets of weights are constants in all, those that are gone counted; PyTorch captures a function as often."""
-_NOT_MADE = (CompilationError, InvalidModelError)
+_SESSION_ERRORS = (CompilationError, InvalidModelError)
 """What a region costs its session, and no run: PyTorch can do what it has."""
 IsWeight = Callable[[int, Any], bool]
 """Whether an input of a region, by its place, may be a constant."""
@@ -71,7 +71,7 @@ class Bound:
     session: InferenceSession
     weights: Weights
     fed: Fed
-    staying: Staying | None
+    staying: ResidentRunner | None
     """Runs it, where its device has memory of its own and something may stay there."""
 
 
@@ -140,16 +140,16 @@ class Program:
         return any(not tensors.isdisjoint(key) for key in list(self._sets))
 
     @property
-    def moved(self) -> Moved:
+    def moved(self) -> TransferredBytes:
         """Bytes of a call: of the last one where a device has memory of its own, which counts, else by the graph."""
         bound = self._latest
         if bound is None:
-            return Moved(0, 0, 0, 0)
+            return TransferredBytes(0, 0, 0, 0)
         if bound.staying is not None:
             return bound.staying.moved
         fed = sum(bytes_of(self.region.inputs[place].meta["val"]) for _, place, _ in bound.fed)
         given = sum(bytes_of(node.meta["val"]) for node in self.region.outputs)
-        return Moved(
+        return TransferredBytes(
             fed, given, *((crossing(bound.session) or (fed, given)) if owning_device(bound.session) else (0, 0))
         )
 
@@ -189,7 +189,7 @@ class Program:
             if is_new and self._rests_on_last_resort(bound.session):
                 self._leave_whole()
             return results
-        except _NOT_MADE as error:
+        except _SESSION_ERRORS as error:
             return self._cut(error, inputs)
         except (ExecutionError, InvalidInputError) as error:
             return self._again(error, inputs)
@@ -234,7 +234,7 @@ class Program:
         weighing = [weighing_in(module, region, self._is_weight) for region in regions]
         try:
             self._parts = tuple(self._part(*each) for each in zip(regions, weighing, strict=True))
-        except NotExported:  # as a whole it was
+        except ExportFailure:  # as a whole it was
             return None
         return joined(module, regions, self._parts)
 
@@ -320,11 +320,11 @@ class Program:
         fed = tuple(one for one in each if one[1] not in constant)
         return Bound(session=session, weights=weights, fed=fed, staying=self._staying(session, fed, inputs))
 
-    def _staying(self, session: InferenceSession, fed: Fed, inputs: Sequence[Any]) -> Staying | None:
+    def _staying(self, session: InferenceSession, fed: Fed, inputs: Sequence[Any]) -> ResidentRunner | None:
         roles = roles_of(self.region, self._uses)
         weighs = any(isinstance(inputs[place], (torch.nn.Parameter, Resident)) for _, place, _ in fed)
         follows = any(self.region.inputs[place].op == "call_function" for _, place, _ in fed)  # another region
         if not (weighs or follows or roles.staying) or not (device := owning_device(session)):
             return None
         dtypes = [node.meta["val"].dtype for node in self.region.outputs]
-        return Staying(session, device, fed, dict(zip(self._outputs, dtypes, strict=True)), roles)
+        return ResidentRunner(session, device, fed, dict(zip(self._outputs, dtypes, strict=True)), roles)

@@ -60,7 +60,7 @@ def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFact
         delegated=graph.delegated - len(given_up),
         sessions=tuple(session.report() for _, sessions in made for session in sessions),
         waiting=sum(not sessions and program.failure is None for program, sessions in made),
-        stayed=gathered([_stayed(left) for left in (*graph.left, *given_up)]),
+        stayed=gathered([_fallback_facts(left) for left in (*graph.left, *given_up)]),
         refused=gathered(refused),
         ended=capture.ended,
         line=capture.line,
@@ -79,7 +79,7 @@ def _copying(sessions: Iterable[InferenceSession]) -> tuple[str, ...]:
     return tuple(name for name in names if name != CPU and has_memory(name))
 
 
-def _stayed(left: Left) -> StayedFacts:
+def _fallback_facts(left: Left) -> StayedFacts:
     return StayedFacts(
         operator=left.operator,
         device="",

@@ -40,7 +40,7 @@ _TRIES = 3
 Fed = tuple[tuple[str, int, Callable[[Any], Any]], ...]
 
 
-class Moved(NamedTuple):
+class TransferredBytes(NamedTuple):
     """Bytes of one call."""
 
     taken: int
@@ -53,9 +53,9 @@ class Moved(NamedTuple):
     """Copied from devices to the host."""
 
 
-def added(each: Iterable[Moved]) -> Moved:
+def added(each: Iterable[TransferredBytes]) -> TransferredBytes:
     """Return what calls of several regions moved in all."""
-    return Moved(*map(sum, zip(Moved(0, 0, 0, 0), *each, strict=True)))
+    return TransferredBytes(*map(sum, zip(TransferredBytes(0, 0, 0, 0), *each, strict=True)))
 
 
 def owning_device(session: InferenceSession) -> str:
@@ -72,7 +72,7 @@ def _owns(device: str) -> bool:
     return device != CPU and has_memory(device)
 
 
-class Staying:
+class ResidentRunner:
     """Runs a session. Safe to use from several threads."""
 
     def __init__(
@@ -87,7 +87,7 @@ class Staying:
             outputs: names of the results, in order, and their data types.
             roles: of the results.
         """
-        self._moved = Moved(0, 0, 0, 0)
+        self._moved = TransferredBytes(0, 0, 0, 0)
         self._is_apart = False  # the last run computed from arrays into arrays, and noted no transfers
         self._session, self._device, self._fed, self._outputs = session, device, fed, tuple(outputs)
         self._dtypes = tuple(outputs.values())
@@ -103,7 +103,7 @@ class Staying:
         return self._trials.is_crowded
 
     @property
-    def moved(self) -> Moved:
+    def moved(self) -> TransferredBytes:
         """By the last call."""
         crossed = crossing(self._session) if self._is_apart else None
         return self._moved._replace(to_device=crossed[0], to_host=crossed[1]) if crossed else self._moved
@@ -238,11 +238,11 @@ class Staying:
         """Count a run; one that is apart computed from arrays, noted no transfers, and copied what passed borders."""
         taken, given = sum(value.nbytes for value in feeds.values()), sum(value.nbytes for value in values)
         if is_apart and not all(type(value) is Copies and value.is_on(self._device) for value in feeds.values()):
-            self._moved, self._is_apart = Moved(taken, given, taken, given), True
+            self._moved, self._is_apart = TransferredBytes(taken, given, taken, given), True
             return
         to_host = sum(each.nbytes for each in made if each.target == HOST)
         to_device = sum(each.nbytes for each in made if each.target != HOST)
-        self._moved, self._is_apart = Moved(taken, given, to_device, to_host), False
+        self._moved, self._is_apart = TransferredBytes(taken, given, to_device, to_host), False
 
     def _read(self, nbytes: int) -> None:
         """Count what the host reads of results after the run."""

@@ -84,7 +84,7 @@ WHOLE: Mapping[Any, tuple[Any, Any]] = {
 """What PyTorch captures -> our operator, and the one of ATen whose ONNX form it has."""
 
 
-def keep_whole(graph_module: fx.GraphModule, registry: Any) -> None:
+def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
     """Put our operators in place of LSTM and GRU in a captured graph, where `registry` has ONNX forms for them."""
     for node in graph_module.graph.nodes:
         own, theirs = WHOLE.get(node.target, (None, None))

@@ -96,7 +96,7 @@ _HANDLER = _StandardError()
 _HANDLER.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
 
 
-class Logged(Trace):
+class LogTrace(Trace):
     """Tells plans, compilations and fallbacks."""
 
     is_told = True

@@ -9,7 +9,7 @@ from math import isfinite
 from nnadapter.costs.device_costs import Source
 from nnadapter.policies import POLICIES
 from nnadapter.whatif.facts import FailedModel, FeatureFacts, ModelFacts, RoadStep, Standing
-from nnadapter.whatif.ranking import Worth, by_flops, by_time, rank
+from nnadapter.whatif.ranking import FeatureValue, by_flops, by_time, rank
 from nnadapter.whatif.report import WhatIf
 from nnadapter.whatif.situation import PlanOutcome, Situation
 
@@ -85,7 +85,7 @@ def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: 
     )
 
 
-def _feature(situations: Sequence[Situation], worth: Worth, whole: _Whole) -> FeatureFacts:
+def _feature(situations: Sequence[Situation], worth: FeatureValue, whole: _Whole) -> FeatureFacts:
     (feature,) = worth.features
     having = [each for each in situations if feature in each.features]
     example = having[0].features[feature]
@@ -106,7 +106,7 @@ def _feature(situations: Sequence[Situation], worth: Worth, whole: _Whole) -> Fe
     )
 
 
-def _step(worth: Worth, whole: _Whole) -> RoadStep:
+def _step(worth: FeatureValue, whole: _Whole) -> RoadStep:
     return RoadStep(
         labels=tuple(sorted(feature.label for feature in worth.features)),
         segments_saved=worth.gain.segments,

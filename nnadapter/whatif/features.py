@@ -109,7 +109,7 @@ def _feature(specialized: Specialized, index: int, refusal: Unsupported, where: 
     if refusal.reason in _OF_SEGMENTS:
         return Feature(reason=refusal.reason.value, op_type="")
     node = specialized.graph.nodes[index]
-    describe = _WHAT.get(refusal.reason)
+    describe = _QUALIFIERS.get(refusal.reason)
     return Feature(
         reason=refusal.reason.value,
         op_type=op_name(node.domain, node.op_type),
@@ -154,7 +154,7 @@ _NO_FEATURE = frozenset((Reason.RULE, Reason.INVALID_NODE))
 """Nothing that a device could learn."""
 _OF_SEGMENTS = frozenset((Reason.MEMORY_LIMIT, Reason.SEGMENT_LIMIT))
 """One thing lifts them for all ops."""
-_WHAT: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
+_QUALIFIERS: Mapping[Reason, Callable[[Specialized, int, Unsupported], str]] = {
     Reason.UNSUPPORTED_DTYPE: _dtypes,
     Reason.UNSUPPORTED_RANK: _ranks,
     Reason.UNSUPPORTED_VERSION: _version,

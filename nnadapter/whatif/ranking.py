@@ -59,7 +59,7 @@ def by_flops(whole: int) -> Order:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class FeatureValue:
     """What features would be worth."""
 
     features: Features
@@ -73,9 +73,9 @@ class Ranking:
     """Features of some models, ranked."""
 
     now: PlanOutcome
-    features: tuple[Worth, ...]
+    features: tuple[FeatureValue, ...]
     """One feature each, best first."""
-    road_map: tuple[Worth, ...]
+    road_map: tuple[FeatureValue, ...]
     """Each step given those before it; its outcome is that of all up to it."""
     left_out: int
     """Features that were not tried."""
@@ -120,7 +120,9 @@ def _total(situations: Iterable[Situation], features: Features) -> PlanOutcome:
     return sum((situation.with_features(features) for situation in situations), start=PlanOutcome())
 
 
-def _road(situations: Sequence[Situation], tried: Sequence[Feature], order: Order, regions: bool) -> Iterator[Worth]:
+def _road(
+    situations: Sequence[Situation], tried: Sequence[Feature], order: Order, regions: bool
+) -> Iterator[FeatureValue]:
     bundles = _bundles(situations, frozenset(tried))
     taken: Features = frozenset()
     while True:
@@ -139,7 +141,7 @@ def _road(situations: Sequence[Situation], tried: Sequence[Feature], order: Orde
 
 def _best(
     situations: Sequence[Situation], taken: Features, candidates: Iterable[Features], order: Order
-) -> Worth | None:
+) -> FeatureValue | None:
     """The best of the candidates, the first of several; None if none is worth anything."""
     distinct = dict.fromkeys(filter(None, candidates))
     tried = map(partial(_worth, situations, taken), distinct)
@@ -163,7 +165,7 @@ def _of_regions(situations: Sequence[Situation], taken: Features, left: Features
     return [needs for needs, _ in counts.most_common(MOST_FEATURES)]
 
 
-def _worth(situations: Sequence[Situation], taken: Features, more: Features) -> Worth:
+def _worth(situations: Sequence[Situation], taken: Features, more: Features) -> FeatureValue:
     both = taken | more
     seconds, segments, flops = 0.0, 0, 0
     for situation in situations:
@@ -172,7 +174,7 @@ def _worth(situations: Sequence[Situation], taken: Features, more: Features) -> 
         segments += before.segments - after.segments
         flops += after.flops - before.flops
     gain = Gain(seconds=seconds, segments=segments, flops=flops, features=len(more))
-    return Worth(features=more, gain=gain, outcome=_total(situations, both))
+    return FeatureValue(features=more, gain=gain, outcome=_total(situations, both))
 
 
 def _difference(before: float, after: float) -> float:

@@ -26,7 +26,7 @@ from nnadapter.planning.placing import fusions_of
 from nnadapter.planning.setting import SessionDevice
 from nnadapter.planning.settling import Partitioning
 from nnadapter.whatif.features import Example, Feature, Missing, missing_features
-from nnadapter.whatif.wholes import one_to_be
+from nnadapter.whatif.wholes import groups_if_supported
 from partition.by_cost.latency import place_by_latency
 from partition.by_cost.pricing import Prices, aligned, price
 from partition.graph import Graph
@@ -228,7 +228,7 @@ def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -
     missing = missing_features(judgment, target)
     is_ir = target.capability.form is ModelForm.IR
     fusion = fusions.get(target.name, Fusion())
-    recognized = one_to_be(model.specialized, missing, verdicts[target.name], fusion) if is_ir else ()
+    recognized = groups_if_supported(model.specialized, missing, verdicts[target.name], fusion) if is_ir else ()
     flops = np.array([sum(conversion.flops[node] or 0 for node in nodes) for nodes in graph.atoms], dtype=np.int64)
     return Situation(
         name=name,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nnadapter.costs.fusion import Fusion, Groups
-from nnadapter.offering.atoms import often_one, with_atoms
+from nnadapter.offering.atoms import commonly_fused_groups, with_atoms
 from nnadapter.offering.conversions import converted
 from nnadapter.onnx.preparation.prepare import Specialized
 from nnadapter.whatif.features import Missing
@@ -14,7 +14,9 @@ from partition.graph import Graph
 from partition.verdict import Verdict
 
 
-def one_to_be(specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], known: Fusion) -> Groups:
+def groups_if_supported(
+    specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], known: Fusion
+) -> Groups:
     """Atoms of the graph that would be one if the device lacked nothing.
 
     1. What is recognized where nothing is apart.
@@ -36,7 +38,7 @@ def one_to_be(specialized: Specialized, missing: Missing, verdicts: Sequence[Ver
     of_atoms = [_atoms_of(graph, nodes) for nodes in atoms if len(nodes) > 1]
     if known.groups:
         home = {node: number for number, group in enumerate(known.groups) for node in group}
-        products = {nodes: _atoms_of(graph, nodes) for nodes in often_one(conversion)}
+        products = {nodes: _atoms_of(graph, nodes) for nodes in commonly_fused_groups(conversion)}
         apart = {
             _op_types(graph, nodes)
             for nodes, held in products.items()

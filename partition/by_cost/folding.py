@@ -26,7 +26,7 @@ _KEPT = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Folded:
+class FoldedGraph:
     """A short graph that stands for a long one."""
 
     graph: Graph
@@ -66,7 +66,7 @@ class _Span:
     """Repeats that are alike."""
 
 
-def fold(graph: Graph, prices: Prices, blocks: Sequence[Blocks], kept: int = _KEPT) -> Folded | None:
+def fold(graph: Graph, prices: Prices, blocks: Sequence[Blocks], kept: int = _KEPT) -> FoldedGraph | None:
     """Return a short graph that stands for `graph`; None where too little repeats.
 
     1. Of a run of repeats, the first, the last and `kept` between are kept, and everything outside.
@@ -91,7 +91,7 @@ def fold(graph: Graph, prices: Prices, blocks: Sequence[Blocks], kept: int = _KE
         stands[span.start + inside] = span.start + inside % (span.length * kept)
     renamed = _renamed(graph, stands)
     short, home = _short(graph, stands, renamed)
-    return Folded(short, _prices(short, prices, home), home, tuple(span.repeats for span in spans))
+    return FoldedGraph(short, _prices(short, prices, home), home, tuple(span.repeats for span in spans))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

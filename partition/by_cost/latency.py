@@ -22,7 +22,7 @@ from partition.by_cost.search import enumerable, enumerate_placements
 from partition.by_cost.several_devices import place_on_several
 from partition.by_cost.two_devices import Named, PlacedOnTwo, place_on_two
 from partition.graph import Graph, GraphError
-from partition.placement import refuse_homeless
+from partition.placement import check_all_placeable
 
 _KEPT = 8
 """Candidates that are returned at most, beside the two baselines."""
@@ -112,7 +112,7 @@ def place_by_latency(
     flow_module()
     ordered = aligned(graph, prices)
     homeless = np.flatnonzero(np.isinf(ordered.run).all(axis=0))
-    refuse_homeless(graph, ordered.devices, homeless.tolist())
+    check_all_placeable(graph, ordered.devices, homeless.tolist())
     if not graph.atoms:
         return CheapestPlacement(placement=(), cost=0.0, bound=0.0, bound_kind=BoundKind.ONE_DEVICE, candidates=())
     useful = _useful(ordered)

@@ -198,7 +198,7 @@ def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
         base = minima.min(axis=1)
         least += float(base.sum())
         made[step.begin : step.begin + minima.size] = (minima - base[:, None]).ravel()
-    return Reduced(_rest(plan, costs, made), least, tuple(choices))
+    return Reduced(_remaining_costs(plan, costs, made), least, tuple(choices))
 
 
 def _table(step: _Elimination, costs: PairwiseCosts, made: Seconds) -> Seconds:
@@ -218,7 +218,7 @@ def _table(step: _Elimination, costs: PairwiseCosts, made: Seconds) -> Seconds:
     return table
 
 
-def _rest(plan: Elimination, costs: PairwiseCosts, made: Seconds) -> PairwiseCosts:
+def _remaining_costs(plan: Elimination, costs: PairwiseCosts, made: Seconds) -> PairwiseCosts:
     """What is left, with the tables that nothing took over.
 
     A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from partition.by_cost.batches import Rows
 from partition.by_cost.blocks import Blocks
-from partition.by_cost.folding import Folded, fold
+from partition.by_cost.folding import FoldedGraph, fold
 from partition.by_cost.origin import Origin, OriginKind
 from partition.by_cost.penalties import penalized, placement_costs
 from partition.by_cost.pricing import Prices
@@ -49,13 +49,13 @@ def place_repeats(
     return place_folded(graph, prices, starts, folded)
 
 
-def place_folded(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded) -> PlacedOnTwo | None:
+def place_folded(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: FoldedGraph) -> PlacedOnTwo | None:
     """Do the same for a graph that is folded already, however little shorter that made it."""
     return (_on_two if len(prices.devices) == 2 else _on_several)(graph, prices, starts, folded)
 
 
 def _on_two(
-    graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded, work: int = CUT_WORK
+    graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: FoldedGraph, work: int = CUT_WORK
 ) -> PlacedOnTwo | None:
     cuts = bounding_cuts(graph, prices, work)
     if cuts is None:
@@ -74,7 +74,7 @@ def _on_two(
     return PlacedOnTwo(named, cuts.bound(costs), folded.repeats)
 
 
-def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: Folded) -> PlacedOnTwo | None:
+def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: FoldedGraph) -> PlacedOnTwo | None:
     known = (*starts, *_pairs(graph, prices, folded))
     short = _distinct(moved_on_several(folded.graph, folded.prices, _gathered(folded, known)))
     soft = penalized(graph, prices)
@@ -92,7 +92,7 @@ def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded:
     return None if bound is None else PlacedOnTwo(named, bound, folded.repeats)
 
 
-def _pairs(graph: Graph, prices: Prices, folded: Folded) -> Iterator[Named]:
+def _pairs(graph: Graph, prices: Prices, folded: FoldedGraph) -> Iterator[Named]:
     """The best placements on the host and one other device, where these two take everything."""
     host = prices.devices.index(prices.host) if prices.host in prices.devices else 0
     for other in range(len(prices.devices)):
@@ -106,7 +106,7 @@ def _pairs(graph: Graph, prices: Prices, folded: Folded) -> Iterator[Named]:
                 yield Origin(OriginKind.PAIR, of_two.devices), best
 
 
-def _gathered(folded: Folded, named: Sequence[Named]) -> tuple[Named, ...]:
+def _gathered(folded: FoldedGraph, named: Sequence[Named]) -> tuple[Named, ...]:
     return _distinct([(origin, folded.gathered(rows)) for origin, rows in named])
 
 
@@ -117,14 +117,16 @@ def _distinct(named: Sequence[Named]) -> tuple[Named, ...]:
     return tuple(placements.values())
 
 
-def _spread(folded: Folded, named: Sequence[Named]) -> tuple[Named, ...]:
+def _spread(folded: FoldedGraph, named: Sequence[Named]) -> tuple[Named, ...]:
     runs = len(folded.repeats)
     kind = OriginKind.ONE_REPEAT if runs == 1 else OriginKind.ONE_REPEAT_PER_RUN
     solved = (folded.repeats[0] if runs == 1 else runs,)
     return tuple((Origin(kind, solved, origin), folded.spread(rows)) for origin, rows in named)
 
 
-def _searched(graph: Graph, prices: Prices, folded: Folded, named: Sequence[Named], costs: Seconds) -> Iterator[Named]:
+def _searched(
+    graph: Graph, prices: Prices, folded: FoldedGraph, named: Sequence[Named], costs: Seconds
+) -> Iterator[Named]:
     movable = np.flatnonzero(np.isfinite(folded.prices.run).all(axis=0))
     whole, work = PlacementCosts(graph, prices, folded.home), _SEARCH_WORK
     for origin, rows in cheapest(named, costs):

@@ -27,7 +27,7 @@ import numpy as np
 
 from partition.by_cost.pricing import Prices, aligned, device_seconds
 from partition.graph import Graph
-from partition.placement import refuse_homeless
+from partition.placement import check_all_placeable
 from partition.topology import Flags, Indices, Seconds, topology_of
 
 _ENUMERATED = 512
@@ -86,7 +86,7 @@ def place_by_throughput(
     """
     ordered = aligned(graph, prices)
     takes = np.isfinite(ordered.run)
-    refuse_homeless(graph, ordered.devices, np.flatnonzero(~takes.any(axis=0)).tolist())
+    check_all_placeable(graph, ordered.devices, np.flatnonzero(~takes.any(axis=0)).tolist())
     stages = _Stages.of(ordered, frozenset(sharing))
     loads = _Loads(graph, ordered, stages)
     count = prod(takes.sum(axis=0).tolist())
@@ -233,7 +233,7 @@ def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
 def _moves(graph: Graph, rows: Indices, busiest: Sequence[int], takes: Flags) -> Iterator[Indices]:
     """Placements with less on the busiest devices: first by atoms at a border, then by any, then by exchanges."""
     own = np.flatnonzero(np.isin(rows, busiest))
-    at_border = _at_border(graph, rows)[own]
+    at_border = _boundary_atoms(graph, rows)[own]
     order = [*own[at_border].tolist(), *own[~at_border].tolist()]
     moves = [(atom, row) for atom, row in product(order, range(len(takes))) if row != rows[atom] and takes[row, atom]]
     for atom, row in moves:
@@ -251,7 +251,7 @@ def _changed(rows: Indices, atoms: Indices | int, row: int | np.int64) -> Indice
     return changed
 
 
-def _at_border(graph: Graph, rows: Indices) -> Flags:
+def _boundary_atoms(graph: Graph, rows: Indices) -> Flags:
     """Atoms that read from another device, or are read there: to move one of these makes the fewest new crossings."""
     topology = topology_of(graph)
     before, after = topology.producer[topology.read_value], topology.reader

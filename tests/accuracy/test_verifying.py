@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import nnadapter as nna
 from nnadapter.accuracy import checking
 from nnadapter.accuracy.step_checks import check_step
-from nnadapter.caching.bans import kept_bans
+from nnadapter.caching.bans import stored_bans
 from nnadapter.cli import main
 from nnadapter.errors import AccuracyError, ExecutionError, FallbackWarning, InvalidOptionError
 from nnadapter.kept_plans.engine import KeptEngine
@@ -83,7 +83,7 @@ def test_what_was_checked_is_kept(tmp_path):
     options = verifying(cache_dir=tmp_path, fallback="allow")
     with session(options=options, wrong=["fourth"]) as tested:
         tested.run(None, FEED)
-    (ban,) = kept_bans(tmp_path)
+    (ban,) = stored_bans(tmp_path)
     (folder,) = (tmp_path / "reproducers").iterdir()
     assert (ban.stage, ban.nodes, ban.reproducer) == ("accuracy", ("fourth",), str(folder))
     command = shlex.split((folder / "command.txt").read_text())

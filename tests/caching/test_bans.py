@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nnadapter.caching.bans import FOLDER, DeviceBans, clear_bans, kept_bans
+from nnadapter.caching.bans import FOLDER, DeviceBans, clear_bans, stored_bans
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
@@ -75,7 +75,7 @@ def test_damaged_bans_are_ignored_and_cleared(tmp_path, clock, damage):
     (path,) = (tmp_path / FOLDER).iterdir()
     told = json.loads(path.read_text())
     path.write_bytes(damage)
-    assert not bans(tmp_path, clock) and kept_bans(tmp_path) == []
+    assert not bans(tmp_path, clock) and stored_bans(tmp_path) == []
     path.write_text(json.dumps({**told, "until": "tomorrow"}))
     assert not bans(tmp_path, clock)
     assert clear_bans(tmp_path) == 1 and clear_bans(tmp_path) == 0
@@ -92,4 +92,4 @@ def test_the_newest_come_first(tmp_path, clock):
     mine.add(relu(2), ["a"], "first", "compile")
     clock.now += DAY
     mine.add(relu(3), ["b"], "second", "accuracy")
-    assert [ban.why for ban in kept_bans(tmp_path)] == ["second", "first"]
+    assert [ban.why for ban in stored_bans(tmp_path)] == ["second", "first"]

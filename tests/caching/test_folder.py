@@ -18,7 +18,7 @@ import pytest
 
 from nnadapter.caching.entry import Entry, read_entry
 from nnadapter.caching.folder import Folder, Miss
-from nnadapter.caching.key import PARTS, Key, nearest, told_part
+from nnadapter.caching.key import PARTS, Key, nearest, text_part
 from nnadapter.caching.outcome import _told
 from nnadapter.errors import CacheWarning
 from tests.caching.nets import network, outcome
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes
 
 
 def key(number, **parts):
-    return Key("program", {name: told_part({"is": parts.get(name, number)}) for name in PARTS})
+    return Key("program", {name: text_part({"is": parts.get(name, number)}) for name in PARTS})
 
 
 def contents(number, nbytes=20_000):

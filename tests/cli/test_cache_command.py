@@ -9,7 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.caching.folder import Folder
-from nnadapter.caching.key import PARTS, Key, told_part
+from nnadapter.caching.key import PARTS, Key, text_part
 from tests.models import CHAIN, SANDWICH, parse
 
 
@@ -35,7 +35,7 @@ def test_ls_lists(call, kept):
 
 def test_ls_lists_entries_whose_keys_tell_something_else(call, kept):
     for kind in ("program", "plan"):
-        key = Key(kind, {name: told_part({"is": "nothing"}) for name in PARTS})
+        key = Key(kind, {name: text_part({"is": "nothing"}) for name in PARTS})
         assert Folder(kept, 1 << 20).keep(key, b"what", 0.0) == ""
     shown = call("cache ls --folder kept").stdout
     assert shown.count("its key tells neither a device nor a model") == 2 and ": 4 entries," in shown

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nnadapter.converters.sizes import MOST_ELEMENTS, evaluate, shape_of
 from nnadapter.ir.operand import Array
-from nnadapter.ir.size_arrays import SizeArray
+from nnadapter.ir.size_arrays import SymbolicArray
 from nnadapter.ir.tracing import Trace, Traced
 from nnadapter.offering.preparing import OPERATORS
 from nnadapter.onnx.building import build
@@ -88,7 +88,7 @@ def test_rules(case: str, first: list[int], second: list[int]) -> None:
     items = np.empty(3, object)
     items[:] = [trace.variable(size) for size in first]
     node = OnnxNode("n", op_type, "", 17, tuple("abcde"[: 1 + len(others)]), ("made",), attributes)
-    inputs = [SizeArray(items, dtype), *map(SizeArray.of, others)]
+    inputs = [SymbolicArray(items, dtype), *map(SymbolicArray.of, others)]
     made = evaluate(node, inputs, results(op_type, attributes, [np.array(first, dtype), *others]))
     assert made is not None
     known = trace.replay(second)
@@ -101,7 +101,7 @@ def test_a_size_stays_itself_in_another_type_of_integers() -> None:
     trace, items = Trace(), np.empty(1, object)
     items[0] = trace.variable(5)
     node = OnnxNode("n", "Cast", "", 13, ("a",), ("made",), {"to": onnx.TensorProto.INT32})
-    made = evaluate(node, [SizeArray(items, INT64)], constant(5, dtype=INT32))
+    made = evaluate(node, [SymbolicArray(items, INT64)], constant(5, dtype=INT32))
     assert made is not None and made.items[0].number == items[0].number and trace.count == 1
 
 
@@ -110,13 +110,13 @@ def test_choices_are_decided_on(second: list[int]) -> None:
     trace = Trace()
     items = np.empty(2, object)
     items[:] = [trace.variable(size) for size in (5, 9)]
-    sizes = SizeArray(items, INT64)
+    sizes = SymbolicArray(items, INT64)
     same = OnnxNode("n", "Equal", "", 13, ("a", "b"), ("made",))
-    equal = evaluate(same, [sizes, SizeArray.of(constant(5, 1))], np.array([True, False]))
+    equal = evaluate(same, [sizes, SymbolicArray.of(constant(5, 1))], np.array([True, False]))
     assert equal is not None
     assert trace.replay(second) is not None
     chosen = OnnxNode("m", "Where", "", 13, ("made", "a", "b"), ("chosen",))
-    assert evaluate(chosen, [equal, sizes, SizeArray.of(constant(5, 1))], constant(5, 1)) is not None
+    assert evaluate(chosen, [equal, sizes, SymbolicArray.of(constant(5, 1))], constant(5, 1)) is not None
     assert (trace.replay(second) is not None) == (second[0] == 5)
 
 
@@ -128,11 +128,13 @@ def test_truths_of_sizes(op_type: str, second: list[int]) -> None:
     items[:] = [trace.variable(size) for size in (3, 9)]
     limit, other = constant(5, 8), np.array([True, False])
     below = OnnxNode("n", "Less", "", 13, ("a", "b"), ("below",))
-    less = evaluate(below, [SizeArray(items, INT64), SizeArray.of(limit)], np.array([True, False]))
+    less = evaluate(below, [SymbolicArray(items, INT64), SymbolicArray.of(limit)], np.array([True, False]))
     assert less is not None
     others = [] if op_type == "Not" else [other]
     node = OnnxNode("m", op_type, "", 13, ("below", "c")[: 1 + len(others)], ("made",))
-    made = evaluate(node, [less, *map(SizeArray.of, others)], results(op_type, {}, [np.array([True, False]), *others]))
+    made = evaluate(
+        node, [less, *map(SymbolicArray.of, others)], results(op_type, {}, [np.array([True, False]), *others])
+    )
     known = trace.replay(second)
     assert made is not None and known is not None
     expected = results(op_type, {}, [np.array(second) < limit, *others])
@@ -154,7 +156,7 @@ def test_what_has_no_rule(op_type: str, attributes: dict[str, object], other: Ar
     items[:] = [Trace().variable(7)]
     node = OnnxNode("n", op_type, "", 17, ("a", "b"), ("made",), attributes)
     expected = results(op_type, attributes, [np.array([7], dtype), other])
-    assert evaluate(node, [SizeArray(items, dtype), SizeArray.of(other)], expected) is None
+    assert evaluate(node, [SymbolicArray(items, dtype), SymbolicArray.of(other)], expected) is None
 
 
 def test_a_bound_that_is_not_there() -> None:
@@ -162,7 +164,7 @@ def test_a_bound_that_is_not_there() -> None:
     items = np.empty(1, object)
     items[:] = [trace.variable(7)]
     node = OnnxNode("n", "Clip", "", 13, ("a", "", "b"), ("made",))
-    made = evaluate(node, [SizeArray(items, INT64), None, SizeArray.of(constant(9))], constant(7))
+    made = evaluate(node, [SymbolicArray(items, INT64), None, SymbolicArray.of(constant(9))], constant(7))
     known = trace.replay([12])
     assert made is not None and known is not None
     assert made.filled(known).tolist() == [9]
@@ -174,17 +176,17 @@ def test_what_decides_the_form_of_a_result_is_answered() -> None:
     items, form = np.empty(4, object), np.empty(2, object)
     items[:], form[:] = [columns] * 4, [rows, 4 // rows]
     node = OnnxNode("n", "Reshape", "", 13, ("a", "b"), ("made",))
-    assert evaluate(node, [SizeArray(items, INT64), SizeArray(form, INT64)], np.full((2, 2), 3)) is not None
+    assert evaluate(node, [SymbolicArray(items, INT64), SymbolicArray(form, INT64)], np.full((2, 2), 3)) is not None
     assert trace.replay([2, 7]) is not None
     assert trace.replay([4, 3]) is None
 
 
 def test_nothing_is_made_of_what_is_not_traced_or_is_a_table() -> None:
     node = OnnxNode("n", "Identity", "", 13, ("a",), ("made",))
-    assert evaluate(node, [SizeArray.of(constant(1, 2))], constant(1, 2)) is None
+    assert evaluate(node, [SymbolicArray.of(constant(1, 2))], constant(1, 2)) is None
     table = np.empty(MOST_ELEMENTS + 1, object)
     table[:] = Trace().variable(1)
-    assert evaluate(node, [SizeArray(table, INT64)], np.ones(MOST_ELEMENTS + 1, np.int64)) is None
+    assert evaluate(node, [SymbolicArray(table, INT64)], np.ones(MOST_ELEMENTS + 1, np.int64)) is None
 
 
 def test_what_python_refuses_is_not_made() -> None:
@@ -192,8 +194,8 @@ def test_what_python_refuses_is_not_made() -> None:
     items = np.empty(1, object)
     items[:] = [trace.variable(2) - 2]
     node = OnnxNode("n", "Div", "", 13, ("a", "b"), ("made",))
-    one = SizeArray.of(np.ones(1, DOUBLE))
-    assert evaluate(node, [one, SizeArray(items, DOUBLE)], np.array([np.inf])) is None
+    one = SymbolicArray.of(np.ones(1, DOUBLE))
+    assert evaluate(node, [one, SymbolicArray(items, DOUBLE)], np.array([np.inf])) is None
 
 
 def test_shapes_and_sizes() -> None:

@@ -22,7 +22,7 @@ from nnadapter.drivers.onnxruntime.pools import most_pools, pool_permit
 from nnadapter.drivers.onnxruntime.sessions import open_session
 from nnadapter.errors import InvalidOptionError, NotDelegatedError
 from nnadapter.process import processors
-from nnadapter.process.processors import machine_words, usable
+from nnadapter.process.processors import machine_description, usable
 from tests import metered_driver
 from tests.metered_driver import BYTE, COSTS, LAUNCH, OTHERS, TENSOR
 
@@ -163,7 +163,7 @@ def test_beside_others_more_processors_are_needed_than_are_in_use(left, alone, m
     clock = metered_driver.STOPWATCH.clock
     slow = partial(Stopwatch, clock=clock, busy=lambda: 0.6 * clock(), sleep=lambda _: None)
     monkeypatch.setattr("nnadapter.costs.calibrating.Stopwatch", slow)
-    monkeypatch.setattr("nnadapter.costs.calibrating.left_by_others", lambda *_: left)
+    monkeypatch.setattr("nnadapter.costs.calibrating.processors_unused_by_others", lambda *_: left)
     monkeypatch.setattr("nnadapter.costs.calibrating.usable", lambda: 2)
     assert calibrate("metered").processors == pytest.approx(alone)
 
@@ -201,5 +201,5 @@ def test_it_tells_of_which_machine_it_is_and_whether_the_device_has_a_process_of
     fast = Stopwatch(sleep=lambda _: None, turn_seconds=0.0)
     made = [calibrate("null", options, budget_seconds=0.0, stopwatch=fast) for options in ({}, {"isolate": True})]
     assert [each.options for each in made] == [{}, {"isolate": True}]
-    assert {each.machine for each in made} == {machine_words()}
+    assert {each.machine for each in made} == {machine_description()}
     assert not any(each.crowded for each in made), "a stopwatch of one's own says nothing of this machine"

@@ -91,7 +91,7 @@ def test_another_version_is_not_used_and_said(measured):
 
 def test_one_of_another_machine_is_not_used_and_said(measured, monkeypatch):
     keep_calibration(measured)
-    monkeypatch.setattr("nnadapter.costs.calibration_files.machine_words", lambda: "riscv64 slow, 1 processors")
+    monkeypatch.setattr("nnadapter.costs.calibration_files.machine_description", lambda: "riscv64 slow, 1 processors")
     found = find_calibration("metered", *table())
     assert found.calibration is None
     assert f"made on another machine ({measured.machine}; here riscv64 slow, 1 processors), and is not" in found.note

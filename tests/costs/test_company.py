@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.costs.company import in_company
+from nnadapter.costs.company import scale_to_networks
 from nnadapter.costs.launches import Launches
 from nnadapter.costs.lines import seconds_by_kind
 from nnadapter.costs.networks import networks
@@ -29,7 +29,7 @@ def timed(slower):
 
 
 def test_networks_that_take_what_lines_say_change_nothing():
-    found = in_company(LINES, LAUNCHES, timed({}))
+    found = scale_to_networks(LINES, LAUNCHES, timed({}))
     for kind, line in found.lines.items():
         assert line.seconds == pytest.approx(LINES[kind].seconds, rel=1e-6)
     assert found.launches.alone == pytest.approx(LAUNCHES.alone, rel=1e-6)
@@ -37,7 +37,7 @@ def test_networks_that_take_what_lines_say_change_nothing():
 
 def test_what_takes_longer_in_networks_is_scaled_and_what_was_left_out_is_foretold():
     measured = timed({"convolution": 2.0, "recurrent": 0.5})
-    found = in_company(LINES, LAUNCHES, measured)
+    found = scale_to_networks(LINES, LAUNCHES, measured)
     factors = {str(kind): line.seconds / LINES[kind].seconds for kind, line in found.lines.items()}
     assert factors["convolution"] == pytest.approx(2.0, rel=0.15)
     assert factors["recurrent"] == pytest.approx(0.5, rel=0.25)
@@ -48,5 +48,5 @@ def test_what_takes_longer_in_networks_is_scaled_and_what_was_left_out_is_foreto
 
 def test_of_few_networks_nothing_is_learned():
     few = dict(list(timed({"convolution": 2.0}).items())[:5])
-    found = in_company(LINES, LAUNCHES, few)
+    found = scale_to_networks(LINES, LAUNCHES, few)
     assert found.lines is LINES and found.predicted.keys() == few.keys()

@@ -7,7 +7,7 @@ import numpy as np
 from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.device_costs import DeviceCosts, Source
 from nnadapter.costs.probes import work_of
-from nnadapter.costs.riding import Kind, Reading, carriers_of, layout_changes
+from nnadapter.costs.riding import Kind, Reading, layout_changes, producers_of
 from nnadapter.costs.roofline import Line
 from nnadapter.costs.work import CLASSES, UnitWork
 from tests.costs.test_roofline import PROFILE
@@ -40,20 +40,20 @@ def test_what_somebody_else_reads_carries_nobody():
 
 def test_of_two_that_carry_the_product_counts():
     classes = [LIGHT, CONVOLUTION, LIGHT]
-    assert carriers_of(classes, [Reading(2, 0, True, 0), Reading(2, 1, True, 1)]) == [None, None, CONVOLUTION]
-    assert carriers_of(classes, [Reading(2, 0, True, 0), Reading(2, 1, False, 1)]) == [None, None, LIGHT]
-    assert carriers_of([MOVEMENT, LIGHT], [Reading(1, 0, True, 0)]) == [None, None]
+    assert producers_of(classes, [Reading(2, 0, True, 0), Reading(2, 1, True, 1)]) == [None, None, CONVOLUTION]
+    assert producers_of(classes, [Reading(2, 0, True, 0), Reading(2, 1, False, 1)]) == [None, None, LIGHT]
+    assert producers_of([MOVEMENT, LIGHT], [Reading(1, 0, True, 0)]) == [None, None]
 
 
 def test_what_spreads_something_computed_does_not_ride_behind_a_convolution():
     classes = [CONVOLUTION, OperationClass.REDUCTION, LIGHT]
-    assert carriers_of(classes, [Reading(1, 0, False, 0), Reading(2, 0, True, 0), Reading(2, 1, False, 1)])[2] is None
+    assert producers_of(classes, [Reading(1, 0, False, 0), Reading(2, 0, True, 0), Reading(2, 1, False, 1)])[2] is None
 
 
 def test_layouts_change_between_convolutions_and_what_is_none():
     classes = [CONVOLUTION, LIGHT, MOVEMENT, CONVOLUTION, OperationClass.REDUCTION]
     readings = [Reading(number + 1, number, True, number) for number in range(4)]
-    changes = layout_changes(classes, carriers_of(classes, readings), readings)
+    changes = layout_changes(classes, producers_of(classes, readings), readings)
     assert [(each.maker, each.reader) for each in changes] == [(1, 2), (2, 3)], "sums take a picture as it is"
     twice = [Reading(1, 0, True, 0), Reading(2, 0, True, 0)]
     assert len(layout_changes([CONVOLUTION, MOVEMENT, MOVEMENT], [None] * 3, twice)) == 1

@@ -7,7 +7,7 @@ import pytest
 
 from nnadapter.costs.classes import CLASSES, OperationClass
 from nnadapter.costs.device_costs import DeviceCosts, Source
-from nnadapter.costs.roofline import Line, SeenWork, roofline
+from nnadapter.costs.roofline import Line, MeasuredWork, roofline
 from nnadapter.costs.work import UnitWork
 from nnadapter.drivers import Profile
 
@@ -57,7 +57,7 @@ def test_channels_are_computed_in_whole_blocks():
 
 
 def test_near_sizes_that_were_timed_these_count():
-    seen = SeenWork(flops=1e6, nbytes=1e4, padding=1.0, quotient=4.0, trust=1.0)
+    seen = MeasuredWork(flops=1e6, nbytes=1e4, padding=1.0, quotient=4.0, trust=1.0)
     line = Line(seconds=0.0, seconds_per_flop=1.0, seconds_per_byte=0.0, error=0.0, seen=(seen,))
     here, near, far = line.of(np.array([1e6, 1.5e6, 1e9]), np.array([1e4, 1e4, 1e7])) / [1e6, 1.5e6, 1e9]
     assert 2.5 < here < 4.0 and 1.5 < near < here and far == pytest.approx(1.0)

@@ -8,7 +8,7 @@ import pytest
 import nnadapter as nna
 from nnadapter.drivers.device_tensors import Memory
 from nnadapter.drivers.fake_npu.device_memory import FakeNpuMemory
-from nnadapter.drivers.kept_memory import TENSORS, KeptMemory
+from nnadapter.drivers.kept_memory import TENSORS, OwnerBoundMemory
 from nnadapter.errors import DriverWarning
 from tests.models import HEAD, parse
 
@@ -36,7 +36,7 @@ class Bytes(Memory):
 
 
 def test_memory_is_freed_when_its_owner_is_gone():
-    kept, owner, memory = KeptMemory(), Owner(), Bytes()
+    kept, owner, memory = OwnerBoundMemory(), Owner(), Bytes()
     kept.keep("a", owner, memory)
     kept.free_gone()
     assert not memory.freed
@@ -46,7 +46,7 @@ def test_memory_is_freed_when_its_owner_is_gone():
 
 
 def test_a_driver_that_fails_to_free_is_told_of_once():
-    kept, owners, memories = KeptMemory(), [Owner(), Owner()], [Bytes(RuntimeError("lost")), Bytes()]
+    kept, owners, memories = OwnerBoundMemory(), [Owner(), Owner()], [Bytes(RuntimeError("lost")), Bytes()]
     for number, (owner, memory) in enumerate(zip(owners, memories, strict=True)):
         kept.keep(number, owner, memory)
     owners.clear()
@@ -59,7 +59,7 @@ def test_a_driver_that_fails_to_free_is_told_of_once():
 
 
 def test_memory_that_another_thread_was_first_with_is_freed_too():
-    kept, owner, first = KeptMemory(), Owner(), Bytes()
+    kept, owner, first = OwnerBoundMemory(), Owner(), Bytes()
     assert kept.keep("a", owner, first) is first
     with pytest.warns(DriverWarning, match="lost"):
         assert kept.keep("a", owner, Bytes(RuntimeError("lost"))) is first

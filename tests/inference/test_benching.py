@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import nnadapter as nna
 from nnadapter.costs.stopwatch import Stopwatch
 from nnadapter.errors import InvalidOptionError
-from nnadapter.inference.bench_report import Spread, Timed, verdict
+from nnadapter.inference.bench_report import EngineTiming, Spread, verdict
 from nnadapter.inference.peers import PEERS, peer_of
 from nnadapter.offering.feeds import random_feed
 from tests.models import CHAIN, HEAD, SANDWICH, numbers, parse, run_whole
@@ -115,7 +115,7 @@ def test_a_ratio_is_that_of_the_rounds(seconds, factor):
 
 @given(SECONDS)
 def test_a_spread_holds_its_middle(seconds):
-    spread = Timed("session", "", turns=tuple(seconds)).spread
+    spread = EngineTiming("session", "", turns=tuple(seconds)).spread
     assert spread is not None and spread.middle == median(seconds)
     assert min(seconds) <= spread.low <= spread.middle <= spread.high <= max(seconds)
 
@@ -134,6 +134,6 @@ def test_words(over, rounds, words):
 
 def _report(session, peer):
     return nna.BenchReport(
-        devices=("cpu",), nodes={}, failures=(), session=Timed("session", "", turns=session),
-        peers=(Timed("ort", "", turns=peer),), report=None,
+        devices=("cpu",), nodes={}, failures=(), session=EngineTiming("session", "", turns=session),
+        peers=(EngineTiming("ort", "", turns=peer),), report=None,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import nnadapter as nna
 from benchmarks.models.language_models import CHOOSES, Sizes, first_feed, language_model, merged_decoder
 from nnadapter.drivers.isolation.program import IsolatedProgram
 from nnadapter.drivers.native.program import NativeExecution
-from nnadapter.ir.filled_model import FillableModel
+from nnadapter.ir.filled_model import SpecializableModel
 from nnadapter.onnx.preparation.prepare import Prepared
 from nnadapter.running.compiled import Compiled
 from tests.c_compiler import acme_among_devices, needs_compiler
@@ -97,7 +97,7 @@ def test_nothing_of_a_session_waits_for_the_collector(use, device, tmp_path):
     check_freed(use, device, tmp_path)
 
 
-KINDS = (Prepared, Compiled, FillableModel, IsolatedProgram, NativeExecution)
+KINDS = (Prepared, Compiled, SpecializableModel, IsolatedProgram, NativeExecution)
 
 
 def held() -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from nnadapter.ir.deferred import DeferredArray, contents_of, deferrable, deferral_of
 from nnadapter.ir.derived import derived
-from nnadapter.ir.traced_arrays import ArrayTrace, applied, decided, told_apart_by
+from nnadapter.ir.traced_arrays import ArrayTrace, applied, decided, group_key
 from nnadapter.ir.transposing import transposed
 
 CALLS: list[int] = []
@@ -52,9 +52,7 @@ def test_a_replay_makes_nothing_that_is_deferred(constant):
     assert trace.replay([constant.T]) is None
 
 
-@pytest.mark.parametrize(
-    "ask", [lambda array: decided(total, array), lambda array: told_apart_by(total, array), np.sum]
-)
+@pytest.mark.parametrize("ask", [lambda array: decided(total, array), lambda array: group_key(total, array), np.sum])
 def test_whoever_looks_gets_the_contents(constant, ask):
     trace = ArrayTrace([constant])
     ask(derived(doubled, *trace.variables()))

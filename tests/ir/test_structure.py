@@ -1,7 +1,7 @@
 from nnadapter.ir.builder import ModelBuilder
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import DataType, OperandType
-from nnadapter.ir.structure import TracedModel, numbers, with_numbers
+from nnadapter.ir.structure import SymbolicModel, numbers, with_numbers
 from nnadapter.ir.text import to_text
 from nnadapter.ir.tracing import Trace
 
@@ -31,7 +31,7 @@ def test_numbers_can_be_replaced() -> None:
 
 def test_a_traced_model_is_filled_and_says_what_varies() -> None:
     trace = Trace()
-    model = TracedModel(flattened(trace.variable(2), trace.variable(3)))
+    model = SymbolicModel(flattened(trace.variable(2), trace.variable(3)))
     known = trace.replay([4, 5])
     assert known is not None
     filled, values = model.filled(known), numbers(flattened(4, 5))
@@ -42,7 +42,7 @@ def test_a_traced_model_is_filled_and_says_what_varies() -> None:
 
 def test_a_part_of_a_traced_model_is_cut_once() -> None:
     trace = Trace()
-    model = TracedModel(flattened(trace.variable(2), trace.variable(3)))
+    model = SymbolicModel(flattened(trace.variable(2), trace.variable(3)))
     part = model.part([0], [0], [1])
     assert model.part([0], [0], [1]) is part
     known = trace.replay([4, 5])

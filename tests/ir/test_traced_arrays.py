@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nnadapter.ir.derived import derived
 from nnadapter.ir.operand import Array, freeze
-from nnadapter.ir.traced_arrays import ArrayTrace, TracedArray, applied, decided, told_apart_by
+from nnadapter.ir.traced_arrays import ArrayTrace, TracedArray, applied, decided, group_key
 
 VECTORS = st.lists(st.lists(st.integers(0, 2), min_size=3, max_size=3), min_size=2, max_size=2)
 
@@ -42,7 +42,7 @@ COMPUTATIONS: dict[str, Callable[..., object]] = {
     "a result or none": lambda x, y: derived(split, x, at=1)[1],
     "decided": lambda x, y: x if decided(is_zero, y) else derived(doubled, x),
     "looked at": lambda x, y: x if float(y[0]) == 1 else derived(doubled, y),
-    "told apart": lambda x, y: x if told_apart_by(contents, x) == told_apart_by(contents, y) else derived(doubled, x),
+    "told apart": lambda x, y: x if group_key(contents, x) == group_key(contents, y) else derived(doubled, x),
     "beside a plain one": lambda x, y: derived(operator.add, x, freeze(np.ones(3, np.float32))),
 }
 

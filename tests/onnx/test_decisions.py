@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 
 from nnadapter.offering.preparing import prepare
-from nnadapter.onnx.preparation.choice import in_words, truths_of
+from nnadapter.onnx.preparation.choice import decision_values, in_words
 from nnadapter.onnx.preparation.decisions import decided, decision_of
 from tests.models import HEAD, parse
 
@@ -141,7 +141,11 @@ def test_the_model_that_is_chosen():
         "bool c, int64 k",
     )
     other = decided(found, (False,))
-    assert decision_of(other) is None and in_words(other.choice) == "c is false" and truths_of(other.choice) == (False,)
+    assert (
+        decision_of(other) is None
+        and in_words(other.choice) == "c is false"
+        and decision_values(other.choice) == (False,)
+    )
     further = decision_of(decided(found, (True,)))
     assert further is not None and further.texts == ("Equal(k, 2)",)
     chosen = decided(further, (False,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.planning.border_steps import Wait
+from nnadapter.planning.border_steps import HostWait
 from nnadapter.planning.overlap import needs_of, waiting
 from tests.planning.test_overlap import plan_of
 
@@ -21,4 +21,4 @@ def test_a_run_waits_where_something_is_read_elsewhere(predecessors, labels, han
     plan = plan_of(predecessors, labels)
     found = waiting(plan, needs_of(plan, {}), frozenset(), frozenset(handed))
     assert found.alongside == handed and not found.is_serial
-    assert found.waits == tuple(Wait(device=device, segment=last, before=before) for device, last, before in waits)
+    assert found.waits == tuple(HostWait(device=device, segment=last, before=before) for device, last, before in waits)

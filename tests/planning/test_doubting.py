@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 import nnadapter as nna
 from nnadapter.costs.calibrating import calibrate
-from nnadapter.costs.calibration import SeenNetwork
+from nnadapter.costs.calibration import MeasuredNetwork
 from nnadapter.costs.calibration_files import keep_calibration
 from tests import metered_driver
 from tests.planning.test_placing import LARGE, model_of
@@ -42,7 +42,7 @@ def keep(device, speed, off_by):
     riding = {carrier: {each: lines[each] for each in behind} for carrier, behind in found.riding.items()}
     keep_calibration(replace(
         found, device=device, driver_version=version(device), options=options(device), lines=lines, riding=riding,
-        networks={"one": SeenNetwork(seconds=1.0, predicted=1 + off_by)}, alone_seconds=0.0,
+        networks={"one": MeasuredNetwork(seconds=1.0, predicted=1 + off_by)}, alone_seconds=0.0,
         launch_seconds=0.0, transfer_seconds=0.0, transfer_seconds_per_byte=0.0,
     ))  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nnadapter.planning.border_steps import Wait
+from nnadapter.planning.border_steps import HostWait
 from nnadapter.planning.overlap import enqueued_of, needs_of, waiting
 from partition import SUPPORTED, Segment, make_plan
 from tests.partition.small_graphs import edges, graph_of
@@ -25,20 +25,20 @@ def overlap_of(plan, streaming, reads):
 def test_steps_in_a_row_are_enqueued_and_waited_for_once():
     overlap = overlap_of(plan_of([{}, {0}, {1}, {2}], "aaaa"), {"a"}, {})
     assert overlap.enqueued == {0, 1, 2, 3}
-    assert overlap.waits == (Wait(device="a", segment=3, before=None),)
+    assert overlap.waits == (HostWait(device="a", segment=3, before=None),)
 
 
 def test_a_step_elsewhere_waits_for_what_it_reads():
     """Segment 1 goes on while segment 2 runs, and is waited for before segment 3."""
     overlap = overlap_of(plan_of([{}, {0}, {0}, {1, 2}], "aacc"), {"a"}, {})
     assert overlap.enqueued == {0, 1}
-    assert overlap.waits == (Wait(device="a", segment=0, before=2), Wait(device="a", segment=1, before=3))
+    assert overlap.waits == (HostWait(device="a", segment=0, before=2), HostWait(device="a", segment=1, before=3))
     assert overlap.awaited == {2: (0,), 3: (1,)}
 
 
 def test_what_one_wait_did_needs_no_other():
     overlap = overlap_of(plan_of([{}, {0}, {1}, {0}], "aacc"), {"a"}, {})
-    assert overlap.waits == (Wait(device="a", segment=1, before=2),)
+    assert overlap.waits == (HostWait(device="a", segment=1, before=2),)
 
 
 def test_a_step_between_two_of_others_is_waited_for_at_once():
@@ -52,12 +52,12 @@ def test_devices_without_streams_wait_as_ever():
 def test_two_devices_with_streams_wait_for_each_other_by_the_host():
     overlap = overlap_of(plan_of([{}, {0}, {1}, {2}], "aabb"), {"a", "b"}, {})
     assert overlap.enqueued == {0, 1, 2, 3}
-    assert overlap.waits == (Wait(device="a", segment=1, before=2), Wait(device="b", segment=3, before=None))
+    assert overlap.waits == (HostWait(device="a", segment=1, before=2), HostWait(device="b", segment=3, before=None))
 
 
 def test_what_a_program_reads_beside_its_inputs_is_waited_for():
     overlap = overlap_of(plan_of([{}, {0}, {}], "aac"), {"a"}, {2: ("v1",)})
-    assert overlap.waits == (Wait(device="a", segment=1, before=2),)
+    assert overlap.waits == (HostWait(device="a", segment=1, before=2),)
 
 
 @given(edges(), st.data())

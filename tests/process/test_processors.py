@@ -16,9 +16,9 @@ from nnadapter.process.processors import (
     computes_for_this,
     computes_no_more,
     is_crowded,
-    left_by_others,
     machine_name,
     own_seconds,
+    processors_unused_by_others,
     seconds_of_process,
     usable,
 )
@@ -31,7 +31,9 @@ from nnadapter.process.processors import (
 def test_it_is_crowded_where_others_leave_less_than_may_be_used(others, processors, may_use, crowded):
     before, after = Load(passed=1.0, own=5.0, whole=100.0), Load(passed=3.0, own=7.5, whole=102.5 + 2 * others)
     assert is_crowded(before, after, processors, may_use) == crowded
-    assert left_by_others(before, after, processors, may_use) == pytest.approx(min(processors - others, may_use))
+    assert processors_unused_by_others(before, after, processors, may_use) == pytest.approx(
+        min(processors - others, may_use)
+    )
 
 
 def test_where_the_system_does_not_say_it_is_not_crowded():

@@ -9,7 +9,7 @@ import pytest
 
 import nnadapter as nna
 from nnadapter.ray.compiled import written
-from nnadapter.ray.places import PREFIX, check_declared, missing_here, needed, resources
+from nnadapter.ray.places import PREFIX, check_declared, missing_devices, needed, resources
 from nnadapter.ray.request import read_devices, read_options, read_threads, read_without
 from nnadapter.ray.source import read_source
 from tests.models import CHAIN, parse
@@ -26,7 +26,7 @@ def test_devices_are_resources():
     found = resources()
     assert found[f"{PREFIX}fake_npu"] == 1.0 and f"{PREFIX}cpu" not in found
     assert needed(("fake_npu", "cpu"), 0.5) == {f"{PREFIX}fake_npu": 0.5}
-    assert missing_here(("fake_npu",)) == {} and "nobody" in missing_here(("nobody",))["nobody"]
+    assert missing_devices(("fake_npu",)) == {} and "nobody" in missing_devices(("nobody",))["nobody"]
     check_declared({f"{PREFIX}fake_npu": 1}, {"CPU": 2.0})  # nobody says what machines have
     with pytest.raises(nna.errors.DeviceUnavailableError, match=r"'fake_npu'; they have nnadapter:qnn"):
         check_declared({f"{PREFIX}fake_npu": 1}, {"CPU": 2.0, f"{PREFIX}qnn": 1.0})

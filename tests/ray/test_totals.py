@@ -12,9 +12,9 @@ import numpy as np
 from nnadapter.ray.attempts import BatchKey
 from nnadapter.ray.compiled import Made
 from nnadapter.ray.facts import job_facts
-from nnadapter.ray.job import Job, SessionRecord, Told
+from nnadapter.ray.job import Job, JobSnapshot, SessionRecord
 from nnadapter.ray.job_report import JobReport
-from nnadapter.ray.kinds import Kind, kind_here
+from nnadapter.ray.kinds import Kind, local_kind
 from nnadapter.ray.request import Request
 from nnadapter.ray.totals import BatchRecord, Totals
 from nnadapter.ray.worker import Sums
@@ -93,7 +93,7 @@ def report():
         contents=None, path="", seconds=2.0, nbytes=1 << 20, was_there=False, notes=("a <note>",), cached=1, report=plan
     )
     session = SessionRecord("a1", "node-1", "host", "kind-1", ("fake_npu", "cpu"), 0.25)
-    told = Told(totals(), 2, {"kind-1": kind}, {"kind-1": made}, {"kind-1": 1}, (session,))
+    told = JobSnapshot(totals(), 2, {"kind-1": kind}, {"kind-1": made}, {"kind-1": 1}, (session,))
     request = Request(
         name="<model>.onnx", digest="", signature=None, is_compiled=False, path="", wanted={"fake_npu": {}, "qnn": {}},
         options=None, shapes=(), allows_cpu=True, threads=1, folder="",
@@ -126,7 +126,7 @@ def test_the_report_says_it_as_data_text_and_page(tmp_path):
 
 def test_kinds_differ_where_what_is_compiled_does():
     def kind(wanted, threads=1):
-        return kind_here(wanted, allows_cpu=True, threads=threads)
+        return local_kind(wanted, allows_cpu=True, threads=threads)
 
     same = kind({"fake_npu": {}})
     assert same.name == kind({"fake_npu": {}}).name and same.devices == (("fake_npu", {"threads": 1}),)

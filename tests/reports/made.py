@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 
-from nnadapter.plan_files.values import LostEntry
+from nnadapter.plan_files.values import UnmatchedEntry
 from nnadapter.reports.cost_facts import (
     CandidateFacts,
     CostFacts,
@@ -113,6 +113,6 @@ def priced(report, seconds=0.004, all_cpu=0.003):
             RuleFacts(text='ban device="npu" name="gone/*"', source="ban 1 in rules.toml", note="no node is called so"),
         ),
         plan_file=PlanFileFacts(
-            path="plan.json", bound=11, lost=(LostEntry(name="gone", device="npu", why="no node has this name"),)
+            path="plan.json", bound=11, lost=(UnmatchedEntry(name="gone", device="npu", why="no node has this name"),)
         ),
     )  # fmt: skip

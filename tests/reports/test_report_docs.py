@@ -10,7 +10,7 @@ import click
 import pytest
 
 from nnadapter.cli.report import report
-from nnadapter.plan_files.values import LostEntry
+from nnadapter.plan_files.values import UnmatchedEntry
 from nnadapter.planning import border_steps
 from nnadapter.reports import cost_facts, facts
 from nnadapter.running.plans import PlanCounts
@@ -29,15 +29,15 @@ ROWS = {
     "cost.candidates": cost_facts.CandidateFacts,
     "rules": cost_facts.RuleFacts,
     "plan_file": cost_facts.PlanFileFacts,
-    "plan_file.lost": LostEntry,
+    "plan_file.lost": UnmatchedEntry,
     "refusal_costs": cost_facts.RefusalCost,
     "borders": border_steps.Borders,
-    "borders.steps": border_steps.BorderStep,
+    "borders.steps": border_steps.BoundaryOperation,
     "borders.steps.source": border_steps.ValuePlace,
-    "borders.stay": border_steps.StayingValue,
-    "borders.waits": border_steps.Wait,
+    "borders.stay": border_steps.DeviceResidentValue,
+    "borders.waits": border_steps.HostWait,
     "transfers": facts.TransferFacts,
-    "choice": facts.ChoiceFacts,
+    "choice": facts.BranchDecisionFacts,
     "segments.cache": facts.CacheFacts,
 }
 

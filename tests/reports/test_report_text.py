@@ -8,7 +8,7 @@ import re
 import pytest
 
 import nnadapter as nna
-from nnadapter.plan_files.values import LostEntry
+from nnadapter.plan_files.values import UnmatchedEntry
 from nnadapter.reports.building import _search
 from nnadapter.reports.cost_facts import PlanFileFacts
 from nnadapter.reports.rendering.verdict import verdict
@@ -133,7 +133,7 @@ def test_a_long_report_says_what_it_leaves_out():
 
 
 def test_entries_of_a_plan_that_are_lost_for_one_reason_share_a_line():
-    lost = tuple(LostEntry(name=f"node/{at}", device="npu", why=f"why {at // 79}") for at in range(79 * 30))
+    lost = tuple(UnmatchedEntry(name=f"node/{at}", device="npu", why=f"why {at // 79}") for at in range(79 * 30))
     plan = PlanFileFacts(path="plan.json", bound=0, lost=lost)
     found = dataclasses.replace(report(SANDWICH), plan_file=plan)
     lines = [line for line in str(found).splitlines() if "node/" in line]

@@ -191,7 +191,7 @@ def test_the_next_session_does_not_try_what_is_banned(tmp_path):
     with pytest.raises(NotDelegatedError, match="banned since"):
         made({"fails_on": "EXP"}, tmp_path, "forbid")
     assert elsewhere(made({"fails_on": "SIGMOID"}, tmp_path)) == ["Sigmoid"]  # other options: not that ban's
-    assert [ban.device for ban in bans.kept_bans(tmp_path)] == ["trial"] * 2
+    assert [ban.device for ban in bans.stored_bans(tmp_path)] == ["trial"] * 2
 
 
 def test_a_device_that_is_gone_says_nothing_of_what_it_was_given(tmp_path):
@@ -199,7 +199,7 @@ def test_a_device_that_is_gone_says_nothing_of_what_it_was_given(tmp_path):
     COMPILES.append(DeviceLostError("the threads are not there"))
     report = made({}, tmp_path)
     assert {node.device for node in report.nodes} == {"cpu"} and COUNTS["compile"] == before + 1
-    assert not bans.kept_bans(tmp_path)
+    assert not bans.stored_bans(tmp_path)
 
 
 def test_an_expired_ban_is_tried_again(tmp_path, monkeypatch):
@@ -230,4 +230,4 @@ def test_bans_are_listed_and_cleared(tmp_path):
     assert ban["device"] == "trial" and ban["stage"] == "compile" and ban["until"][:2] == "20"
     assert "removed 1 ban" in told("purge", "--bans") and "ban: " not in told("ls")
     made({"fails_on": "EXP"}, tmp_path)
-    assert "and 1 ban" in told("purge") and not bans.kept_bans(tmp_path)
+    assert "and 1 ban" in told("purge") and not bans.stored_bans(tmp_path)

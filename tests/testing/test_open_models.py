@@ -12,7 +12,7 @@ from nnadapter.ir.definition import by_definition
 from nnadapter.ir.operand import DataType, OperandType
 from nnadapter.ir.text import to_text
 from nnadapter.ir.verifying import verify
-from nnadapter.testing.open_models import OpenCase, opened
+from nnadapter.testing.open_models import DynamicCase, opened
 from nnadapter.testing.random_models.maker import RandomCase
 
 
@@ -35,7 +35,7 @@ def enlarged(height: int, scale: float) -> RandomCase:
     return RandomCase(builder.finish([y]), (np.arange(7 * height, dtype=np.float32).reshape(1, height, 7),))
 
 
-def at_size(case: RandomCase, size: int) -> OpenCase:
+def at_size(case: RandomCase, size: int) -> DynamicCase:
     return next(each for each in opened(Random(0), case) if each.size == size)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from nnadapter.torch.known_copies import KNOWN, KnownCopies
+from nnadapter.torch.known_copies import KNOWN, CopyCache
 from tests.torch.training_steps import compiled, gradients, moved, network, used_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:.*lr_scheduler:UserWarning")
@@ -64,7 +64,7 @@ def test_gradients_that_nobody_feeds_stay_no_more():
 
 
 def test_what_differs_each_time_is_kept_no_more():
-    known, weight = KnownCopies(), nn.Parameter(torch.zeros(3))
+    known, weight = CopyCache(), nn.Parameter(torch.zeros(3))
     found = []
     for _ in range(6):
         weight.data.add_(1)
@@ -92,7 +92,7 @@ def test_copies_go_with_weights_states_and_graphs():
 def test_a_tensor_that_is_written_while_it_is_compared_is_fed_as_one_or_the_other(rounds):
     from nnadapter.drivers.copies import Copies
 
-    known, weight, ended = KnownCopies(), nn.Parameter(torch.zeros(200_000)), threading.Event()
+    known, weight, ended = CopyCache(), nn.Parameter(torch.zeros(200_000)), threading.Event()
     array, other = weight.detach().numpy(), np.ones(200_000, np.float32)
 
     def note():

@@ -14,7 +14,7 @@ import nnadapter as nna
 from nnadapter.errors import InvalidOptionError
 from nnadapter.traces.asking import trace_for
 from nnadapter.traces.event import COMPILE, FALLBACK, RUN
-from nnadapter.traces.logged import VARIABLE, Logged, is_wanted
+from nnadapter.traces.logged import VARIABLE, LogTrace, is_wanted
 from nnadapter.traces.trace import SILENT
 from tests.models import CHAIN, numbers, parse
 
@@ -92,9 +92,9 @@ def test_nothing_is_told_where_nobody_reads():
 
 def test_runs_are_not_told():
     with Kept(logging.DEBUG) as records:
-        with Logged().span("npu", RUN, "run"):
+        with LogTrace().span("npu", RUN, "run"):
             pass
-        with pytest.raises(ValueError, match="no"), Logged().span("npu", COMPILE, "bind"):
+        with pytest.raises(ValueError, match="no"), LogTrace().span("npu", COMPILE, "bind"):
             raise ValueError("no")
     (record,) = records
     assert record.getMessage().startswith("npu: bind: ") and record.getMessage().endswith(", failed: ValueError: no")

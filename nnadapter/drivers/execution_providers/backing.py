@@ -14,8 +14,8 @@ from nnadapter.drivers.execution_providers.foreign_libraries import load_librari
 from nnadapter.drivers.execution_providers.libraries import (
     devices_of,
     installed,
+    installed_providers,
     library_path,
-    providers_here,
     register,
 )
 from nnadapter.drivers.execution_providers.names import OWN_OPTIONS, PLACES, full_name, how_to_get
@@ -161,7 +161,7 @@ def find_backing(name: str, options: OptionValues) -> Backing:
             f"{onnxruntime.__version__} is here; run: pip install -U onnxruntime"
         )
     packages = installed()
-    provider = full_name(name, (*providers_here(), *onnxruntime.get_all_providers()))
+    provider = full_name(name, (*installed_providers(), *onnxruntime.get_all_providers()))
     path = str(options["library"]) or (library_path(packages[provider]) if provider in packages else "")
     devices = register(provider, path) if path else devices_of(provider)
     if not devices and provider not in onnxruntime.get_available_providers():

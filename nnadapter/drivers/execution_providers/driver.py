@@ -21,7 +21,7 @@ from nnadapter.drivers.capability import (
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
 from nnadapter.drivers.execution_providers.backing import OPTIONS, find_backing
 from nnadapter.drivers.execution_providers.context import EpContext
-from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed, providers_here
+from nnadapter.drivers.execution_providers.libraries import LibrarySource, installed, installed_providers
 from nnadapter.drivers.execution_providers.memory import EpMemory, taken_over
 from nnadapter.drivers.execution_providers.names import (
     BY_KERNELS,
@@ -86,7 +86,7 @@ class EpDriver(Driver):
 
     def devices(self) -> Sequence[DeviceInfo]:
         """See `Driver.devices`: a plug-in library is tried in a process of its own, and none is loaded here."""
-        here, packages = providers_here(), installed()
+        here, packages = installed_providers(), installed()
         names = sorted({*here, *onnxruntime.get_all_providers()})
         return tuple(_row(name, here, packages.get(name)) for name in names if not is_cpu(name))
 

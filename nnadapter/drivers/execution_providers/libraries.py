@@ -56,7 +56,7 @@ def installed() -> Mapping[str, LibrarySource]:
     return MappingProxyType(libraries)
 
 
-def providers_here() -> Sequence[str]:
+def installed_providers() -> Sequence[str]:
     """The providers that ONNX Runtime was built with, those of registered libraries, and those of installed ones."""
     return list(dict.fromkeys((*onnxruntime.get_available_providers(), *installed())))
 

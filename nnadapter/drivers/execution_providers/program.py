@@ -14,7 +14,7 @@ from nnadapter.drivers.execution_providers.assignment import read_assignment
 from nnadapter.drivers.execution_providers.backing import Backing
 from nnadapter.drivers.execution_providers.execution import EpExecution
 from nnadapter.drivers.execution_providers.names import BY_KERNELS
-from nnadapter.drivers.execution_providers.self_contained import COMPILED, kept_elsewhere
+from nnadapter.drivers.execution_providers.self_contained import COMPILED, external_data_text
 from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.onnxruntime.errors import brief
 from nnadapter.drivers.onnxruntime.sessions import session_execution
@@ -149,13 +149,13 @@ def _compiled(contents: bytes, backing: Backing) -> bytes | None:
 
     if all(node.op_type != COMPILED for node in onnx.load_from_string(made).graph.node):
         return None
-    return None if kept_elsewhere(made) else made
+    return None if external_data_text(made) else made
 
 
 def _check_self_contained(contents: bytes) -> None:
     """Raise IncompatibleProgramError unless everything compiled is inside: a program names no files to be opened."""
     try:
-        elsewhere = kept_elsewhere(contents)
+        elsewhere = external_data_text(contents)
     except Exception as error:
         raise IncompatibleProgramError(f"the program holds no ONNX model: {error}; {ADVICE}") from error
     if elsewhere:

@@ -41,7 +41,7 @@ class Message(NamedTuple):
     """Whether what is there names no file."""
 
 
-def kept_elsewhere(contents: bytes) -> str:
+def external_data_text(contents: bytes) -> str:
     """Return what a model keeps in other files, in words; empty where it keeps nothing there.
 
     Raises:

@@ -35,7 +35,7 @@ from time import monotonic
 from typing import Any
 
 from nnadapter.process.cache import remembered
-from nnadapter.process.forking import new_re_lock, part_at_fork
+from nnadapter.process.forking import new_re_lock, register_after_fork
 from nnadapter.process.processors import usable
 
 _LOOK_SECONDS = 0.1
@@ -189,7 +189,7 @@ class BlasThreads:
 
 
 BLAS_THREADS = BlasThreads()
-part_at_fork(BLAS_THREADS)
+register_after_fork(BLAS_THREADS)
 
 
 def others_spin() -> bool:

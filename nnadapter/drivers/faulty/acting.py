@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from nnadapter.drivers.faulty.faults import Due, Moment
+from nnadapter.drivers.faulty.faults import CallPoint, Due
 from nnadapter.drivers.faulty.kinds import Kind
 from nnadapter.drivers.faulty.script import error_class, signal_number
 from nnadapter.errors import DeviceLostError, NNAdapterError, OutOfMemoryError
@@ -18,12 +18,12 @@ _CODE = 3
 _LONG_S = 3600.0
 
 
-def act(moment: Moment | None) -> list[Due]:
+def act(moment: CallPoint | None) -> list[Due]:
     """Make the faults of one call that come before it, and return those that are left for what it gives."""
     return [] if moment is None else make(moment, moment.due())
 
 
-def make(moment: Moment, due: Sequence[Due]) -> list[Due]:
+def make(moment: CallPoint, due: Sequence[Due]) -> list[Due]:
     """Make those of some faults that come before a call, and return the others."""
     left = []
     for each in due:
@@ -36,7 +36,7 @@ def make(moment: Moment, due: Sequence[Due]) -> list[Due]:
     return left
 
 
-def _raise(moment: Moment, due: Due) -> None:
+def _raise(moment: CallPoint, due: Due) -> None:
     kind = error_class(due.fault)
     raise kind(due.text, **_needed(kind))
 
@@ -49,33 +49,33 @@ def _needed(kind: type[BaseException]) -> dict[str, str]:
     return {each.name: "" for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty}
 
 
-def _no_room(moment: Moment, due: Due) -> None:
+def _no_room(moment: CallPoint, due: Due) -> None:
     raise OutOfMemoryError(f"no room: {due.text}")
 
 
-def _lose(moment: Moment, due: Due) -> None:
+def _lose(moment: CallPoint, due: Due) -> None:
     moment.faults.lose(due)
     raise DeviceLostError(f"the device is gone: {due.text}")
 
 
-def _crash(moment: Moment, due: Due) -> None:
+def _crash(moment: CallPoint, due: Due) -> None:
     signal.raise_signal(signal_number(due.fault))
     _exit(moment, due)  # somebody catches or ignores the signal
 
 
-def _exit(moment: Moment, due: Due) -> None:
+def _exit(moment: CallPoint, due: Due) -> None:
     sys.stderr.flush()
     os._exit(_CODE if due.fault.code is None else due.fault.code)
 
 
-def _wait(moment: Moment, due: Due) -> None:
+def _wait(moment: CallPoint, due: Due) -> None:
     """Wait as a call in C does: whatever the deadline, and whoever cancels."""
     end = float("inf") if due.fault.seconds is None else time.monotonic() + due.fault.seconds
     while (left := end - time.monotonic()) > 0:
         time.sleep(min(left, _LONG_S))
 
 
-_ACTS: Mapping[Kind, Callable[[Moment, Due], None]] = {
+_ACTS: Mapping[Kind, Callable[[CallPoint, Due], None]] = {
     Kind.FAIL: _raise,
     Kind.RAISE: _raise,
     Kind.OUT_OF_MEMORY: _no_room,

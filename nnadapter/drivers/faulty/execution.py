@@ -10,10 +10,10 @@ from typing import Any
 from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.device_tensors import DeviceTensor
 from nnadapter.drivers.faulty.acting import act, make
-from nnadapter.drivers.faulty.faults import Due, Moment
+from nnadapter.drivers.faulty.faults import CallPoint, Due
 from nnadapter.drivers.faulty.kinds import Kind
 from nnadapter.drivers.faulty.results import (
-    KeptOutputs,
+    RetainedOutputs,
     changed,
     changed_on_device,
     written_to,
@@ -35,10 +35,10 @@ class FaultyExecution(Execution):
     """
 
     def __init__(
-        self, inner: Execution, run: Moment | None, close: Moment | None, kept: KeptOutputs | None = None
+        self, inner: Execution, run: CallPoint | None, close: CallPoint | None, kept: RetainedOutputs | None = None
     ) -> None:
         self._inner, self._run, self._close = inner, run, close
-        self._kept = KeptOutputs() if kept is None else kept
+        self._kept = RetainedOutputs() if kept is None else kept
         self._undone: deque[list[Due]] = deque()
         """Faults of runs that the execution inside left to another way of computing, which the host tries next."""
 

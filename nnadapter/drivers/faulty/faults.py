@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from nnadapter.drivers.faulty.kinds import READING, Kind, Phase
-from nnadapter.drivers.faulty.log import Earlier, Log
+from nnadapter.drivers.faulty.log import EarlierCounts, Log
 from nnadapter.drivers.faulty.script import Fault, Script
 from nnadapter.drivers.faulty.subjects import NOTHING, Subject
 from nnadapter.errors import DeviceLostError
@@ -49,7 +49,7 @@ class Faults:
         self._script = script
         self._seed = script.seed if seed < 0 else seed
         self._log = Log(script.log) if script.log else None
-        self._earlier = self._log.earlier if self._log is not None else Earlier()
+        self._earlier = self._log.earlier if self._log is not None else EarlierCounts()
         self._counts = dict(self._earlier.counts)
         self._made = dict(self._earlier.made)
         self._lock = new_lock()
@@ -59,14 +59,14 @@ class Faults:
         self.last_blob = b""
         """The program that was serialized last."""
 
-    def moment(self, phase: Phase, subject: Subject = NOTHING, kinds: frozenset[Kind] = READING) -> Moment | None:
+    def moment(self, phase: Phase, subject: Subject = NOTHING, kinds: frozenset[Kind] = READING) -> CallPoint | None:
         """Return the calls of a phase about something; None where no fault can ever be due at them."""
         found = [
             (number, fault)
             for number, fault in self._script
             if fault.phase is phase and fault.kind in kinds and subject.concerns(fault)
         ]
-        return Moment(self, phase, subject, found) if found or self._loses else None
+        return CallPoint(self, phase, subject, found) if found or self._loses else None
 
     def due(self, phase: Phase, about: str, found: Sequence[tuple[int, Fault]]) -> list[Due]:
         """Count a call, and return the faults that come at it."""
@@ -120,7 +120,7 @@ class Faults:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class CallPoint:
     """Calls of one phase about one thing."""
 
     faults: Faults

@@ -15,7 +15,7 @@ from nnadapter.errors import FaultScriptError
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class EarlierCounts:
     """What was noted before."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Log:
             os.close(file)
 
 
-def _read(path: str) -> Earlier:
+def _read(path: str) -> EarlierCounts:
     counts: dict[str, int] = {}
     made: Counter[int] = Counter()
     try:
@@ -71,4 +71,4 @@ def _read(path: str) -> Earlier:
                 made[noted.get("fault", 0)] += 1
                 for key, count in noted.get("counts", {}).items():
                     counts[key] = max(count, counts.get(key, 0))
-    return Earlier(counts, made)
+    return EarlierCounts(counts, made)

@@ -122,7 +122,7 @@ _CHANGES = {
 }
 
 
-class KeptOutputs:
+class RetainedOutputs:
     """Outputs that were given away, and are written to later all the same."""
 
     def __init__(self) -> None:

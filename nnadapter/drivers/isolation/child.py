@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from nnadapter import errors
 from nnadapter.drivers.isolation.channel import Channel, End, pair
-from nnadapter.drivers.isolation.lane import Computation, Lane, UnwantedError
+from nnadapter.drivers.isolation.lane import AbandonedComputationError, Computation, Lane
 from nnadapter.drivers.isolation.limits import PHASE_OF
 from nnadapter.drivers.isolation.messages import read_answer, written
 from nnadapter.drivers.isolation.starting import Started, start
@@ -34,14 +34,14 @@ from nnadapter.errors import (
     OutOfMemoryError,
     located,
 )
-from nnadapter.process.forking import part_at_fork
+from nnadapter.process.forking import register_after_fork
 from nnadapter.process.processors import computes_for_this, computes_no_more
 
 _TOLD = 300
 """Characters of what the process said last."""
 _SAID_BYTES = 1 << 20
 """What it prints is cut off now and then, beyond so much."""
-_SAID_LAST = 1 << 14
+_OUTPUT_PREFIX = 1 << 14
 _LAST_LINES = 30
 _TICK_S = 0.5
 """How often somebody looks whether it is still used."""
@@ -90,7 +90,7 @@ class Child:
         """Held until it has opened the device, or failed."""
         self._opening.acquire()
         _all.add(self)
-        part_at_fork(self)
+        register_after_fork(self)
         Thread(target=self._live, name=f"nnadapter process of {device}", daemon=True).start()
 
     @property
@@ -144,7 +144,7 @@ class Child:
             lane = self._lane()
             lane.is_alone = len(self._lanes) == 1
             answer, value = talk(lane, time.monotonic() + limit_s)
-        except UnwantedError:
+        except AbandonedComputationError:
             raise self._stopped(what, "once nobody wanted it any more") from None
         except TimeoutError:
             raise self._stopped(what, f"within {limit_s:g} s") from None
@@ -270,8 +270,8 @@ class Child:
 
     def _last_words(self) -> str:
         with contextlib.suppress(OSError, ValueError):
-            begin = max(0, os.fstat(self._said.fileno()).st_size - _SAID_LAST)
-            said = os.pread(self._said.fileno(), _SAID_LAST, begin).decode(errors="replace")
+            begin = max(0, os.fstat(self._said.fileno()).st_size - _OUTPUT_PREFIX)
+            said = os.pread(self._said.fileno(), _OUTPUT_PREFIX, begin).decode(errors="replace")
             told = " ".join(_crash(said) or " ".join(said.split("\n")[-_LAST_LINES:]).split())
             return f", saying: {told[:_TOLD]}" if told else ""
         return ""

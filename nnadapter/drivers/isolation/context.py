@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from nnadapter.drivers.interface import Admission, Compatibility, Context, Program, SegmentModel
 from nnadapter.drivers.isolation.child import Child
 from nnadapter.drivers.isolation.limits import PHASE_OF
-from nnadapter.drivers.isolation.made import Made, There
+from nnadapter.drivers.isolation.made import Made, RemoteLocation
 from nnadapter.drivers.isolation.program import IsolatedProgram, Recipe
 from nnadapter.drivers.profile import Profile
 from nnadapter.ir.operand import Array
@@ -75,7 +75,7 @@ class IsolatedContext(Context):
         there, number = self._ask("bind", model, program=known.number)
         if number is None:
             return None
-        return IsolatedProgram(self, Recipe("compile", model), There(there.child, number))
+        return IsolatedProgram(self, Recipe("compile", model), RemoteLocation(there.child, number))
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
@@ -125,21 +125,21 @@ class IsolatedContext(Context):
         """Seconds that something may take."""
         return self.limits[PHASE_OF[what]]
 
-    def compiled(self, what: str, model: SegmentModel) -> There:
+    def compiled(self, what: str, model: SegmentModel) -> RemoteLocation:
         """Where a program of a model is, compiled anew."""
         there, number = self._ask(what, model)
-        return There(there.child, number)
+        return RemoteLocation(there.child, number)
 
     def _compiled(self, what: str, model: SegmentModel) -> Program:
         started = time.perf_counter()
         there = self.compiled(what, model)
         return IsolatedProgram(self, Recipe(what, model), there, time.perf_counter() - started)
 
-    def _create(self) -> There:
+    def _create(self) -> RemoteLocation:
         child = self.device.child_for(self.made, self.limits["open"])
-        return There(child, child.ask("create_context", self.limit("create_context"), options=self._options))
+        return RemoteLocation(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
-    def _ask(self, what: str, model: SegmentModel, **arguments: Any) -> tuple[There, Any]:
+    def _ask(self, what: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteLocation, Any]:
         """Ask about a model, which is sent unless it was the last one."""
         there = self.made.there()
         child = there.child

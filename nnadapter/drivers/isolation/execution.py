@@ -9,7 +9,7 @@ from typing import Any
 from nnadapter.drivers.control import UNLIMITED, Control
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.isolation.lane import Computation, Form
-from nnadapter.drivers.isolation.made import Made, There
+from nnadapter.drivers.isolation.made import Made, RemoteLocation
 from nnadapter.ir.operand import Array
 
 
@@ -72,10 +72,10 @@ class IsolatedExecution(Execution):
         results: Sequence[Array] = there.child.run(computation, self._limit_s)
         return results
 
-    def _create(self) -> There:
+    def _create(self) -> RemoteLocation:
         there = self._program.there()
         number = there.child.ask("create_execution", self._limit("create_execution"), program=there.number)
-        return There(there.child, number)
+        return RemoteLocation(there.child, number)
 
 
 class _AtSizes(Execution):

@@ -43,7 +43,7 @@ Spec = Any
 """Of a tensor: data type by name, dimensions, block and offset; or an array whose elements are texts."""
 
 
-class UnwantedError(TimeoutError):
+class AbandonedComputationError(TimeoutError):
     """Nobody wanted the results any more, and the driver did not stop."""
 
 
@@ -164,7 +164,7 @@ class Lane:
             if control.cancelled():
                 self._own[0] = 1
                 if not self._channel.is_readable(GRACE_S):
-                    raise UnwantedError
+                    raise AbandonedComputationError
                 break
             if time.monotonic() >= end:
                 raise TimeoutError

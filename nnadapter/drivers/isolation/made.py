@@ -11,10 +11,10 @@ from weakref import WeakMethod, finalize
 
 from nnadapter.drivers.isolation.child import Child
 from nnadapter.errors import ClosedError, DeviceTimeoutError, NNAdapterError
-from nnadapter.process.forking import part_at_fork
+from nnadapter.process.forking import register_after_fork
 
 
-class There(NamedTuple):
+class RemoteLocation(NamedTuple):
     """Where it is."""
 
     child: Child
@@ -30,17 +30,17 @@ class Made:
         there: where it was made already.
     """
 
-    def __init__(self, make: Callable[[], There], there: There | None = None) -> None:
+    def __init__(self, make: Callable[[], RemoteLocation], there: RemoteLocation | None = None) -> None:
         self._make = WeakMethod(make)
-        self.known: There | None = None
+        self.known: RemoteLocation | None = None
         """Where it was when somebody asked last."""
         self._lock = RLock()
         self._again: Thread | None = None
         if there is not None:
             self._take(there)
-        part_at_fork(self)
+        register_after_fork(self)
 
-    def there(self, end: float | None = None) -> There:
+    def there(self, end: float | None = None) -> RemoteLocation:
         """Where it is now; made again where that process is lost.
 
         Args:
@@ -61,7 +61,7 @@ class Made:
                 there = self._take(self._made())
             return there
 
-    def _made(self) -> There:
+    def _made(self) -> RemoteLocation:
         make = self._make()
         if make is None:  # while it was made aside
             raise ClosedError("what was made in the device's process is in use by nobody any more")
@@ -77,7 +77,7 @@ class Made:
         if there is not None and not there.child.lost:
             there.child.ask("close", limit_s, number=there.number)
 
-    def _take(self, there: There) -> There:
+    def _take(self, there: RemoteLocation) -> RemoteLocation:
         self.known = there
         finalize(self, there.child.closing.put, there.number).atexit = False
         return there

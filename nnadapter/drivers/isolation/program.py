@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from nnadapter.drivers.interface import Execution, Program, SegmentModel
 from nnadapter.drivers.isolation.execution import IsolatedExecution
 from nnadapter.drivers.isolation.forms import forms_of
-from nnadapter.drivers.isolation.made import Made, There
+from nnadapter.drivers.isolation.made import Made, RemoteLocation
 from nnadapter.errors import DeviceLostError, DriverError, IncompatibleProgramError, NNAdapterError
 
 _SLOW_S = 0.5
@@ -25,7 +25,7 @@ class Compiling(Protocol):
     def limit(self, what: str) -> float:
         """Seconds that something may take."""
 
-    def compiled(self, what: str, model: SegmentModel) -> There:
+    def compiled(self, what: str, model: SegmentModel) -> RemoteLocation:
         """Where a program of a model is, compiled anew."""
 
 
@@ -50,7 +50,9 @@ class IsolatedProgram(Program):
         seconds: that making it took.
     """
 
-    def __init__(self, context: Compiling, recipe: Recipe, there: There | None = None, seconds: float = 0.0) -> None:
+    def __init__(
+        self, context: Compiling, recipe: Recipe, there: RemoteLocation | None = None, seconds: float = 0.0
+    ) -> None:
         self.context = context
         self.forms = None if recipe.model is None else forms_of(recipe.model)
         """Of what it makes, where that is known."""
@@ -105,7 +107,7 @@ class IsolatedProgram(Program):
         """See `Program.close`."""
         self.made.close(self.context.limit("close"))
 
-    def _again(self) -> There:
+    def _again(self) -> RemoteLocation:
         recipe, context = self._recipe, self.context
         if recipe.blob is not None:
             there = context.made.there()
@@ -113,7 +115,7 @@ class IsolatedProgram(Program):
                 limit, blob = context.limit("deserialize"), PickleBuffer(recipe.blob)
                 how = recipe.what if recipe.model is None else "deserialize"
                 number = there.child.ask(how, limit, context=there.number, blob=blob)
-                return There(there.child, number)
+                return RemoteLocation(there.child, number)
             except DeviceLostError:
                 raise
             except NNAdapterError:

@@ -15,21 +15,21 @@ from nnadapter.drivers.native.codes import COMPATIBILITIES
 from nnadapter.drivers.native.control import build_control
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.models import build, contents
-from nnadapter.drivers.native.open_borders import OpenBorders
+from nnadapter.drivers.native.open_borders import DynamicSignatures
 from nnadapter.drivers.native.program import NativeProgram
 from nnadapter.drivers.native.serialized import Border, unseal, written_by
 from nnadapter.drivers.native.sizes import NumberedSizes, untold
 from nnadapter.drivers.native.streams import NativeStream
-from nnadapter.drivers.native.structures import Holder, Room, make
+from nnadapter.drivers.native.structures import Holder, StructPool, make
 from nnadapter.drivers.native.templates import ModelTemplates
 from nnadapter.drivers.native.verdicts import VerdictSink
 from nnadapter.errors import CompilationError, IncompatibleProgramError
-from nnadapter.ir.filled_model import FilledModel
+from nnadapter.ir.filled_model import SpecializedModel
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.verifying import verify
 from nnadapter.process.closing import close_all
 from nnadapter.process.forking import new_lock
-from nnadapter.process.lending import Lending
+from nnadapter.process.lending import ObjectPool
 from partition.verdict import Reason, Unsupported, Verdict
 
 _SMALL = 16
@@ -53,14 +53,14 @@ class NativeContext(Context):
     def __init__(self, functions: Functions, device: int, handle: int) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._lock = new_lock()
-        self._seats = Lending(_new_seat, functions, device)
+        self._seats = ObjectPool(_new_slot, functions, device)
         self._last: tuple[Model | None, _Built] = _NONE_BUILT
         self._admitted = VerdictSink(1, supported=True)
-        self._admission = Room("Admission", [{"verdict": self._admitted.addresses[0]}])
+        self._admission = StructPool("Admission", [{"verdict": self._admitted.addresses[0]}])
         self._unlimited = Holder()
-        self._compiling = Room("CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}])
+        self._compiling = StructPool("CompileRequest", [{"control": build_control(UNLIMITED, self._unlimited)}])
         """What all calls have that nobody may stop, as long as they hold the lock."""
-        self._borders = OpenBorders()
+        self._borders = DynamicSignatures()
         self._sinks: dict[int, VerdictSink] = {}
         """Room for the verdicts of small models, by their number, which come often."""
 
@@ -202,7 +202,7 @@ class NativeContext(Context):
         Raises:
             InvalidModelError: the model contradicts itself.
         """
-        if isinstance(model, FilledModel):
+        if isinstance(model, SpecializedModel):
             filled: _Built = model.prepared(_filled, _filled)
             return filled
         last, built = self._last
@@ -220,7 +220,7 @@ class NativeContext(Context):
         self._functions.plain("destroy_context", self._handle)
 
 
-def _new_seat(functions: Functions, device: int) -> Seat:
+def _new_slot(functions: Functions, device: int) -> Seat:
     return Seat(NativeStream(functions, device) if "create_stream" in functions else None)
 
 
@@ -231,7 +231,7 @@ def _told(operation: Operation, verdict: Verdict) -> Verdict:
     return Unsupported(Reason.UNSUPPORTED_ATTRIBUTE, detail) if name else verdict
 
 
-def _filled(model: FilledModel) -> _Built:
+def _filled(model: SpecializedModel) -> _Built:
     verify(model)
     templates: ModelTemplates = model.of.together.prepared(ModelTemplates, ModelTemplates)
     holder = Holder()
@@ -241,7 +241,7 @@ def _filled(model: FilledModel) -> _Built:
 
 def _sized(model: Model) -> Sized:
     """What goes into a program of the model and comes out of it; shared by layers that are filled together."""
-    if isinstance(model, FilledModel):
+    if isinstance(model, SpecializedModel):
         sized: Sized = model.of_border(Sized, lambda border: Sized(Border(*border)))
         return sized
     return Sized(Border(*(tuple(map(model.type_at, each)) for each in (model.inputs, model.outputs))))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nnadapter.drivers.native.codes import Status
-from nnadapter.drivers.native.structures import Room, read_text
+from nnadapter.drivers.native.structures import StructPool, read_text
 from nnadapter.errors import (
     CancelledError,
     DeviceLostError,
@@ -33,13 +33,13 @@ _TELLING: Mapping[Status, type[NNAdapterError]] = {
 """Codes that mean the same error whichever function gives them."""
 
 
-class _Room(threading.local):
+class _ErrorBuffer(threading.local):
     """Where a call of this thread finds its NNAdapterError. A callback may call in turn: who fails last is heard."""
 
     def __init__(self) -> None:
         self.message = ctypes.create_string_buffer(MESSAGE_BYTES)
         error = {"message": ctypes.addressof(self.message), "capacity": MESSAGE_BYTES}
-        self._error = Room("Error", [error])
+        self._error = StructPool("Error", [error])
         (self._address,) = self._error.addresses
 
     def cleared(self) -> int:
@@ -49,7 +49,7 @@ class _Room(threading.local):
         return self._address
 
 
-_ROOM = _Room()
+_ROOM = _ErrorBuffer()
 _OK = int(Status.OK)
 
 

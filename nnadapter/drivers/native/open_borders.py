@@ -20,7 +20,7 @@ _Type = tuple[Any, ...]
 """What an `OperandType` is made of, but that each dimension is its place among the sizes, or `OPEN` and its number."""
 
 
-class _OpenBorder:
+class _DynamicSignature:
     """A border as far as it is the same at any sizes, with what was made of it at the last few."""
 
     def __init__(self, inputs: Sequence[_Type], outputs: Sequence[_Type]) -> None:
@@ -36,7 +36,7 @@ class _OpenBorder:
         return Border(inputs, outputs)
 
 
-class SizedByRun:
+class RunSignature:
     """What goes into a program and comes out of it, whose sizes each run tells.
 
     Args:
@@ -44,7 +44,7 @@ class SizedByRun:
         border: of the model.
     """
 
-    def __init__(self, sizes: NumberedSizes, border: _OpenBorder) -> None:
+    def __init__(self, sizes: NumberedSizes, border: _DynamicSignature) -> None:
         self._sizes, self._border = sizes, border
 
     def numbers(self, sizes: Sequence[Any]) -> list[int]:
@@ -56,19 +56,19 @@ class SizedByRun:
         return self._border.at(self._sizes, numbers)
 
 
-class OpenBorders:
+class DynamicSignatures:
     """The borders of the programs of a context."""
 
     def __init__(self) -> None:
-        self._kept: Cache[tuple[Any, ...], _OpenBorder] = Cache("drivers.native.open_borders", 256)
+        self._kept: Cache[tuple[Any, ...], _DynamicSignature] = Cache("drivers.native.open_borders", 256)
 
-    def of(self, model: Model, sizes: NumberedSizes) -> SizedByRun:
+    def of(self, model: Model, sizes: NumberedSizes) -> RunSignature:
         """What goes into a program of a model with open sizes, and comes out of it."""
         inputs, outputs = (
             tuple([_type_of(model.type_at(operand), sizes) for operand in operands])
             for operands in (model.inputs, model.outputs)
         )
-        return SizedByRun(sizes, self._kept.made((inputs, outputs), lambda: _OpenBorder(inputs, outputs)))
+        return RunSignature(sizes, self._kept.made((inputs, outputs), lambda: _DynamicSignature(inputs, outputs)))
 
 
 def _type_of(type_: OperandType, sizes: NumberedSizes) -> _Type:

@@ -12,7 +12,7 @@ from nnadapter.drivers.interface import Execution, Program
 from nnadapter.drivers.native.calls import NativeCall, Seat, Sized
 from nnadapter.drivers.native.functions import Functions
 from nnadapter.drivers.native.memory import DeviceMemory
-from nnadapter.drivers.native.open_borders import SizedByRun
+from nnadapter.drivers.native.open_borders import RunSignature
 from nnadapter.drivers.native.serialized import seal
 from nnadapter.drivers.native.streams import NativeStream, wait_out
 from nnadapter.drivers.native.structures import SIGNATURES, Holder, make
@@ -20,7 +20,7 @@ from nnadapter.drivers.streams import Stream
 from nnadapter.errors import CompilationError, DriverError, ExecutionError
 from nnadapter.ir.operand import Array
 from nnadapter.process.forking import new_lock
-from nnadapter.process.lending import Lending
+from nnadapter.process.lending import ObjectPool
 
 
 class NativeExecution(Execution):
@@ -43,8 +43,8 @@ class NativeExecution(Execution):
         handle: int,
         sized: Sized,
         held: Holder,
-        by_run: SizedByRun | None,
-        seats: Lending[Seat],
+        by_run: RunSignature | None,
+        seats: ObjectPool[Seat],
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._held, self._by_run = held, by_run
@@ -241,8 +241,8 @@ class NativeProgram(Program):
         handle: int,
         sized: Sized,
         held: Holder,
-        seats: Lending[Seat],
-        by_run: SizedByRun | None = None,
+        seats: ObjectPool[Seat],
+        by_run: RunSignature | None = None,
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
         self._sized, self._held, self._by_run, self._seats = sized, held, by_run, seats

@@ -50,7 +50,7 @@ def make(name: str, /, **members: Any) -> Any:
     return made
 
 
-class Room:
+class StructPool:
     """Structures of one kind in a row, as they were made, for drivers to write into again and again."""
 
     def __init__(self, name: str, each: Sequence[Mapping[str, Any]]) -> None:

@@ -19,7 +19,7 @@ from nnadapter.drivers.native.blocks import WORD, Block, JoinedBlocks
 from nnadapter.drivers.native.models import aligned, build, contents
 from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
 from nnadapter.errors import InvalidModelError
-from nnadapter.ir.filled_model import FillableModel, FilledModel, FilledTogether, Replay
+from nnadapter.ir.filled_model import Replay, SpecializableModel, SpecializationGroup, SpecializedModel
 from nnadapter.ir.operand import PACKED, Array, OperandType
 from nnadapter.ir.operations import schema_of
 from nnadapter.ir.replaying import taking
@@ -44,7 +44,7 @@ class _Bytes:
 class _Template:
     """NNAdapterModel of a model of traced numbers, and where its sizes stand."""
 
-    def __init__(self, of: FillableModel) -> None:
+    def __init__(self, of: SpecializableModel) -> None:
         traced = of.model
         plain = with_numbers(traced, list(map(current, numbers(traced))))
         self.holder = Holder()
@@ -86,12 +86,12 @@ _REAL = (AttributeKind.FLOAT, AttributeKind.FLOATS)
 class ModelTemplates:
     """NNAdapterModels of models that are filled together."""
 
-    def __init__(self, of: FilledTogether) -> None:
+    def __init__(self, of: SpecializationGroup) -> None:
         self._templates = {model.place: _Template(model) for model in of.models if not _has_packed_sizes(model)}
         """By the places of their models."""
         self._joined: Cache[tuple[int, ...], _Joined] = Cache("models in C that are filled at once", _MOST_JOINED)
 
-    def build(self, model: FilledModel, holder: Holder) -> int | None:
+    def build(self, model: SpecializedModel, holder: Holder) -> int | None:
         """The address of one of the models, see `models.build`; None for one that is built anew at each sizes.
 
         Raises:
@@ -100,7 +100,7 @@ class ModelTemplates:
         place = model.of.place
         if place not in self._templates:
             return None
-        filled: _Filled = model.replay.prepared(self, self._filled)
+        filled: _SpecializedStructs = model.replay.prepared(self, self._filled)
         start = filled.starts.pop(place, None)
         if start is None:  # the model came later, or is there twice
             filled = self._filled_at((place,), model.replay)
@@ -111,10 +111,10 @@ class ModelTemplates:
         holder.keep((filled.words, template.holder))
         return filled.address + start * WORD + template.block.root
 
-    def _filled(self, replay: Replay) -> _Filled:
+    def _filled(self, replay: Replay) -> _SpecializedStructs:
         return self._filled_at(tuple([place for place in replay.places if place in self._templates]), replay)
 
-    def _filled_at(self, places: tuple[int, ...], replay: Replay) -> _Filled:
+    def _filled_at(self, places: tuple[int, ...], replay: Replay) -> _SpecializedStructs:
         joined = self._joined.made(places, lambda: _Joined({place: self._templates[place] for place in places}))
         try:
             return joined.filled(replay.known)
@@ -122,7 +122,7 @@ class ModelTemplates:
             raise InvalidModelError(f"sizes are too large for a driver in C: {error}; give smaller inputs") from error
 
 
-class _Filled(NamedTuple):
+class _SpecializedStructs(NamedTuple):
     """Models at some sizes, in one piece of memory."""
 
     words: Array
@@ -142,7 +142,7 @@ class _Joined:
         self._reals = _Numbers((start + word, number) for start, each in moved for word, number in each.reals)
         self._products = _Products((start, product) for start, each in moved for product in each.bytes)
 
-    def filled(self, known: Sequence[Any]) -> _Filled:
+    def filled(self, known: Sequence[Any]) -> _SpecializedStructs:
         """Write the numbers of a replay.
 
         Raises:
@@ -152,7 +152,7 @@ class _Joined:
         self._integers.write(words, known)
         self._reals.write(words.view(np.float64), known)
         self._products.write(words, known)
-        return _Filled(words, self._blocks.placed(words), self._starts.copy())
+        return _SpecializedStructs(words, self._blocks.placed(words), self._starts.copy())
 
 
 class _Numbers:
@@ -191,7 +191,7 @@ class _Products:
         words[self._words] = np.array(products, np.int64)[self._of]
 
 
-def _has_packed_sizes(of: FillableModel) -> bool:
+def _has_packed_sizes(of: SpecializableModel) -> bool:
     """Whether elements of four bits have open sizes: their bytes are no product."""
     packed = (each.type for each in of.model.operands if each.type.dtype in PACKED)
     return any(is_traced(type_.dimensions) for type_ in packed) or any(

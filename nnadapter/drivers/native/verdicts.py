@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from nnadapter.drivers.native.codes import REASONS
-from nnadapter.drivers.native.structures import Holder, Room, read_text
+from nnadapter.drivers.native.structures import Holder, StructPool, read_text
 from partition.verdict import SUPPORTED, Reason, Unsupported, Verdict
 
 DETAIL_BYTES = 512
@@ -28,8 +28,8 @@ class VerdictSink:
         self._nothing = bytes(max(count, 1))
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self._details))
         places = [{"detail": self._start + index * DETAIL_BYTES, "capacity": DETAIL_BYTES} for index in range(count)]
-        self._room = Room("Verdict", [{"supported": int(supported), **place} for place in places])
-        self._all_supported = Room("Verdict", [{"supported": 1, **place} for place in places]).bytes
+        self._room = StructPool("Verdict", [{"supported": int(supported), **place} for place in places])
+        self._all_supported = StructPool("Verdict", [{"supported": 1, **place} for place in places]).bytes
         """What is there where a driver takes everything, which most do."""
         self.addresses = self._room.addresses
         """Where they are, in order."""

@@ -14,7 +14,7 @@ from nnadapter.drivers.onnxruntime.sessions import run_options, session_executio
 from nnadapter.drivers.onnxruntime.values import run_of
 from nnadapter.drivers.onnxruntime.weights import Loadable
 from nnadapter.ir.operand import Array
-from nnadapter.process.forking import part_at_fork
+from nnadapter.process.forking import register_after_fork
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -47,7 +47,7 @@ class CpuProgram(Program):
         self._permit = permit
         self._profile = profile
         if permit is not None:
-            part_at_fork(self)
+            register_after_fork(self)
 
     def part(self) -> None:
         """In a process that was forked, where its threads are not: it stays, since its end would wait for them."""

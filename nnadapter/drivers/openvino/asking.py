@@ -17,7 +17,7 @@ from nnadapter.drivers.openvino.loading import copied_bytes, read
 from nnadapter.drivers.openvino.mends import NOTES
 from nnadapter.drivers.openvino.program import OpenvinoProgram
 from nnadapter.drivers.openvino.signature import difference, signature_of
-from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, judge_open, leaves_open
+from nnadapter.drivers.openvino.verdicts import Whole, grouped_filters, judge, judge_dynamic, leaves_open
 from nnadapter.drivers.openvino.written import is_read_as_written
 from nnadapter.errors import CompilationError
 from nnadapter.onnx.nodes import opsets_of
@@ -66,7 +66,9 @@ class Asker:
         parts = whole.parts
         is_open = has_open_inputs(model)
         verdicts = [
-            judge_open(node, whole) if is_open and leaves_open(node, whole) else judge(node, whole, self._switched_off)
+            judge_dynamic(node, whole)
+            if is_open and leaves_open(node, whole)
+            else judge(node, whole, self._switched_off)
             for node in model.graph.node
         ]
         taken = [position for position, verdict in enumerate(verdicts) if verdict]
@@ -82,7 +84,7 @@ class Asker:
         if not has_open_inputs(model):
             return Admission()
         whole = Whole.of(model, _CONSTANT_BYTES)
-        verdict = all_of(judge_open(node, whole) for node in model.graph.node)
+        verdict = all_of(judge_dynamic(node, whole) for node in model.graph.node)
         if verdict:
             refused = self._not_taken(range(len(model.graph.node)), model, whole.parts)
             verdict = refused[min(refused)] if refused else verdict

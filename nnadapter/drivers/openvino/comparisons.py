@@ -9,7 +9,7 @@ from typing import Any
 
 from nnadapter.drivers.openvino.engine import module
 
-_OTHERS = {"Greater": "less", "GreaterEqual": "less_equal"}
+_SWAPPED_COMPARISONS = {"Greater": "less", "GreaterEqual": "less_equal"}
 """The engine's operators, and what makes those that take their place."""
 
 
@@ -17,7 +17,7 @@ def compare_the_other_way(model: Any) -> None:
     """Let Less take the place of every Greater of reals, its inputs exchanged."""
     operators = module().opset13
     for operator in model.get_ordered_ops():
-        make = _OTHERS.get(operator.get_type_name())
+        make = _SWAPPED_COMPARISONS.get(operator.get_type_name())
         if make is None or not operator.get_input_element_type(0).is_real():
             continue
         left, right = operator.input_values()

@@ -13,7 +13,7 @@ import numpy as np
 from nnadapter.drivers.control import Control
 from nnadapter.drivers.interface import Execution
 from nnadapter.drivers.openvino.engine import brief, module
-from nnadapter.drivers.openvino.living import Living
+from nnadapter.drivers.openvino.living import RecoverableModel
 from nnadapter.drivers.openvino.ports import Ports
 from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.errors import ExecutionError
@@ -35,7 +35,7 @@ class OpenvinoExecution(Execution):
     Where sizes are open, arrays are nearly always others, and go in with the run.
     """
 
-    def __init__(self, living: Living, signature: Ports) -> None:
+    def __init__(self, living: RecoverableModel, signature: Ports) -> None:
         """Make a request.
 
         Args:
@@ -48,7 +48,7 @@ class OpenvinoExecution(Execution):
         self._fed = tuple((position, port) for position, port in enumerate(signature.inputs) if port is not None)
         self._begin(living.latest())
 
-    def _begin(self, living: Living) -> None:
+    def _begin(self, living: RecoverableModel) -> None:
         """Hold a request of a model, to which nothing is bound."""
         request = living.compiled.create_infer_request()
         self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)

@@ -10,30 +10,30 @@ from typing import Any
 import onnx
 from onnx import numpy_helper
 
-from nnadapter.drivers.openvino.kept_shapes import moves_alike
+from nnadapter.drivers.openvino.kept_shapes import preserves_shape
 from nnadapter.onnx.parts import Parts
 
 _REALS = frozenset(("float16", "float32"))
 
 
-class OpenSizeError(Exception):
+class DynamicSizeError(Exception):
     """Something hangs on a size that is left open. Nobody outside of this room sees it."""
 
 
 def _open(*_: object) -> Any:
-    raise OpenSizeError
+    raise DynamicSizeError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OpenSize:
-    """A dimension that is left open: whatever needs to know it raises OpenSizeError."""
+class DynamicSize:
+    """A dimension that is left open: whatever needs to know it raises DynamicSizeError."""
 
     name: str
     """Dimensions of one name are equal."""
 
     def __eq__(self, other: object) -> bool:
         """Whether the other is the same dimension."""
-        return (isinstance(other, OpenSize) and bool(self.name) and other.name == self.name) or _open()
+        return (isinstance(other, DynamicSize) and bool(self.name) and other.name == self.name) or _open()
 
     __hash__ = __bool__ = __index__ = __lt__ = __le__ = __gt__ = __ge__ = _open
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _open
@@ -64,11 +64,11 @@ class Form:
     def is_open(self) -> bool:
         """Whether a size of an input or output is open."""
         names = filter(None, (*self.node.input, *self.node.output))
-        return any(isinstance(size, OpenSize) for name in names for size in self._shape(name))
+        return any(isinstance(size, DynamicSize) for name in names for size in self._shape(name))
 
     @property
     def output_shape(self) -> tuple[Any, ...]:
-        """The shape of the first output; open sizes are `OpenSize`."""
+        """The shape of the first output; open sizes are `DynamicSize`."""
         return self._shape(self.node.output[0])
 
     @property
@@ -76,7 +76,7 @@ class Form:
         """What Resize or Upsample are scaled by, where they are given scales."""
         position = 2 if self.node.op_type == "Resize" and self.opset > 10 else 1
         if self.has(position) and not self.is_constant(position):
-            raise OpenSizeError
+            raise DynamicSizeError
         if self.has(position):
             return list(map(float, numpy_helper.to_array(self.parts.constants[self.node.input[position]])))
         return list(self.attribute("scales", []))
@@ -101,7 +101,7 @@ class Form:
         )
 
     def shape(self, position: int) -> tuple[Any, ...]:
-        """The shape of an input; open sizes are `OpenSize`."""
+        """The shape of an input; open sizes are `DynamicSize`."""
         return self._shape(self.node.input[position])
 
     def dtype(self, position: int) -> str | None:
@@ -116,7 +116,7 @@ class Form:
     def _shape(self, name: str) -> tuple[Any, ...]:
         value = self.parts.value(name)
         shape: Sequence[Any] = (value.shape if value else None) or ()
-        return tuple(size if isinstance(size, int) else OpenSize(size or "") for size in shape)
+        return tuple(size if isinstance(size, int) else DynamicSize(size or "") for size in shape)
 
 
 def makes_part_of_pixel(form: Form) -> bool:
@@ -225,7 +225,7 @@ def swaps_alike(form: Form) -> bool:
         return False
     shape = form.shape(0)
     order = list(form.attribute("perm", range(len(shape))[::-1]))
-    return len(order) == len(shape) and moves_alike(shape, order)  # else the rank is not known
+    return len(order) == len(shape) and preserves_shape(shape, order)  # else the rank is not known
 
 
 def is_read_plainly_too(form: Form) -> bool:
@@ -247,9 +247,9 @@ def is_spread_over_weights(form: Form) -> bool:
 def is_crosswise(form: Form) -> bool:
     """Whether inputs that are broadcast leave different dimensions open, or are known to have no elements."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]
-    axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, OpenSize)} for shape in shapes]
+    axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, DynamicSize)} for shape in shapes]
     opened = [each for each in axes if each]
-    empty = any(not isinstance(size, OpenSize) and size == 0 for shape in shapes for size in shape)
+    empty = any(not isinstance(size, DynamicSize) and size == 0 for shape in shapes for size in shape)
     return empty or any(each != opened[0] for each in opened)
 
 

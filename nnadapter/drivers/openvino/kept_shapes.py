@@ -14,7 +14,7 @@ from nnadapter.drivers.openvino.parting import part, parted
 _ORDER = 1
 
 
-def part_kept_shapes(model: Any) -> None:
+def separate_shape_preserving(model: Any) -> None:
     """Put a step in front of each such Transpose of reals, and one behind it."""
     for operator in model.get_ordered_ops():
         is_real = operator.get_type_name() == "Transpose" and operator.get_output_element_type(0).is_real()
@@ -28,10 +28,10 @@ def _keeps_shape(transpose: Any) -> bool:
     if source.get_type_name() != "Constant" or shape.is_dynamic:
         return False
     sizes, order = tuple(shape.to_shape()), source.data.reshape(-1).tolist() or list(range(len(shape)))[::-1]
-    return moves_alike(sizes, order)
+    return preserves_shape(sizes, order)
 
 
-def moves_alike(sizes: tuple[int, ...], order: list[int]) -> bool:
+def preserves_shape(sizes: tuple[int, ...], order: list[int]) -> bool:
     """Whether an order moves more than the last two dimensions, and leaves the sizes as they are."""
     is_moved = any(sizes[axis] > 1 for at, axis in enumerate(order[:-2]) if at != axis)
     return is_moved and tuple(sizes[axis] for axis in order) == sizes

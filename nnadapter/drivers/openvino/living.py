@@ -18,7 +18,7 @@ Read = Callable[[memoryview], tuple[Any, object]]
 """What the engine wrote -> a compiled model, and the memory that the engine may look into for it."""
 
 
-class Living:
+class RecoverableModel:
     """One compiled model. Usable from many threads.
 
     Args:
@@ -45,10 +45,10 @@ class Living:
         self.why = ""
         """Why a run failed; empty as long as none did."""
         self._read, self._contents = read, contents
-        self._next: Living | None = None
+        self._next: RecoverableModel | None = None
         self._lock = new_lock()
 
-    def known(self) -> Living:
+    def known(self) -> RecoverableModel:
         """The one that was made last in its place, if one was."""
         later = self._next
         return self if later is None or later is self else later.known()
@@ -63,7 +63,7 @@ class Living:
             return self._contents
         return None if turns_by_narrow_tables(self.compiled) else memoryview(self.compiled.export_model().getvalue())
 
-    def latest(self) -> Living:
+    def latest(self) -> RecoverableModel:
         """The one that computes now: this one, or the one in its place, or this one still where there can be none.
 
         Raises:
@@ -77,6 +77,6 @@ class Living:
                 self._next = self if contents is None else self._after(contents, self._read)
         return self if self._next is self else self._next.latest()
 
-    def _after(self, contents: memoryview, read: Read) -> Living:
+    def _after(self, contents: memoryview, read: Read) -> RecoverableModel:
         takes_turns = not isinstance(self.turn, nullcontext)
-        return Living(*read(contents), read, contents, takes_turns=takes_turns)
+        return RecoverableModel(*read(contents), read, contents, takes_turns=takes_turns)

@@ -12,7 +12,7 @@ from nnadapter.drivers.openvino.extremes import reach_infinities
 from nnadapter.drivers.openvino.guards import GUARDS
 from nnadapter.drivers.openvino.integer_sums import keep_sums
 from nnadapter.drivers.openvino.joined_steps import join_steps
-from nnadapter.drivers.openvino.kept_shapes import part_kept_shapes
+from nnadapter.drivers.openvino.kept_shapes import separate_shape_preserving
 from nnadapter.drivers.openvino.large_terms import keep_small_terms
 from nnadapter.drivers.openvino.lone_keys import part_scores
 from nnadapter.drivers.openvino.opposite_orders import leave_out_opposite_orders
@@ -30,7 +30,7 @@ from nnadapter.drivers.openvino.wide_steps import keep_bounds
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _REDUCING = (*(f"Reduce{name}" for name in _REDUCTIONS), "GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool")
 """Ops of which the engine makes reductions."""
-_MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
+_WORKAROUNDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
     (QUANTIZING, (join_steps, keep_bounds, keep_real, part_products, keep_signs, part_rectified, keep_sums)),
     (("NonMaxSuppression",), (exclude_thresholds,)),
     (("Add", "Sub", "Mul", "Div"), (keep_small_terms,)),
@@ -39,7 +39,7 @@ _MENDS: Sequence[tuple[Collection[str], Sequence[Callable[[Any], None]]]] = (
     (("Cast",), (compare_booleans,)),
     (("Round",), (divide_exactly,)),
     (("Exp", "Softmax"), (part_scores,)),
-    (("Transpose",), (leave_out_opposite_orders, part_from_orders, part_kept_shapes)),
+    (("Transpose",), (leave_out_opposite_orders, part_from_orders, separate_shape_preserving)),
     (("ReduceMax", "ReduceMin"), (reach_infinities,)),
     (_REDUCING, (reduce_in_four_dimensions,)),
 )
@@ -57,7 +57,7 @@ def mend(model: Any, ops: Collection[str]) -> None:
         model: as the engine read it.
         ops: names of ONNX's ops that it was written in.
     """
-    for concerned, steps in _MENDS:
+    for concerned, steps in _WORKAROUNDS:
         if not set(concerned).isdisjoint(ops):
             for step in steps:
                 step(model)

@@ -113,10 +113,10 @@ def _by_name(rows: Iterable[tuple[str, OperatorRow]]) -> Mapping[str, OperatorRo
 OPERATORS = _by_name(_ROWS)
 """By op type of ONNX's own domain."""
 
-FIXED_SIZES = frozenset(("LRN",))
+STATIC_SHAPE_OPS = frozenset(("LRN",))
 """Ops that are taken at known sizes alone: with open ones they are too seldom right."""
 
-OPEN_HALVES = frozenset((
+DYNAMIC_FLOAT16_OPS = frozenset((
     "Abs", "Add", "Cast", "Clip", "Concat", "Cos", "Div", "Equal", "Erf", "Exp", "Expand", "Flatten", "Floor",
     "Gather", "Gelu", "Gemm", "Identity", "LayerNormalization", "Less", "LessOrEqual", "Log", "MatMul", "Max", "Min",
     "Mul", "Neg", "Pad", "Pow", "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Sigmoid", "Sin", "Slice",

@@ -14,7 +14,7 @@ from nnadapter.drivers.interface import Compatibility, Execution, Program
 from nnadapter.drivers.openvino.engine import core, module, refuse_forked, translated
 from nnadapter.drivers.openvino.execution import OpenvinoExecution
 from nnadapter.drivers.openvino.footprint import Footprint, footprint_of
-from nnadapter.drivers.openvino.living import Living
+from nnadapter.drivers.openvino.living import RecoverableModel
 from nnadapter.drivers.openvino.ports import Ports, fits, outputs_of, ports_from
 from nnadapter.drivers.openvino.sharing import shareable
 from nnadapter.errors import ExecutionError, IncompatibleProgramError
@@ -58,7 +58,7 @@ class OpenvinoProgram(Program):
         self._seal = dict(seal)
         read = partial(_imported, seal=self._seal) if is_kept else None
         takes_turns = self._seal["properties"].get("PERFORMANCE_HINT") == "LATENCY"
-        self._living = Living(compiled, read_from, read, contents, takes_turns=takes_turns)
+        self._living = RecoverableModel(compiled, read_from, read, contents, takes_turns=takes_turns)
         self._signature = signature
         self._weight_bytes, self._copied_bytes = weight_bytes, copied
         self._footprint: Footprint | None = None

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import onnx
 
 from nnadapter.drivers.openvino.forms import (
+    DynamicSize,
+    DynamicSizeError,
     Form,
-    OpenSize,
-    OpenSizeError,
     changes_channels,
     is_crossed,
     is_crosswise,
@@ -72,7 +72,7 @@ def _first(form: Form, table: Mapping[str, Sequence[Restriction]]) -> Verdict:
     node = form.node
     try:
         matching_row = next((row for row in table.get(node.op_type, ()) if row.holds(form)), None)
-    except OpenSizeError:
+    except DynamicSizeError:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"{node.op_type} is taken or not by sizes that are left open")
     return SUPPORTED if matching_row is None else Unsupported(matching_row.reason, f"{node.op_type} {matching_row.why}")
 
@@ -289,12 +289,12 @@ RESTRICTIONS = (
     ),
 )
 """In the order in which they are looked at."""
-OPEN_RESTRICTIONS = (
+DYNAMIC_SHAPE_RESTRICTIONS = (
     Restriction(
         "QuantizeLinear",
         lambda form: (
             math.prod(form.shape(1)) > 1
-            and any(isinstance(size, OpenSize) for size in form.shape(0)[form.attribute("axis", 1) :][:1])
+            and any(isinstance(size, DynamicSize) for size in form.shape(0)[form.attribute("axis", 1) :][:1])
         ),
         "with a scale for each index of an open dimension makes the engine write where it should not",
     ),
@@ -331,7 +331,7 @@ OPEN_RESTRICTIONS = (
     Restriction(
         "Split",
         lambda form: (
-            form.opset >= 18 and not form.has(1) and isinstance(form.shape(0)[form.attribute("axis", 0)], OpenSize)
+            form.opset >= 18 and not form.has(1) and isinstance(form.shape(0)[form.attribute("axis", 0)], DynamicSize)
         ),
         "of an open dimension is taken where the sizes of its parts are said: the engine fails if the last is smaller",
     ),
@@ -374,4 +374,8 @@ def _by_op(*tables: Sequence[Restriction]) -> Mapping[str, Sequence[Restriction]
     return rows_by_op
 
 
-_FIXED, _OPEN, _OF_DATA = _by_op(RESTRICTIONS), _by_op(RESTRICTIONS, OPEN_RESTRICTIONS), _by_op(DATA_RESTRICTIONS)
+_FIXED, _OPEN, _OF_DATA = (
+    _by_op(RESTRICTIONS),
+    _by_op(RESTRICTIONS, DYNAMIC_SHAPE_RESTRICTIONS),
+    _by_op(DATA_RESTRICTIONS),
+)

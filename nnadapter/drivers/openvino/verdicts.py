@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import onnx
 
 from nnadapter.drivers.openvino.counting import MOVING, counted_names, measured_names
-from nnadapter.drivers.openvino.operators import EMPTY_SIZES, FIXED_SIZES, OPEN_HALVES, OPERATORS, OperatorRow
+from nnadapter.drivers.openvino.operators import (
+    DYNAMIC_FLOAT16_OPS,
+    EMPTY_SIZES,
+    OPERATORS,
+    STATIC_SHAPE_OPS,
+    OperatorRow,
+)
 from nnadapter.drivers.openvino.quantization import QUANTIZING
 from nnadapter.drivers.openvino.restrictions import data_restriction, restriction
 from nnadapter.ir.operand import DataType
@@ -98,7 +104,7 @@ def judge(node: onnx.NodeProto, whole: Whole, switched_off: Collection[str] = ()
     return all_of((_types(node, row, whole), decided))
 
 
-def judge_open(node: onnx.NodeProto, whole: Whole, halves: Collection[str] = OPEN_HALVES) -> Verdict:
+def judge_dynamic(node: onnx.NodeProto, whole: Whole, halves: Collection[str] = DYNAMIC_FLOAT16_OPS) -> Verdict:
     """Return the verdict of the tables on a node of a model whose sizes are open; some were taken at fixed sizes.
 
     Ops that make sizes get and make int64, small numbers as they are.
@@ -114,7 +120,7 @@ def judge_open(node: onnx.NodeProto, whole: Whole, halves: Collection[str] = OPE
     if of_sizes is not None:
         return of_sizes
     is_open, is_known = _is_open(node, whole.parts), node.op_type in OPERATORS and not plain_domain(node.domain)
-    if not is_known or (is_open and node.op_type in FIXED_SIZES):
+    if not is_known or (is_open and node.op_type in STATIC_SHAPE_OPS):
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is taken at fixed sizes alone")
     if not is_open:
         return SUPPORTED
@@ -133,7 +139,7 @@ def _of_data(node: onnx.NodeProto, whole: Whole) -> Verdict:
     if node.op_type not in EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops that were found right where data decide over sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
-    verdict = judge_open(node, whole, ())
+    verdict = judge_dynamic(node, whole, ())
     return data_restriction(node, whole.parts) if verdict else verdict
 
 

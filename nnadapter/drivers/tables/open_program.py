@@ -11,7 +11,7 @@ from nnadapter.drivers.tables.program import Border, TableExecution, brought
 from nnadapter.errors import DriverError
 from nnadapter.ir.model import Model
 from nnadapter.ir.operand import Array
-from nnadapter.ir.structure import TracedModel
+from nnadapter.ir.structure import SymbolicModel
 
 
 class OpenTableProgram(Program):
@@ -24,7 +24,7 @@ class OpenTableProgram(Program):
     """
 
     def __init__(self, model: Model, lower: Callable[[Model], Sequence[Computes]], border: Border) -> None:
-        self._traced = TracedModel(model)
+        self._traced = SymbolicModel(model)
         self._lower, self._border = lower, border
         self._constants = brought(model, border)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Compared:
+class ComparedRun:
     """What was run, and where."""
 
     model: str | os.PathLike[str] | bytes | onnx.ModelProto

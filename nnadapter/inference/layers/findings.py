@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from math import inf
 from typing import Any
 
-from nnadapter.accuracy.saving import Saved
+from nnadapter.accuracy.saving import SavedFindings
 from nnadapter.running.deviation import Deviation
 
 _LISTED = 10
@@ -66,7 +66,7 @@ class LayerReport:
     """Nodes that the device did not run by themselves."""
     compilations: int
     """Models that were compiled for the devices, but for what was saved and ruled out."""
-    saved: Saved | None = None
+    saved: SavedFindings | None = None
     ruled_out: RuledOut | None = None
     unwritten: str = ""
     """Why a file was not written."""

@@ -14,7 +14,7 @@ from nnadapter.accuracy.searching import Search, Stretch
 from nnadapter.accuracy.tolerances import quantized_values, shapes_of
 from nnadapter.accuracy.trials import HostValues, Trials
 from nnadapter.drivers.selection import HOSTS
-from nnadapter.inference.layers.compared import Compared
+from nnadapter.inference.layers.compared import ComparedRun
 from nnadapter.inference.layers.findings import Finding, LayerReport
 from nnadapter.inference.layers.ruling_out import rule_out
 from nnadapter.onnx.files import load_model
@@ -26,7 +26,7 @@ _MOST_VERIFIED = 4
 
 
 def look(
-    compared: Compared, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
+    compared: ComparedRun, save: str | os.PathLike[str] | None = None, rules_out: str | os.PathLike[str] | None = None
 ) -> LayerReport:
     """Return which nodes are wrong.
 
@@ -40,7 +40,7 @@ def look(
 
 
 def _look(
-    compared: Compared,
+    compared: ComparedRun,
     search: Search,
     save: str | os.PathLike[str] | None,
     rules_out: str | os.PathLike[str] | None,
@@ -79,7 +79,7 @@ def _look(
     return report
 
 
-def _search(compared: Compared, setting: Setting) -> Search:
+def _search(compared: ComparedRun, setting: Setting) -> Search:
     homes = {node.name: node.device for node in compared.report.nodes if node.device not in ("", *HOSTS)}
     cutting, defaults = cut(load_model(compared.model), shapes_of(compared.feed), homes)
     told = compared.tolerances

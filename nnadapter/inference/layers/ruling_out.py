@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nnadapter.accuracy.searching import first_true
 from nnadapter.drivers.selection import CPU
-from nnadapter.inference.layers.compared import Compared
+from nnadapter.inference.layers.compared import ComparedRun
 from nnadapter.inference.layers.findings import RuledOut
 from nnadapter.inference.session import InferenceSession
 from nnadapter.rules.reading import read_rules
@@ -23,7 +23,7 @@ Group = Sequence[str]
 """Nodes that are pinned together."""
 
 
-def rule_out(path: Path, compared: Compared, suspects: Sequence[Group]) -> RuledOut:
+def rule_out(path: Path, compared: ComparedRun, suspects: Sequence[Group]) -> RuledOut:
     """Write a file of rules with the fewest pins to the CPU found that make the outputs agree; the file is tried.
 
     1. None, where they agree already. Else the fewest of the first of `suspects`: twice as many each time, then
@@ -73,7 +73,7 @@ def _fewest(suspects: Sequence[Group], agrees: Callable[[Sequence[Group]], bool]
 
 
 class _Trying:
-    def __init__(self, compared: Compared) -> None:
+    def __init__(self, compared: ComparedRun) -> None:
         self._compared = compared
         self._rules = Rules() if compared.options.rules is None else read_rules(compared.options.rules)
         self.compilations = 0

@@ -10,7 +10,7 @@ from nnadapter.ir.derived import derived
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import Model, Operation
 from nnadapter.ir.operand import Array, Layout
-from nnadapter.ir.passes.remapping import ELEMENTWISE, IMAGE, REMAP, kept_axes
+from nnadapter.ir.passes.remapping import ELEMENTWISE, IMAGE, REMAP, remaining_axes
 from nnadapter.ir.passes.view import Axes
 
 
@@ -31,7 +31,7 @@ def cancel_transposes(model: Model) -> Model:
     if not count or any(operand.type.layout is Layout.NHWC for operand in model.operands):
         return model
     for generous in (True, False):
-        candidate = _Wandering(ModelEditor(model), generous).run()
+        candidate = _TransposeSweep(ModelEditor(model), generous).run()
         if _count(candidate) < count:
             return candidate
     return model
@@ -45,7 +45,7 @@ _FOLLOWERS = frozenset(REMAP) - IMAGE
 
 
 @dataclass(frozen=True, slots=True)
-class _Put:
+class _TransposedOperand:
     """What an operand is: `source` transposed by `perm`."""
 
     source: int
@@ -54,14 +54,14 @@ class _Put:
     """The TRANSPOSE that was put off last; it has adopted those before."""
 
 
-class _Wandering:
+class _TransposeSweep:
     """One sweep; `generous` lets a result be put off that several operations read, if all could follow."""
 
     def __init__(self, editor: ModelEditor, generous: bool) -> None:
         self._editor = editor
         self._generous = generous
-        self._put: dict[int, _Put] = {}
-        self._made: dict[int, _Put] = {}
+        self._put: dict[int, _TransposedOperand] = {}
+        self._made: dict[int, _TransposedOperand] = {}
         """What was made of those, for readers that transpose it further."""
         self._constants: dict[tuple[int, Axes], int] = {}
         self._agreed: dict[int, bool] = {}
@@ -102,7 +102,7 @@ class _Wandering:
         before = before or self._made.get(operand)
         if before is not None:
             operand, perm = before.source, tuple(before.perm[axis] for axis in perm)
-        self._put[operation.outputs[0]] = _Put(operand, perm, index)
+        self._put[operation.outputs[0]] = _TransposedOperand(operand, perm, index)
         self._editor.remove((index,))
 
     def _follow(self, index: int, operation: Operation) -> bool:
@@ -124,10 +124,10 @@ class _Wandering:
         inputs = [self._before(operand, back) for operand in operation.inputs]
         attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, back)}
         results = editor.add_operation(operation.type, inputs, attributes, origins=(index,))
-        kept = kept_axes(operation.type, operation.attributes, back)
+        kept = remaining_axes(operation.type, operation.attributes, back)
         editor.remove((index,))
         for old, new in zip(operation.outputs, results, strict=True):
-            self._put[old] = _Put(new, tuple(map(kept.index, sorted(kept))), transposes[0].operation)
+            self._put[old] = _TransposedOperand(new, tuple(map(kept.index, sorted(kept))), transposes[0].operation)
         return True
 
     def _may_wander(self, operand: int, perm: Axes, operation: Operation) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Model, Operation
 from nnadapter.ir.operand import Array, Layout, OperandType
-from nnadapter.ir.passes.remapping import ELEMENTWISE, IMAGE, REMAP, kept_axes
+from nnadapter.ir.passes.remapping import ELEMENTWISE, IMAGE, REMAP, remaining_axes
 from nnadapter.ir.passes.view import FROM_NCHW, Axes, View
 
 
@@ -151,7 +151,7 @@ class _Images:
     def _convert(self, index: int, operation: Operation) -> None:
         editor = self._editor
         attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, FROM_NCHW)}
-        kept = kept_axes(operation.type, operation.attributes, FROM_NCHW)
+        kept = remaining_axes(operation.type, operation.attributes, FROM_NCHW)
         names = [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if kept == FROM_NCHW else ()
         inputs = self._inputs(operation)
         quantized = [editor.type_of(output).quantized for output in operation.outputs]

@@ -10,7 +10,7 @@ from nnadapter.ir.editor import ModelEditor
 from nnadapter.ir.model import ABSENT, Operation
 from nnadapter.ir.operand import Array
 from nnadapter.ir.pattern import COMMUTATIVE
-from nnadapter.ir.traced_arrays import told_apart_by
+from nnadapter.ir.traced_arrays import group_key
 from nnadapter.ir.tracing import told_apart
 
 
@@ -73,7 +73,7 @@ def _operand(editor: ModelEditor, operand: int, constants: dict[int, Hashable]) 
         return operand
     if operand not in constants:
         type_ = editor.type_of(operand)
-        contents = told_apart_by(_contents, value)
+        contents = group_key(_contents, value)
         constants[operand] = (type_.dtype, value.shape, type_.layout, type_.quantization, contents)
     return constants[operand]
 

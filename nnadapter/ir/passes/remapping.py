@@ -89,7 +89,7 @@ REMAP: Mapping[str, Remap] = {
 """By operation type; an operation that is not here wants NCHW."""
 
 
-def kept_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:
+def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int, ...]:
     """The axes of a result in their old numbers, in the order in which they stand after `perm`.
 
     Args:

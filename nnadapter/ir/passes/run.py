@@ -31,7 +31,7 @@ from nnadapter.ir.passes.remove_identities import remove_identities
 from nnadapter.ir.passes.simplify import simplify
 from nnadapter.ir.passes.symmetric_to_asymmetric import symmetric_to_asymmetric
 
-_Given = TypeVar("_Given")
+_Input = TypeVar("_Input")
 _Made = TypeVar("_Made")
 Pass = Callable[[Model], Model]
 """A transformation: the same object if nothing changed, else a new model with the same inputs and outputs.
@@ -120,7 +120,7 @@ def _applied(name: str, function: Pass, model: Model) -> Model:
     return after
 
 
-def _told(name: str, function: Callable[[_Given], _Made], argument: _Given) -> _Made:
+def _told(name: str, function: Callable[[_Input], _Made], argument: _Input) -> _Made:
     """What a function makes of something; what it finds wrong is told with the pass's name."""
     try:
         return function(argument)

@@ -25,7 +25,7 @@ from partition.graph import Graph, Value
 Dimension = str | tuple[str, int]
 """An open dimension: its name, or where it has none the input and the axis."""
 
-CACHED, NEW, ENCODED = 127, 1, 32
+CACHED, NEW, DEFAULT_ENCODER_LENGTH = 127, 1, 32
 """Usual sizes; the first two together are a round number, as engines like it."""
 
 _ENCODER = re.compile(r"(?<![a-z])(encoder|cross|source)(?![a-z])", re.IGNORECASE)
@@ -68,7 +68,7 @@ def cache_sizes(
     if not roles.cached:
         return {}
     of_cached, of_new = _stated(roles.cached, stated, CACHED), _stated(roles.new, stated, NEW)
-    of_encoded = _stated(roles.encoded, stated, ENCODED)
+    of_encoded = _stated(roles.encoded, stated, DEFAULT_ENCODER_LENGTH)
     return {**sizes_of(roles, 1, of_cached, of_new, of_encoded), **stated}
 
 
@@ -104,7 +104,9 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
     return Roles(frozenset(batch), frozenset(cached), frozenset(whole), frozenset(new), frozenset(encoded))
 
 
-def sizes_of(roles: Roles, rows: int, cached: int, new: int, encoded: int = ENCODED) -> dict[Dimension, int]:
+def sizes_of(
+    roles: Roles, rows: int, cached: int, new: int, encoded: int = DEFAULT_ENCODER_LENGTH
+) -> dict[Dimension, int]:
     """Return a size for every open dimension."""
     groups = (
         (roles.batch, rows),
@@ -116,7 +118,7 @@ def sizes_of(roles: Roles, rows: int, cached: int, new: int, encoded: int = ENCO
     return {dimension: size for group, size in groups for dimension in group}
 
 
-def grown_by_one(prepared: Prepared, shapes: Shapes) -> Shapes:
+def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
     """Return the shapes of inputs if caches that are empty had grown by one, and what counts them with the new ones."""
     graph = prepared.graph
     whole = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).whole

@@ -55,6 +55,6 @@ def in_words(choice: Iterable[Taken]) -> str:
     return " and ".join(dict.fromkeys(taken.text for taken in choice))
 
 
-def truths_of(choice: Choice) -> Truths:
+def decision_values(choice: Choice) -> Truths:
     """Return what was decided, by which choices of one model are known."""
     return tuple(taken.holds for taken in choice)

@@ -25,7 +25,7 @@ from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.onnxruntime_limits import loadable
 from nnadapter.onnx.preparation.choice import ELSE, MOST_DECIDING, THEN, Choice, Conditions, Taken
 from nnadapter.onnx.preparation.foldable import may_fold
-from nnadapter.onnx.preparation.prepare import Prepared, with_branches_taken, without_known_branches
+from nnadapter.onnx.preparation.prepare import Prepared, inline_constant_branches, inline_decided_branches
 from nnadapter.process.collecting import paused_collection
 from partition.graph import Value
 
@@ -40,7 +40,7 @@ _REAL = frozenset(("float16", "float32", "float64"))
 
 
 @dataclass(frozen=True, eq=False)
-class Decision:
+class DecidingConditions:
     """What inputs decide of a model."""
 
     prepared: Prepared
@@ -53,7 +53,7 @@ class Decision:
     """By position of an `If`: the condition that decides, and whether its branch `then` is taken where that holds."""
 
 
-def decision_of(prepared: Prepared) -> Decision | None:
+def decision_of(prepared: Prepared) -> DecidingConditions | None:
     """Return what inputs decide of a model; None where they decide nothing."""
     known, asked = _asked(prepared)
     if known is None or not asked:
@@ -66,11 +66,11 @@ def decision_of(prepared: Prepared) -> Decision | None:
     conditions = known.conditions(names)
     if conditions is None:
         return None
-    return Decision(prepared, conditions, known.texts(names), tuple(roots), branches)
+    return DecidingConditions(prepared, conditions, known.texts(names), tuple(roots), branches)
 
 
 @paused_collection
-def decided(decision: Decision, truths: Sequence[bool]) -> Prepared:
+def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
     """Return the model with the branches in place of `If` that are taken where its conditions are so.
 
     Raises:
@@ -85,10 +85,10 @@ def decided(decision: Decision, truths: Sequence[bool]) -> Prepared:
         Taken(text, bool(holds), tuple(nodes), key)
         for text, holds, nodes, key in zip(decision.texts, truths, names, decision.keys, strict=True)
     )
-    taken = with_branches_taken(before, takes_then)
-    taken = without_known_branches(replace(taken, choice=(*before.choice, *choice)))
+    taken = inline_decided_branches(before, takes_then)
+    taken = inline_constant_branches(replace(taken, choice=(*before.choice, *choice)))
     while takes_then := _decided_before(taken):
-        taken = without_known_branches(with_branches_taken(taken, takes_then))
+        taken = inline_constant_branches(inline_decided_branches(taken, takes_then))
     return taken
 
 

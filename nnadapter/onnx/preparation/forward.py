@@ -12,7 +12,7 @@ Inference over a whole graph stops where a shape must be computed first by what 
 
 from __future__ import annotations
 
-from nnadapter.onnx.inference import Inference, KnownBefore
+from nnadapter.onnx.inference import Inference, InitialFacts
 from nnadapter.onnx.model import OnnxModel
 from nnadapter.onnx.preparation.foldable import Folding, is_known
 from nnadapter.onnx.values import value_of, values_of
@@ -25,7 +25,7 @@ class Forward:
     """
 
     def __init__(
-        self, read: OnnxModel, inference: Inference, known: KnownBefore, budget: float, *, open_sizes: bool = False
+        self, read: OnnxModel, inference: Inference, known: InitialFacts, budget: float, *, open_sizes: bool = False
     ) -> None:
         self._open_sizes = open_sizes
         self._graph = read.graph

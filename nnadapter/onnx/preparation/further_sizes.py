@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from math import prod
 
-from nnadapter.onnx.inference import KnownBefore
+from nnadapter.onnx.inference import InitialFacts
 from nnadapter.onnx.joining import takes_room
 from nnadapter.onnx.preparation.caches import CACHED, NEW, Dimension, Roles, cache_roles, dimension_at, sizes_of
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes
@@ -47,7 +47,7 @@ def further_shapes(prepared: Prepared, usual: Shapes) -> Iterator[Shapes]:
         shapes = {name: _shape(value, usual[name], sizes) for name, value in inputs.items()}
         if shapes not in seen:
             seen.append(shapes)
-            if prepared.inference.agrees(KnownBefore(shapes, prepared.constants, left)):
+            if prepared.inference.agrees(InitialFacts(shapes, prepared.constants, left)):
                 yield shapes
 
 

@@ -32,7 +32,7 @@ from nnadapter.onnx.branches import inline_branches
 from nnadapter.onnx.equations import check_equations
 from nnadapter.onnx.functions import expand_functions
 from nnadapter.onnx.graphs import read_nodes
-from nnadapter.onnx.inference import Inference, KnownBefore, Types
+from nnadapter.onnx.inference import Inference, InitialFacts, Types
 from nnadapter.onnx.model import OnnxModel, read_model
 from nnadapter.onnx.node import OnnxNode
 from nnadapter.onnx.operators import Operators
@@ -88,12 +88,12 @@ class Prepared(OnnxModel):
     @cached_property
     def types(self) -> Mapping[str, onnx.ValueInfoProto]:
         """What is known of the types of values whatever the shapes of inputs, as onnx says it; constants left out."""
-        return self.inference.types(KnownBefore({}, self.constants, range(len(self.nodes)), self.stated))
+        return self.inference.types(InitialFacts({}, self.constants, range(len(self.nodes)), self.stated))
 
     @cached_property
     def ranks_found(self) -> Mapping[str, Value]:
         """See `ranks.ranks_found`: of values of which `values` tells no rank."""
-        known = KnownBefore({}, self.constants, range(len(self.nodes)), self.stated)
+        known = InitialFacts({}, self.constants, range(len(self.nodes)), self.stated)
         return ranks_found(self.inference, self.nodes, known, self.values)
 
     @cached_property
@@ -143,7 +143,7 @@ def prepare(model: onnx.ModelProto, operators: Operators) -> Prepared:
     ordered = in_order(model, nodes)
     expanded, origins = expand_functions(ordered, operators, nodes=nodes if ordered is model else None)
     read = nodes if expanded is model else None
-    return without_empty_parts(without_known_branches(prepare_again(expanded, origins, operators, read)))
+    return without_empty_parts(inline_constant_branches(prepare_again(expanded, origins, operators, read)))
 
 
 def without_empty_parts(prepared: Prepared) -> Prepared:
@@ -156,18 +156,18 @@ def without_empty_parts(prepared: Prepared) -> Prepared:
     return replace(again, original=prepared.original, choice=prepared.choice, kept=(*prepared.kept, *again.kept))
 
 
-def without_known_branches(prepared: Prepared) -> Prepared:
+def inline_constant_branches(prepared: Prepared) -> Prepared:
     """Return the model with the branches in place of each `If` whose condition is known."""
     original = prepared
     while conditions := _known_conditions(prepared):
         try:
-            prepared = replace(with_branches_taken(prepared, conditions), original=original)
+            prepared = replace(inline_decided_branches(prepared, conditions), original=original)
         except InvalidModelError:
             break  # a contradiction inside of a branch, which nothing sees as long as it stays there
     return prepared
 
 
-def with_branches_taken(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
+def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) -> Prepared:
     """Return the model with branches in place of some `If` nodes, for which their nodes stand.
 
     Args:
@@ -218,7 +218,7 @@ def prepare_again(
     known = read_model(model, operators, origins, read or ())
     initializers = _initializers(model, known.graph.constants)
     inference = Inference(known)
-    before = KnownBefore({}, initializers, range(len(known.nodes)))
+    before = InitialFacts({}, initializers, range(len(known.nodes)))
     if inference.has_further:
         onward = Forward(known, inference, before, _once_bytes(initializers), open_sizes=True)
         onward.go()
@@ -261,7 +261,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
     stated: dict[str, onnx.ValueInfoProto] = {}
     for number in range(_MOST_ROUNDS):
         if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
-            before = KnownBefore(shapes, known, left, stated)
+            before = InitialFacts(shapes, known, left, stated)
             onward = Forward(prepared, prepared.inference, before, limits.FOLDED_BYTES_PER_SHAPE)
             folding = onward.go()
             added.update(folding.folded)
@@ -271,7 +271,7 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
         if not (number or stated or evaluated) and _is_as_prepared(prepared, shapes, left):
             values = prepared.values
             break
-        before = KnownBefore(shapes, known, left, stated)
+        before = InitialFacts(shapes, known, left, stated)
         values = prepared.inference.values(before)
         folding = _fold(prepared, before, values, limits.FOLDED_BYTES_PER_SHAPE)
         evaluated |= folding.evaluated
@@ -367,7 +367,7 @@ def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
     return positions[::-1]
 
 
-def _fold(read: OnnxModel, known: KnownBefore, values: Mapping[str, Value], budget: float) -> Folding:
+def _fold(read: OnnxModel, known: InitialFacts, values: Mapping[str, Value], budget: float) -> Folding:
     """What becomes known of the nodes left to run."""
     folding = Folding(read, known.constants, budget)
     for index in known.nodes:
@@ -378,7 +378,7 @@ def _fold(read: OnnxModel, known: KnownBefore, values: Mapping[str, Value], budg
 
 
 def _fold_further(
-    read: OnnxModel, folding: Folding, inference: Inference, known: KnownBefore, values: dict[str, Value]
+    read: OnnxModel, folding: Folding, inference: Inference, known: InitialFacts, values: dict[str, Value]
 ) -> dict[str, Value]:
     """Take sizes of shapes that are known in part, and evaluate what hangs on those; return what is known of values.
 

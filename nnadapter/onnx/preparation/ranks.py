@@ -12,7 +12,7 @@ from types import MappingProxyType
 import onnx
 from onnx import helper
 
-from nnadapter.onnx.inference import Inference, KnownBefore
+from nnadapter.onnx.inference import Inference, InitialFacts
 from nnadapter.onnx.node import OnnxNode
 from partition.dtypes import ELEMENT_TYPE_OF_DTYPE
 from partition.graph import Value
@@ -21,7 +21,7 @@ _Rank = Callable[[Sequence[Value | None]], int | None]
 
 
 def ranks_found(
-    inference: Inference, nodes: Sequence[OnnxNode], known: KnownBefore, values: Mapping[str, Value]
+    inference: Inference, nodes: Sequence[OnnxNode], known: InitialFacts, values: Mapping[str, Value]
 ) -> Mapping[str, Value]:
     """Return those of `values` whose ranks are told by lengths of shapes, and what follows from them; by name.
 
@@ -35,7 +35,7 @@ def ranks_found(
     stated, told = dict(known.stated), values
     while fresh := {info.name: info for info in _told(nodes, told, rankless)}:
         stated.update(fresh)
-        told = inference.values(KnownBefore(known.shapes, known.constants, known.nodes, stated))
+        told = inference.values(InitialFacts(known.shapes, known.constants, known.nodes, stated))
         rankless = {name for name in rankless if name not in told or told[name].shape is None}
     return {
         name: value

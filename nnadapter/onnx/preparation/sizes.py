@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nnadapter.errors import InvalidInputError, InvalidModelError
-from nnadapter.onnx.inference import KnownBefore
+from nnadapter.onnx.inference import InitialFacts
 from nnadapter.onnx.preparation.caches import Dimension, cache_sizes, dimension_at
 from nnadapter.onnx.preparation.prepare import Prepared, Shapes, specialize
 from nnadapter.onnx.preparation.weighed_sizes import sizes_of_weights
@@ -70,7 +70,7 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
         }
         if shapes not in tried:
             tried.append(shapes)
-            if prepared.inference.agrees(KnownBefore(shapes, prepared.constants, left)):
+            if prepared.inference.agrees(InitialFacts(shapes, prepared.constants, left)):
                 if _agrees_as_computed(prepared, shapes):
                     return shapes
                 inferred.append(shapes)
@@ -95,7 +95,7 @@ def _agrees_as_computed(prepared: Prepared, shapes: Shapes) -> bool:
         return False
     if not specialized.folded:
         return True
-    return prepared.inference.agrees(KnownBefore(shapes, specialized.constants, specialized.positions))
+    return prepared.inference.agrees(InitialFacts(shapes, specialized.constants, specialized.positions))
 
 
 def check_shape(name: str, shape: tuple[int, ...], inputs: Mapping[str, Value]) -> None:

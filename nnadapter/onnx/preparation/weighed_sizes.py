@@ -14,7 +14,7 @@ def _of_gemm(node: OnnxNode, weight: Array) -> tuple[int, int]:
     return -2 if node.integer("transA", 0) else -1, weight.shape[-1 if node.integer("transB", 0) else -2]
 
 
-_SAID: Mapping[str, tuple[int, Callable[[OnnxNode, Array], tuple[int, int]]]] = {
+_WEIGHT_AXES: Mapping[str, tuple[int, Callable[[OnnxNode, Array], tuple[int, int]]]] = {
     "BatchNormalization": (1, lambda node, weight: (1, weight.shape[0])),
     "Conv": (2, lambda node, weight: (1, weight.shape[1] * node.integer("group", 1))),
     "ConvTranspose": (2, lambda node, weight: (1, weight.shape[0])),
@@ -32,9 +32,9 @@ def sizes_of_weights(
     for name, value in inputs.items():
         for index in graph.consumers.get(name, ()):
             node, shape = nodes[index], value.shape or ()
-            if node.domain or node.contradiction or node.op_type not in _SAID or node.input(0) != name:
+            if node.domain or node.contradiction or node.op_type not in _WEIGHT_AXES or node.input(0) != name:
                 continue
-            weight, (rank, said) = constants.get(node.input(1)), _SAID[node.op_type]
+            weight, (rank, said) = constants.get(node.input(1)), _WEIGHT_AXES[node.op_type]
             if weight is None or weight.ndim < rank:
                 continue
             axis, size = said(node, weight)

@@ -21,7 +21,7 @@ Run = Callable[[Sequence[str], Feed, int, float | None], tuple[Sequence[Array], 
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class QueuedRequest:
     """A request that waits for its turn."""
 
     asked: Asked
@@ -59,7 +59,7 @@ class Batcher:
         self._axis: Axis | None = axis if joins else None
         """How rows of several requests lie in a run; None where each request is one of its own."""
 
-    def groups(self, waiting: Sequence[Waiting]) -> Iterator[list[int]]:
+    def groups(self, waiting: Sequence[QueuedRequest]) -> Iterator[list[int]]:
         """Positions of requests that go into one run each, in the order in which they came."""
         groups: dict[object, list[int]] = {}
         rows: dict[object, int] = {}
@@ -81,7 +81,7 @@ class Batcher:
             return None
         return counts.pop() or None
 
-    def run(self, waiting: Sequence[Waiting], run: Run) -> list[Given]:
+    def run(self, waiting: Sequence[QueuedRequest], run: Run) -> list[Given]:
         """Run requests of one group together, and give each its rows."""
         now = time.monotonic()
         late = [each.until is not None and each.until <= now for each in waiting]
@@ -92,13 +92,13 @@ class Batcher:
             given = iter([Given({}, error=error)] * len(alive) if len(alive) < 2 else self._apart(alive, run, error))
         return [_TOO_LATE if is_late else next(given) for is_late in late]
 
-    def _apart(self, waiting: Sequence[Waiting], run: Run, error: NNAdapterError) -> list[Given]:
+    def _apart(self, waiting: Sequence[QueuedRequest], run: Run, error: NNAdapterError) -> list[Given]:
         """One of several may be at fault; each gets a run of its own, but for time that is over for all."""
         if isinstance(error, DeadlineExceededError):
             return [Given({}, error=error)] * len(waiting)
         return [self.run([each], run)[0] for each in waiting]
 
-    def _together(self, waiting: Sequence[Waiting], run: Run, now: float) -> list[Given]:
+    def _together(self, waiting: Sequence[QueuedRequest], run: Run, now: float) -> list[Given]:
         first = waiting[0].asked
         ends = [each.until for each in waiting]
         seconds = None if None in ends else max(end for end in ends if end is not None) - now

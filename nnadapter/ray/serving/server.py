@@ -18,11 +18,11 @@ from starlette.responses import Response
 
 from nnadapter.errors import DeadlineExceededError, DriverError, InvalidInputError, NNAdapterError
 from nnadapter.process.versions import own_version
-from nnadapter.ray.opened import file_here, kind_of, open_file
+from nnadapter.ray.opened import kind_of, local_file, open_file
 from nnadapter.ray.request import Request as Wanted
 from nnadapter.ray.serving import limits
 from nnadapter.ray.serving.arriving import body_of, length_of
-from nnadapter.ray.serving.batching import Batcher, Given, Waiting
+from nnadapter.ray.serving.batching import Batcher, Given, QueuedRequest
 from nnadapter.ray.serving.faults import HttpError, http_error
 from nnadapter.ray.serving.health import Health
 from nnadapter.ray.serving.reading import Asked, read_request
@@ -60,7 +60,7 @@ class Server:
         kind, node = await asyncio.to_thread(kind_of, request)
         reference, path = await compiler.compiled.remote(kind, node)
         if not path:
-            path = await asyncio.to_thread(lambda: file_here(ray.get(reference), kind, request))
+            path = await asyncio.to_thread(lambda: local_file(ray.get(reference), kind, request))
         opened = await asyncio.to_thread(open_file, path, kind, request)
         self._session = opened.session
         self._batcher = Batcher(self._signature, settings.max_batch_size, opened.fixed)
@@ -138,13 +138,13 @@ class Server:
         seconds = asked.timeout if asked.timeout is not None else self._settings.deadline_s
         until = None if seconds is None else time.monotonic() + seconds
         try:
-            given: Given = await asyncio.wait_for(self._infer(Waiting(asked, until)), seconds)
+            given: Given = await asyncio.wait_for(self._infer(QueuedRequest(asked, until)), seconds)
         except TimeoutError as error:
             raise DeadlineExceededError(f"the request was not done within {seconds:g} s") from error
         return given
 
     @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
-    async def _infer(self, waiting: list[Waiting]) -> list[Given]:
+    async def _infer(self, waiting: list[QueuedRequest]) -> list[Given]:
         """Run what came together."""
         given: list[Given] = [Given({})] * len(waiting)
         loop = asyncio.get_running_loop()

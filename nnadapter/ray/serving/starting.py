@@ -22,7 +22,7 @@ from typing import Any
 from nnadapter.errors import DeviceUnavailableError, DriverError, DriverWarning, InvalidOptionError, describe
 from nnadapter.process.processors import usable
 from nnadapter.process.stopping import block_signals, collected_signals
-from nnadapter.ray.places import missing_here
+from nnadapter.ray.places import missing_devices
 from nnadapter.ray.request import read_devices
 from nnadapter.ray.serving.application import deployment
 from nnadapter.ray.starting import require_ray, start_if_needed
@@ -197,7 +197,7 @@ def _prepare() -> None:
 
 def _check_devices(devices: Any) -> None:
     """Refuse here, where it takes no time, what a replica would."""
-    for name, why in missing_here(read_devices(devices, is_compiled=devices is None)).items():
+    for name, why in missing_devices(read_devices(devices, is_compiled=devices is None)).items():
         raise DeviceUnavailableError(f"device {name!r} is not on this machine: {why}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nnadapter.planning.border_steps import BorderStep
+from nnadapter.planning.border_steps import BoundaryOperation
 from nnadapter.reports.facts import ReportFacts
 from nnadapter.reports.units import count, duration, quantity
 
@@ -17,7 +17,7 @@ _KINDS = {
 }
 
 
-def border_words(report: ReportFacts) -> list[str]:
+def boundary_sentences(report: ReportFacts) -> list[str]:
     """Return what happens to values between segments, what stays, and what the last run copied; empty if nothing does.
 
     1. How many steps of each kind with bytes and predicted time, and the largest transfers.
@@ -43,7 +43,7 @@ def _planned(report: ReportFacts) -> Iterator[str]:
     yield f"transferred: {', '.join(map(_transfer, largest))}{more}"
 
 
-def _transfer(step: BorderStep) -> str:
+def _transfer(step: BoundaryOperation) -> str:
     size = "size not known" if step.nbytes is None else quantity(step.nbytes, "B")
     return f"{step.value} to {step.target.target}:{step.target.device_id} ({size})"
 

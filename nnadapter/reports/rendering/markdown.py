@@ -9,7 +9,7 @@ from nnadapter.drivers.selection import HOSTS
 from nnadapter.onnx.domains import op_name
 from nnadapter.reports.cost_facts import CostFacts
 from nnadapter.reports.facts import ReportFacts
-from nnadapter.reports.rendering.border_text import border_words
+from nnadapter.reports.rendering.border_text import boundary_sentences
 from nnadapter.reports.rendering.cost_text import (
     cost_sentence,
     cpu_words,
@@ -123,7 +123,7 @@ def _op_types(report: ReportFacts) -> Iterator[str]:
 
 
 def _borders(report: ReportFacts) -> Iterator[str]:
-    words = border_words(report)
+    words = boundary_sentences(report)
     if words:
         yield folded("between host and devices", "\n".join(f"- {code(line)}" for line in words))
 

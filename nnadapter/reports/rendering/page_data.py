@@ -12,7 +12,7 @@ from nnadapter.reports.cost_facts import CostFacts, PlanFileFacts
 from nnadapter.reports.difference_facts import DifferenceFacts
 from nnadapter.reports.facts import NodeFacts, ReportFacts, SegmentFacts, TensorFacts
 from nnadapter.reports.plain import plain
-from nnadapter.reports.rendering.border_text import border_words
+from nnadapter.reports.rendering.border_text import boundary_sentences
 from nnadapter.reports.rendering.cost_text import guess_words, prediction_words
 from nnadapter.reports.rendering.incident_lines import incident_lines
 from nnadapter.reports.rendering.refused import RefusedGroup, refused_groups
@@ -52,7 +52,7 @@ def page_data(report: ReportFacts, title: str, difference: DifferenceFacts | Non
         "switches": report.switches,
         "fewest": report.fewest,
         "notes": [*report.notes, *incident_lines(report)],
-        "borders": border_words(report),
+        "borders": boundary_sentences(report),
         "weights": plain(report.weights),
         "cost": None if report.cost is None else _cost(report.cost),
         "rules": plain(report.rules),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from nnadapter.drivers.interface import KERNEL, NO_OPERATION
 from nnadapter.drivers.selection import HOSTS
 from nnadapter.reports.facts import ReportFacts, SegmentFacts
-from nnadapter.reports.rendering.border_text import border_words
+from nnadapter.reports.rendering.border_text import boundary_sentences
 from nnadapter.reports.rendering.cost_text import cost_lines
 from nnadapter.reports.rendering.flops_text import flops_off_the_cpu
 from nnadapter.reports.rendering.incident_lines import incident_lines
@@ -142,7 +142,7 @@ def _fact(name: str, value: float | str | None) -> str:
 
 
 def _borders(report: ReportFacts) -> Iterator[str]:
-    words = border_words(report)
+    words = boundary_sentences(report)
     if words:
         yield ""
         yield "borders"

@@ -10,7 +10,7 @@ from onnx import AttributeProto, TensorProto, helper
 
 from nnadapter.drivers.execution_providers import self_contained
 from nnadapter.drivers.execution_providers.probing import _addition
-from nnadapter.drivers.execution_providers.self_contained import is_plain, kept_elsewhere
+from nnadapter.drivers.execution_providers.self_contained import external_data_text, is_plain
 from nnadapter.drivers.execution_providers.small_models import FLOAT
 from nnadapter.onnx.wire_format import BYTES, NUMBER, varint_bytes
 from tests.models import parse
@@ -101,14 +101,14 @@ FILE = node(0, ep_cache_context=b"a.bin")
     ],
 )
 def test_what_is_kept_elsewhere(made, kept):
-    assert kept_elsewhere(written(made)) == kept
+    assert external_data_text(written(made)) == kept
 
 
 def test_onnxruntimes_own_form_is_no_program_of_a_provider():
     contents = written(onnx.ModelProto(producer_name="  ORTM" + " " * 20)) + PLAIN
     assert contents[4:8] == b"ORTM"
     with pytest.raises(ValueError, match="its own form"):
-        kept_elsewhere(contents)
+        external_data_text(contents)
 
 
 def test_only_what_providers_write_is_told_by_bytes():
@@ -193,7 +193,7 @@ def refused_at_first_sight(contents):
 
 def refused(contents):
     try:
-        return kept_elsewhere(contents) != ""
+        return external_data_text(contents) != ""
     except Exception:  # noqa: BLE001  protobuf's own, and texts that are none
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nnadapter.drivers.native.open_borders import OpenBorders
+from nnadapter.drivers.native.open_borders import DynamicSignatures
 from nnadapter.drivers.native.sizes import NumberedSizes
 from nnadapter.ir import DataType, ModelBuilder, OperandType
 from nnadapter.ir.tracing import Trace
@@ -20,13 +20,13 @@ def model_of(rows: int, columns: int, width: int = 3, *, operation: str = "RELU"
     return builder.finish([y]), trace
 
 
-def sized(borders: OpenBorders, model, sizes):
+def sized(borders: DynamicSignatures, model, sizes):
     by_run = borders.of(model, NumberedSizes(model))
     return by_run.at(by_run.numbers(sizes))
 
 
 def test_models_that_are_alike_share_what_runs_need_to_know():
-    borders = OpenBorders()
+    borders = DynamicSignatures()
     first, other = model_of(2, 5)[0], model_of(7, 4, operation="SIGMOID")[0]
     assert sized(borders, first, [6, 8]) is sized(borders, other, [6, 8])
     assert sized(borders, first, [6, 8]) is not sized(borders, first, [8, 6])
@@ -36,7 +36,7 @@ def test_models_that_are_alike_share_what_runs_need_to_know():
 @pytest.mark.parametrize("sizes", [(6, 8), (0, 1), (1, 1), (3, 3)])
 def test_types_are_those_of_the_model_at_the_sizes(sizes):
     model, _ = model_of(2, 5)
-    found = sized(OpenBorders(), model, sizes)
+    found = sized(DynamicSignatures(), model, sizes)
     assert list(found.told) == list(sizes)
     assert found.border.inputs == tuple(model.type_at(each).at(sizes) for each in model.inputs)
     assert found.border.outputs == tuple(model.type_at(each).at(sizes) for each in model.outputs)
@@ -44,7 +44,7 @@ def test_types_are_those_of_the_model_at_the_sizes(sizes):
 
 
 def test_what_was_made_for_many_sizes_is_forgotten():
-    borders = OpenBorders()
+    borders = DynamicSignatures()
     model, _ = model_of(2, 5)
     first = sized(borders, model, [6, 8])
     for rows in range(20):

@@ -15,7 +15,7 @@ from nnadapter.drivers.native.structures import CLASSES, Holder, read_pointers
 from nnadapter.drivers.native.templates import ModelTemplates
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir import DataType, ModelBuilder, OperandType, to_text
-from nnadapter.ir.filled_model import FillableModel, FilledModel, FilledTogether, likeness_of
+from nnadapter.ir.filled_model import SpecializableModel, SpecializationGroup, SpecializedModel, program_sharing_key_of
 from nnadapter.ir.tracing import Trace, computed
 
 LISTS = {AttributeCode.KIND_INTS: ("integers", ctypes.c_int64), AttributeCode.KIND_FLOATS: ("reals", ctypes.c_double)}
@@ -87,12 +87,12 @@ def fillable(dtype=DataType.FLOAT32):
 
 def fillable_of(rows, columns, dtype=DataType.FLOAT32):
     model = made_of(rows, columns, dtype=dtype)
-    return FillableModel(model, [index for index in model.inputs if model.operands[index].name == "table"])
+    return SpecializableModel(model, [index for index in model.inputs if model.operands[index].name == "table"])
 
 
 def filled_at(trace, of, rows, columns, dtype=np.float32):
     table = np.arange(columns).astype(dtype)
-    return FilledModel(of, trace.replay([rows, columns]), dict.fromkeys(of.given, table)), table
+    return SpecializedModel(of, trace.replay([rows, columns]), dict.fromkeys(of.given, table)), table
 
 
 @pytest.mark.parametrize("sizes", [(2, 5), (7, 3), (3, 4)])
@@ -122,11 +122,11 @@ def test_models_at_other_sizes_stay_as_they_were_and_outlive_their_template():
 def test_models_that_are_filled_together_say_what_each_says_alone():
     trace = Trace()
     rows, columns = trace.variable(2), trace.variable(5)
-    models = [FillableModel(made_of(*order)) for order in ((rows, columns), (columns, rows), (rows, columns))]
-    templates = ModelTemplates(FilledTogether(models))
+    models = [SpecializableModel(made_of(*order)) for order in ((rows, columns), (columns, rows), (rows, columns))]
+    templates = ModelTemplates(SpecializationGroup(models))
     for sizes in ((7, 3), (3, 4), (7, 3)):
         known = trace.replay(sizes)
-        filled = [FilledModel(model, known, {}) for model in models]
+        filled = [SpecializedModel(model, known, {}) for model in models]
         assert len({id(model.replay) for model in filled}) == 1
         for model in filled:
             holder, own = Holder(), Holder()
@@ -139,8 +139,8 @@ def test_models_that_are_filled_together_say_what_each_says_alone():
 def test_a_tensor_larger_than_can_be_told_is_refused(sizes):
     trace, builder = Trace(), ModelBuilder()
     x = builder.add_input("x", OperandType(DataType.FLOAT32, (trace.variable(2), trace.variable(5))))
-    of = FillableModel(builder.finish(builder.add_operation("RELU", (x,))))
-    model = FilledModel(of, trace.replay(list(sizes)), {})
+    of = SpecializableModel(builder.finish(builder.add_operation("RELU", (x,))))
+    model = SpecializedModel(of, trace.replay(list(sizes)), {})
     for build_one in (ModelTemplates(of.together).build, build):
         with pytest.raises(InvalidModelError, match="sizes are too large for a driver in C"):
             build_one(model, Holder())
@@ -149,9 +149,9 @@ def test_a_tensor_larger_than_can_be_told_is_refused(sizes):
 def test_a_model_keeps_the_tables_of_no_other():
     trace = Trace()
     rows, columns = trace.variable(2), trace.variable(5)
-    models = [FillableModel(made_of(rows, columns)) for _ in range(50)]
-    templates, known, held = ModelTemplates(FilledTogether(models)), trace.replay((7, 3)), Holder()
-    templates.build(FilledModel(models[0], known, {}), held)
+    models = [SpecializableModel(made_of(rows, columns)) for _ in range(50)]
+    templates, known, held = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
+    templates.build(SpecializedModel(models[0], known, {}), held)
     ((words, _),) = held.kept
     assert words.base is None and words.nbytes < 4096
 
@@ -160,10 +160,10 @@ def test_models_that_are_filled_at_once_lie_together_and_one_that_is_there_twice
     trace = Trace()
     rows, columns = trace.variable(2), trace.variable(5)
     models = [fillable_of(rows, columns) for _ in range(3)]
-    templates, known, held = ModelTemplates(FilledTogether(models)), trace.replay((7, 3)), Holder()
+    templates, known, held = ModelTemplates(SpecializationGroup(models)), trace.replay((7, 3)), Holder()
     tables = [np.arange(3).astype(np.float32) + number for number in range(3)]
     filled = [
-        FilledModel(models[place], known, dict.fromkeys(models[place].given, table))
+        SpecializedModel(models[place], known, dict.fromkeys(models[place].given, table))
         for place, table in zip((0, 2, 0), tables, strict=True)
     ]
     addresses = [templates.build(model, held) for model in filled]
@@ -183,11 +183,15 @@ def test_a_filled_model_goes_to_another_process_as_a_model():
     trace, of = fillable()
     model, _ = filled_at(trace, of, 3, 4)
     again = pickle.loads(pickle.dumps(model))
-    assert type(again) is not FilledModel and to_text(again) == to_text(model) and again.is_sound == model.is_sound
+    assert type(again) is not SpecializedModel and to_text(again) == to_text(model) and again.is_sound == model.is_sound
 
 
 def test_models_are_alike_where_their_numbers_are():
     trace, of = fillable()
     _, other = fillable()
-    assert likeness_of(filled_at(trace, of, 2, 5)[0]) == likeness_of(filled_at(trace, other, 2, 5)[0])
-    assert likeness_of(filled_at(trace, of, 2, 5)[0]) != likeness_of(filled_at(trace, of, 5, 2)[0])
+    assert program_sharing_key_of(filled_at(trace, of, 2, 5)[0]) == program_sharing_key_of(
+        filled_at(trace, other, 2, 5)[0]
+    )
+    assert program_sharing_key_of(filled_at(trace, of, 2, 5)[0]) != program_sharing_key_of(
+        filled_at(trace, of, 5, 2)[0]
+    )

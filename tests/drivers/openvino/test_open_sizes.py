@@ -13,7 +13,7 @@ from onnx import numpy_helper
 import nnadapter as nna
 from nnadapter import limits
 from nnadapter.drivers.openvino import living
-from nnadapter.drivers.openvino.verdicts import Whole, judge_open
+from nnadapter.drivers.openvino.verdicts import Whole, judge_dynamic
 from nnadapter.errors import ExecutionError, InvalidModelError, NNAdapterError
 from partition.verdict import Reason
 from tests.drivers.openvino.harness import computed, context, fixed, model_of
@@ -364,7 +364,7 @@ def test_a_program_with_open_sizes_is_kept():
 )
 def test_what_is_not_taken_with_open_sizes(text, reason, detail):
     model = model_of(text)
-    verdict = judge_open(model.graph.node[0], Whole.of(model, 1 << 12))
+    verdict = judge_dynamic(model.graph.node[0], Whole.of(model, 1 << 12))
     assert not verdict and verdict.reason is Reason(reason) and detail in verdict.detail
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nnadapter as nna
-from nnadapter.drivers.openvino.verdicts import Whole, judge_open
+from nnadapter.drivers.openvino.verdicts import Whole, judge_dynamic
 from partition.verdict import Reason
 from tests.drivers.openvino.harness import model_of
 from tests.models import numbers, parse, run_whole
@@ -74,7 +74,7 @@ def test_positions_of_half_precision_have_fixed_sizes():
         n = Shape (x) size = Squeeze (n) places = Range (none, size, one)
         half = Cast <to = 10> (places) y = Softsign (half)
     }""")
-    verdict = judge_open(model.graph.node[-1], Whole.of(model, 1 << 12))
+    verdict = judge_dynamic(model.graph.node[-1], Whole.of(model, 1 << 12))
     assert not verdict and verdict.reason is Reason.UNSUPPORTED_DTYPE and "end the process" in verdict.detail
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from nnadapter.drivers.openvino.restrictions import OPEN_RESTRICTIONS, RESTRICTIONS
+from nnadapter.drivers.openvino.restrictions import DYNAMIC_SHAPE_RESTRICTIONS, RESTRICTIONS
 from tests.drivers.openvino.harness import computed, context
 from tests.models import numbers, run_whole
 
@@ -148,6 +148,6 @@ def test_a_choice_among_one_value():
 
 def test_the_page_lists_every_restriction():
     page = (Path(__file__).parents[3] / "docs" / "drivers.md").read_text()
-    kinds = {"": RESTRICTIONS, "with sizes open: ": OPEN_RESTRICTIONS}
+    kinds = {"": RESTRICTIONS, "with sizes open: ": DYNAMIC_SHAPE_RESTRICTIONS}
     missing = [f"| {at}{row.ops.replace(' ', ', ')} | {row.why} |" for at, rows in kinds.items() for row in rows]
     assert [line for line in missing if line not in page] == []

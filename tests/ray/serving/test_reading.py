@@ -11,7 +11,7 @@ import pytest
 
 from nnadapter.errors import DeadlineExceededError, ExecutionError, InvalidInputError
 from nnadapter.ray.serving import limits
-from nnadapter.ray.serving.batching import Batcher, Waiting
+from nnadapter.ray.serving.batching import Batcher, QueuedRequest
 from nnadapter.ray.serving.faults import HttpError, http_error
 from nnadapter.ray.serving.reading import Asked, read_request
 from nnadapter.ray.serving.routes import Route, route_of
@@ -194,7 +194,7 @@ def test_metadata_has_minus_one_for_open_sizes():
 
 
 def waiting(array, outputs=("y", "s"), until=None):
-    return Waiting(Asked(id="", feed={"x": array}, outputs=outputs, binary=frozenset(), timeout=None), until)
+    return QueuedRequest(Asked(id="", feed={"x": array}, outputs=outputs, binary=frozenset(), timeout=None), until)
 
 
 def sums(outputs, feed, rows, seconds):

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from nnadapter.drivers.openvino.operators import FIXED_SIZES, OPERATORS
+from nnadapter.drivers.openvino.operators import OPERATORS, STATIC_SHAPE_OPS
 from tests.drivers.openvino.harness import context
 from tests.drivers.openvino.sweep.recipes import RECIPES
 from tests.drivers.openvino.sweep.running import sweep, sweep_open
@@ -33,13 +33,13 @@ def test_a_few_forms_of_each_op(opened):
 
 
 def test_a_few_forms_of_each_op_with_open_sizes(opened):
-    outcomes = [sweep_open(opened, op_type, FEW_OPEN, SEED) for op_type in sorted(RECIPES.keys() - FIXED_SIZES)]
+    outcomes = [sweep_open(opened, op_type, FEW_OPEN, SEED) for op_type in sorted(RECIPES.keys() - STATIC_SHAPE_OPS)]
     assert [outcome.differing for outcome in outcomes if outcome.differing] == []
     assert sum(len(outcome.agreeing) for outcome in outcomes) > len(outcomes) * FEW_OPEN / 3
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("op_type", sorted(RECIPES.keys() - FIXED_SIZES))
+@pytest.mark.parametrize("op_type", sorted(RECIPES.keys() - STATIC_SHAPE_OPS))
 def test_many_forms_with_open_sizes(opened, op_type, capsys):
     outcome = sweep_open(opened, op_type, MANY // 5, SEED)
     with capsys.disabled():
