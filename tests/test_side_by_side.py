@@ -13,6 +13,7 @@ import pytest
 import nnadapter as nna
 from benchmarks import side_by_side
 from tests.models import CHAIN, parse
+from tests.optional import needs
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,6 +68,7 @@ def test_an_error_in_place_of_a_result_is_a_difference(record):
     assert differences(record, {"error": "InvalidModelError"}) == ["error: None, now 'InvalidModelError'"]
 
 
+@needs("onnx_ir")
 def test_a_checkout_equals_itself():
     words = [sys.executable, "-m", "benchmarks", "side_by_side", str(ROOT), "--networks", "composition 1"]
     words += ["--devices", "fake_npu", "--policies", "priority"]
