@@ -131,7 +131,7 @@ class Cell:
 
     @property
     def ends_the_process(self) -> bool:
-        """Whether this process cannot survive it."""
+        """Check whether the fault ends this process."""
         return self.form == "in process" and self.kind in FATAL
 
 
@@ -150,14 +150,14 @@ class Seen:
     error: str = ""
     """Class of the raised error."""
     typed: bool = False
-    """Whether the error is of this package's tree."""
+    """The error is an NNAdapterError."""
     device: str | None = None
     phase: str | None = None
     """Fields of the error."""
     made: bool = True
-    """Whether the fault occurred."""
+    """The fault occurred."""
     input_changed: bool = False
-    """Whether the caller's array has changed."""
+    """The caller's array has changed."""
     message: str = ""
     ended: str = ""
     """Exit code of a process that ended, and the line of its trace that names the call."""

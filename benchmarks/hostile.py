@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
     @property
     def is_beyond(self) -> bool:
-        """Whether the trial is marked."""
+        """Check whether the trial exceeds a limit or gives a wrong result."""
         return self.seconds > _SECONDS or self.megabytes > _MEGABYTES or self.text.startswith("!")
 
 

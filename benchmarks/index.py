@@ -135,4 +135,4 @@ BENCHMARKS = {
         "--ways report --only 'a cycle'",
     ),
 }
-"""By name, in the order of the list."""
+"""The benchmarks by name, in the order in which they are listed."""

@@ -21,7 +21,7 @@ import nnadapter as nna
 from benchmarks.harness import ROOT, Results
 
 _TOLERANCE = 1e-4
-"""Of a result, relative to the largest expected value."""
+"""The largest allowed error, relative to the largest expected value."""
 _COLUMNS = ("nodes", "off the CPU", "error", "first s", "second s")
 
 

@@ -40,7 +40,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 BATCH, ACTORS, BLOCK = 64, 2, 1000
 """Rows of a run and of a block of the data; actors, and processes by hand."""
 WIDTH, SIDE = 64, 96
-"""Of rows of numbers, and of pictures."""
+"""Numbers per row, and pixels per side of a picture."""
 LOOK = 0.5
 """Seconds between samples of the job: each takes some milliseconds of the job's processors."""
 CYCLE = 20

@@ -29,7 +29,7 @@ from benchmarks.models.language_models import Sizes, cache_names, first_feed, la
 
 _OCR = Path(rapidocr.__file__).parent / "models"
 _FIRST = 3
-"""How many shapes are separate."""
+"""The number of shapes that get a row of their own."""
 _MOST = 70
 """Shapes per model: those of the classifier are drawn from 78."""
 _RUNS = 3

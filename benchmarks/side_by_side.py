@@ -47,6 +47,7 @@ _UNITS = ("seconds", "_s", "_ms")
 
 def networks(patterns: Sequence[str]) -> Iterator[tuple[str, onnx.ModelProto, Mapping[str, np.ndarray]]]:
     """Yield the name, the model and the inputs of each network whose name matches a glob pattern."""
+    from benchmarks.harness import random_feed  # another checkout may not have the harness
     from benchmarks.models.generated_networks import generated_networks
     from benchmarks.models.networks import networks as usual_networks
     from benchmarks.models.networks import other_networks
@@ -58,27 +59,13 @@ def networks(patterns: Sequence[str]) -> Iterator[tuple[str, onnx.ModelProto, Ma
     for name, make in makers.items():
         if any(fnmatch(name, pattern) for pattern in patterns):
             model = make()
-            yield name, model, _feed_of(model)
+            yield name, model, random_feed(model)
     from tests.compositions.generator import generate
 
     for seed in range(COMPOSITIONS):
         if any(fnmatch(f"composition {seed}", pattern) for pattern in patterns):
             composition = generate(seed, dynamic=seed % 2 == 1)
             yield f"composition {seed}", composition.model, composition.feeds
-
-
-def _feed_of(model: onnx.ModelProto) -> Mapping[str, np.ndarray]:
-    numbers, constants = np.random.default_rng(0), {tensor.name for tensor in model.graph.initializer}
-    feed = {}
-    for value in model.graph.input:
-        if value.name in constants:
-            continue
-        kind = value.type.tensor_type
-        shape = [dimension.dim_value or 2 for dimension in kind.shape.dim]
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        array = numbers.standard_normal(shape) if dtype.kind == "f" else numbers.integers(0, 2, shape)
-        feed[value.name] = np.asarray(array, dtype)
-    return feed
 
 
 def record(folder: Path, devices: Sequence[str], policies: Sequence[str]) -> None:

@@ -285,7 +285,7 @@ NETWORKS: Mapping[str, Network] = {
     **_LAYERS,
     **_FUNCTIONS,
 }
-"""By name, in the order of the table."""
+"""The networks by name, in the order of the table."""
 
 
 def save(network: Network, folder: Path) -> None:
