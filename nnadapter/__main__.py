@@ -38,8 +38,8 @@ def _run(command: str, name: str) -> None:
             raise
         sys.stdout = None  # nothing is tried again at the end of the process
         if sys.stderr is not None:
-            why = error.strerror or error
-            print(f"Error: standard output cannot be written: {why}; send it elsewhere", file=sys.stderr)
+            reason = error.strerror or error
+            print(f"Error: standard output cannot be written: {reason}; send it elsewhere", file=sys.stderr)
         sys.exit(_BAD_OUTPUT)
     finally:  # only the end of the interpreter is left: a signal ends it without a word
         reset_signals()

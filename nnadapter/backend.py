@@ -184,13 +184,17 @@ def _feed_of(node: onnx.NodeProto, inputs: Any) -> dict[str, _Value]:
     return feed
 
 
-def _check_count(node: onnx.NodeProto, what: str, names: Sequence[str], entries: Sequence[Any]) -> None:
+def _check_count(node: onnx.NodeProto, kind: str, names: Sequence[str], entries: Sequence[Any]) -> None:
     if len(names) != len(entries):
-        raise InvalidInputError(f"{node.op_type} has the {what} {list(names)}, got {len(entries)} for {len(names)}")
+        raise InvalidInputError(f"{node.op_type} has the {kind} {list(names)}, got {len(entries)} for {len(names)}")
 
 
 def _value(name: str, input_value: Any) -> _Value:
-    if isinstance(input_value, list) and input_value and all(isinstance(each, np.ndarray) for each in input_value):
+    if (
+        isinstance(input_value, list)
+        and input_value
+        and all(isinstance(element, np.ndarray) for element in input_value)
+    ):
         return input_value
     try:
         return np.asarray(input_value)
@@ -198,11 +202,11 @@ def _value(name: str, input_value: Any) -> _Value:
         raise InvalidInputError(f"input {name!r} is no array: {error}; pass a numpy array", name=name) from error
 
 
-def _is_same(one: _Value, other: _Value) -> bool:
-    if isinstance(one, list) or isinstance(other, list):
-        return len(one) == len(other) and all(map(_is_same, one, other))
-    exact = one.dtype == other.dtype and one.shape == other.shape
-    return exact and (one is other or one.tobytes() == other.tobytes())
+def _is_same(value: _Value, other: _Value) -> bool:
+    if isinstance(value, list) or isinstance(other, list):
+        return len(value) == len(other) and all(map(_is_same, value, other))
+    exact = value.dtype == other.dtype and value.shape == other.shape
+    return exact and (value is other or value.tobytes() == other.tobytes())
 
 
 def _model_of(
@@ -220,14 +224,14 @@ def _model_of(
             _info(name, np.dtype(dtype), shape) for name, (dtype, shape) in zip(names, outputs_info, strict=True)
         ]
     inputs = [_input(name, value) for name, value in feed.items()]
-    own = {} if not plain_domain(node.domain) else {node.domain: _newest_version(node.domain)}
-    imports = [helper.make_opsetid(domain, version) for domain, version in {"": opset, **own}.items()]
+    domain_opsets = {} if not plain_domain(node.domain) else {node.domain: _newest_version(node.domain)}
+    imports = [helper.make_opsetid(domain, version) for domain, version in {"": opset, **domain_opsets}.items()]
     return helper.make_model(helper.make_graph([node], "node", inputs, outputs), opset_imports=imports)
 
 
 def _newest_version(domain: str) -> int:
     """The newest version of a domain that onnx has schemas of, no newer than ONNX Runtime loads; 1 if it has none."""
-    newest = max((each.since_version for each in onnx.defs.get_all_schemas() if each.domain == domain), default=1)
+    newest = max((schema.since_version for schema in onnx.defs.get_all_schemas() if schema.domain == domain), default=1)
     return min(newest, onnxruntime_limits()[0].get(domain, newest))
 
 

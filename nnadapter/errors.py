@@ -96,10 +96,11 @@ class MissingInputError(InvalidInputError):
     """The caller is at fault: a required input is not fed."""
 
     @classmethod
-    def of(cls, missing: Sequence[str], given: Iterable[str], needed: Sequence[str]) -> MissingInputError:
-        """The error of a feed of `given` inputs that lacks some, in ONNX Runtime's words and with what to do next."""
+    def of(cls, missing: Sequence[str], fed_names: Iterable[str], needed: Sequence[str]) -> MissingInputError:
+        """The error of a feed of `fed_names` inputs that lacks some, in ONNX Runtime's words and with advice."""
         return cls(
-            f"Required inputs ({[*missing]}) are missing from input feed ({[*given]}); feed every one of {[*needed]}",
+            f"Required inputs ({[*missing]}) are missing from input feed ({[*fed_names]}); "
+            f"feed every one of {[*needed]}",
             name=missing[0],
         )
 
@@ -356,6 +357,6 @@ def near_names(name: object, known: Iterable[str], before: str = "") -> str:
     """Return a question for the known names that are close to an unknown one, behind `before`; empty if none is."""
     from difflib import get_close_matches  # most sessions end without a wrong name
 
-    by_upper = {each.upper(): each for each in known}
+    by_upper = {valid_name.upper(): valid_name for valid_name in known}
     close = get_close_matches(str(name).upper(), by_upper, n=3, cutoff=0.6)
-    return f"{before}did you mean {' or '.join(repr(by_upper[each]) for each in close)}?" if close else ""
+    return f"{before}did you mean {' or '.join(repr(by_upper[close_name]) for close_name in close)}?" if close else ""

@@ -131,10 +131,10 @@ class Options:
         """Devices that have a process of their own, by `isolate` or, where that does not say, by NNADAPTER_ISOLATE."""
         if self.isolate is not None:
             return self.isolate
-        said = os.environ.get("NNADAPTER_ISOLATE", "").strip()
-        if said.lower() in ("", "0", "1", "true", "false"):
-            return said.lower() in ("1", "true")
-        return tuple(name.strip() for name in said.split(",") if name.strip())
+        text = os.environ.get("NNADAPTER_ISOLATE", "").strip()
+        if text.lower() in ("", "0", "1", "true", "false"):
+            return text.lower() in ("1", "true")
+        return tuple(name.strip() for name in text.split(",") if name.strip())
 
     def fallback_at(self, stage: str) -> str:
         """Return what is done where a device fails at a stage: `warn`, `allow` or `forbid`."""
@@ -166,15 +166,15 @@ def refuse_misplaced(arguments: Iterable[str], parameters: Sequence[str]) -> Non
     Raises:
         InvalidOptionError: one is a field of `Options`, or is nearly called like one or like a parameter.
     """
-    known = [field.name for field in fields(Options)]
+    field_names = [field.name for field in fields(Options)]
     for name in arguments:
-        if name in known:
+        if name in field_names:
             raise InvalidOptionError(
                 f"{name!r} is a field of nnadapter.Options, not an argument; pass options=nnadapter.Options({name}=...)"
             )
         from difflib import get_close_matches  # most sessions end without a wrong name
 
-        close = get_close_matches(name, [*known, *parameters], n=1, cutoff=0.75)
+        close = get_close_matches(name, [*field_names, *parameters], n=1, cutoff=0.75)
         if close:
             raise InvalidOptionError(f"a session takes no argument {name!r}; did you mean {close[0]!r}?")
 
@@ -189,12 +189,12 @@ def options_from(options: Options | Mapping[str, Any] | None) -> Options:
         return Options()
     if isinstance(options, Options):
         return options
-    known = [field.name for field in fields(Options)]
+    field_names = [field.name for field in fields(Options)]
     if not isinstance(options, Mapping):
         raise InvalidOptionError(f"options are an nnadapter.Options, got {type(options).__name__}")
     for name in options:
-        if name not in known:
-            raise InvalidOptionError(f"there is no option {name!r}; {close_names(name, known)}")
+        if name not in field_names:
+            raise InvalidOptionError(f"there is no option {name!r}; {close_names(name, field_names)}")
     return Options(**options)
 
 
@@ -232,8 +232,8 @@ def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 def _check_fallback(fallback: object) -> None:
     if isinstance(fallback, Mapping):
-        for stage, said in fallback.items():
-            _one_of("fallback", said, FALLBACKS)
+        for stage, stage_fallback in fallback.items():
+            _one_of("fallback", stage_fallback, FALLBACKS)
             if stage not in STAGES:
                 raise InvalidOptionError(f"option 'fallback' knows no stage {stage!r}; {close_names(stage, STAGES)}")
     else:

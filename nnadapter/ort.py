@@ -202,10 +202,14 @@ class InferenceSession(_InferenceSession):
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Mapping[str, Any]] | None = None
     ) -> None:
         """See `nnadapter.InferenceSession.set_providers`; a provider that does not exist is a RuntimeError."""
-        names = [each[0] if isinstance(each, tuple) else each for each in providers or ()]
-        known = {*_original.get_all_providers(), *self.get_providers()}
-        unknown = [name for name in names if name not in known and name.partition(":")[0] not in sources()]
-        if provider_options is not None and not all(isinstance(each, Mapping) for each in provider_options):
+        names = [provider[0] if isinstance(provider, tuple) else provider for provider in providers or ()]
+        available_providers = {*_original.get_all_providers(), *self.get_providers()}
+        unknown = [
+            name for name in names if name not in available_providers and name.partition(":")[0] not in sources()
+        ]
+        if provider_options is not None and not all(
+            isinstance(provider_option, Mapping) for provider_option in provider_options
+        ):
             raise ValueError("'provider_options' values must be dicts.")
         try:
             if unknown and (provider_options is None or len(provider_options) == len(names)):
@@ -276,8 +280,10 @@ def _before(
 ) -> list[DeviceRequest]:
     """The chosen devices, then those that the client's providers stand for and that were not chosen."""
     names = {request if isinstance(request, str) else request[0] for request in chosen}
-    asked = devices_of_providers(providers, options) if providers else []
-    return chosen + [request for request in asked if (request if isinstance(request, str) else request[0]) not in names]
+    provider_requests = devices_of_providers(providers, options) if providers else []
+    return chosen + [
+        request for request in provider_requests if (request if isinstance(request, str) else request[0]) not in names
+    ]
 
 
 @contextmanager

@@ -75,8 +75,8 @@ class Node:
 
     def __post_init__(self) -> None:
         """Note what the node reads."""
-        whole = not self.captured and "" not in self.inputs
-        reads = self.inputs if whole else tuple(name for name in (*self.inputs, *self.captured) if name)
+        is_complete = not self.captured and "" not in self.inputs
+        reads = self.inputs if is_complete else tuple(name for name in (*self.inputs, *self.captured) if name)
         object.__setattr__(self, "reads", reads)
 
 
@@ -155,26 +155,30 @@ class Graph:
         predecessors = []
         for atom, members in enumerate(self.atoms):
             read = [home[name] for node in members for name in nodes[node].reads if name in home]
-            alone = len(read) < 2 and atom not in read  # nearly always
-            predecessors.append(tuple(read) if alone else tuple(dict.fromkeys(each for each in read if each != atom)))
+            is_distinct = len(read) < 2 and atom not in read  # nearly always
+            predecessors.append(
+                tuple(read)
+                if is_distinct
+                else tuple(dict.fromkeys(predecessor for predecessor in read if predecessor != atom))
+            )
         return tuple(predecessors)
 
 
 def _check_nodes(graph: Graph) -> None:
     names: set[str] = set()
-    made: set[str] = set(graph.inputs) | graph.constants
+    defined_names: set[str] = set(graph.inputs) | graph.constants
     later = graph.producer
     for node in graph.nodes:
         if node.name in names:
             raise GraphError(f"two nodes are named {node.name!r}; every node needs a name of its own")
         names.add(node.name)
         for name in node.reads:
-            if name not in made and name in later:
+            if name not in defined_names and name in later:
                 raise GraphError(f"node {node.name!r} reads {name!r} before it is made: nodes are not in order")
         for name in node.outputs:
-            if name and name in made:
+            if name and name in defined_names:
                 raise GraphError(f"value {name!r} is made twice, the second time by node {node.name!r}")
-            made.add(name)
+            defined_names.add(name)
 
 
 def _check_atoms(graph: Graph) -> None:

@@ -87,14 +87,14 @@ def make_plan(
     """
     check_order(graph, segments)
     parts = [_nodes(graph, segment) for segment in segments]
-    kept = frozenset(graph.outputs)
+    output_names = frozenset(graph.outputs)
     # Later segments come later here too, so what stays is the last one that reads the value.
     last = {
         name: position for position, nodes in enumerate(parts) for node in nodes for name in graph.nodes[node].reads
     }
     _refuse_unknown(graph, last)
     steps = tuple(
-        _step(graph, position, segment.device, nodes, last, kept)
+        _step(graph, position, segment.device, nodes, last, output_names)
         for position, (segment, nodes) in enumerate(zip(segments, parts, strict=True))
     )
     return Plan(
@@ -112,20 +112,25 @@ def _nodes(graph: Graph, segment: Segment) -> tuple[int, ...]:
 
 
 def _refuse_unknown(graph: Graph, read: Iterable[str]) -> None:
-    known = graph.constants.union(graph.inputs, graph.producer)
-    if not known.issuperset(read):
-        name, readers = next(item for item in graph.consumers.items() if item[0] not in known)
+    defined_names = graph.constants.union(graph.inputs, graph.producer)
+    if not defined_names.issuperset(read):
+        name, readers = next(item for item in graph.consumers.items() if item[0] not in defined_names)
         raise GraphError(f"node {graph.nodes[readers[0]].name!r} reads {name!r}, which nothing makes")
     for name in graph.outputs:
-        if name not in known:
+        if name not in defined_names:
             raise GraphError(f"the graph's output {name!r} is made by nothing")
 
 
 def _step(
-    graph: Graph, position: int, device: str, nodes: tuple[int, ...], last: Mapping[str, int], kept: frozenset[str]
+    graph: Graph,
+    position: int,
+    device: str,
+    nodes: tuple[int, ...],
+    last: Mapping[str, int],
+    output_names: frozenset[str],
 ) -> Step:
-    made = [name for node in nodes for name in graph.nodes[node].outputs if name]
-    inside = frozenset(made)
+    produced_names = [name for node in nodes for name in graph.nodes[node].outputs if name]
+    inside = frozenset(produced_names)
     read = [
         name for name in dict.fromkeys(name for node in nodes for name in graph.nodes[node].reads) if name not in inside
     ]
@@ -136,6 +141,6 @@ def _step(
         nodes=nodes,
         inputs=inputs,
         constants=tuple(name for name in read if name in graph.constants),
-        outputs=tuple(name for name in made if name in kept or last.get(name, position) > position),
-        released=tuple(name for name in inputs if last[name] == position and name not in kept),
+        outputs=tuple(name for name in produced_names if name in output_names or last.get(name, position) > position),
+        released=tuple(name for name in inputs if last[name] == position and name not in output_names),
     )

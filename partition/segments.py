@@ -84,11 +84,11 @@ def _better_start(
 def _levels(graph: Graph, placement: Sequence[str], first: str) -> list[int]:
     other = [label != first for label in placement]  # a level is odd if, and only if, its label is the other one
     levels: list[int] = []
-    for own, predecessors in zip(other, graph.atom_predecessors, strict=True):
-        level = int(own)
-        for before in predecessors:
-            earlier = levels[before]
-            earlier += (earlier ^ own) & 1
+    for parity, predecessors in zip(other, graph.atom_predecessors, strict=True):
+        level = int(parity)
+        for predecessor in predecessors:
+            earlier = levels[predecessor]
+            earlier += (earlier ^ parity) & 1
             if earlier > level:
                 level = earlier
         levels.append(level)
@@ -121,14 +121,14 @@ def check_order(graph: Graph, segments: Sequence[Segment]) -> None:
         GraphError: this does not hold; the message names a node.
     """
     home = _homes(graph, segments)
-    for atom, (own, predecessors) in enumerate(zip(home, graph.atom_predecessors, strict=True)):
-        if own < 0:
+    for atom, (home_segment, predecessors) in enumerate(zip(home, graph.atom_predecessors, strict=True)):
+        if home_segment < 0:
             raise GraphError(f"{_name(graph, atom)} is in no segment")
-        for before in predecessors:
-            if home[before] > own:
+        for predecessor in predecessors:
+            if home[predecessor] > home_segment:
                 raise GraphError(
-                    f"{_name(graph, atom)} in segment {own} reads from {_name(graph, before)}, "
-                    f"which runs later, in segment {home[before]}"
+                    f"{_name(graph, atom)} in segment {home_segment} reads from {_name(graph, predecessor)}, "
+                    f"which runs later, in segment {home[predecessor]}"
                 )
 
 
@@ -162,6 +162,6 @@ def halve(segment: Segment, weights: Sequence[float] | Mapping[int, float]) -> t
     if len(segment.atoms) < 2:
         return None
     fronts = list(accumulate(weights[atom] for atom in segment.atoms))
-    whole = fronts[-1]
-    at = min(range(1, len(fronts)), key=lambda size: max(fronts[size - 1], whole - fronts[size - 1]))
+    total = fronts[-1]
+    at = min(range(1, len(fronts)), key=lambda size: max(fronts[size - 1], total - fronts[size - 1]))
     return Segment(segment.device, segment.atoms[:at]), Segment(segment.device, segment.atoms[at:])

@@ -60,18 +60,18 @@ def schedule(
 
 def _successors(predecessors: Sequence[Sequence[int]]) -> list[list[int]]:
     successors: list[list[int]] = [[] for _ in predecessors]
-    for atom, before in enumerate(predecessors):
-        for predecessor in before:
+    for atom, atom_predecessors in enumerate(predecessors):
+        for predecessor in atom_predecessors:
             successors[predecessor].append(atom)
     return successors
 
 
 def _start(predecessors: Sequence[Sequence[int]], placement: Sequence[str]) -> _State:
     ready: dict[str, list[int]] = {label: [] for label in placement}
-    for atom, before in enumerate(predecessors):
-        if not before:
+    for atom, atom_predecessors in enumerate(predecessors):
+        if not atom_predecessors:
             ready[placement[atom]].append(atom)
-    return _State(0, [len(before) for before in predecessors], ready, ())
+    return _State(0, [len(atom_predecessors) for atom_predecessors in predecessors], ready, ())
 
 
 def _drain(state: _State, label: str, successors: Sequence[Sequence[int]], placement: Sequence[str]) -> list[int]:
@@ -126,11 +126,11 @@ def _after(state: _State, label: str, successors: Sequence[Sequence[int]], place
 
 def _undominated(states: Sequence[_State]) -> list[_State]:
     """Those states that no other one contains, fullest first; one of each equal set."""
-    kept: list[_State] = []
+    maximal_states: list[_State] = []
     for state in sorted(states, key=lambda state: -state.done.bit_count()):
-        if not any(state.done & other.done == state.done for other in kept):
-            kept.append(state)
-    return kept
+        if not any(state.done & other.done == state.done for other in maximal_states):
+            maximal_states.append(state)
+    return maximal_states
 
 
 def _follow(

@@ -36,9 +36,9 @@ class Topology:
 
 def topology_of(graph: Graph) -> Topology:
     """Return the topology of `graph`, derived once and kept with it."""
-    kept = graph.__dict__.get(_KEPT)
-    if isinstance(kept, Topology):
-        return kept
+    cached_topology = graph.__dict__.get(_KEPT)
+    if isinstance(cached_topology, Topology):
+        return cached_topology
     topology = _derive(graph)
     graph.__dict__[_KEPT] = topology
     return topology
@@ -61,8 +61,8 @@ def _derive(graph: Graph) -> Topology:
                 position.setdefault(name, len(position))
                 producer.append(atom)
     names = tuple(position)
-    made = np.array(producer, np.int64)
-    wanted = frozenset(graph.outputs)
-    output = np.fromiter((name in wanted for name in names), np.bool_, len(names)) & (made >= 0)
+    producers = np.array(producer, np.int64)
+    output_names = frozenset(graph.outputs)
+    output = np.fromiter((name in output_names for name in names), np.bool_, len(names)) & (producers >= 0)
     value, reader = np.divmod(np.unique(np.array(reads, np.int64)), max(1, len(graph.atoms)))
-    return Topology(names, made, output, value, reader, len(graph.atoms))
+    return Topology(names, producers, output, value, reader, len(graph.atoms))

@@ -19,8 +19,8 @@ def with_checks(make: Callable[..., PlannedEngine], options: Options) -> Callabl
         options: of the session.
     """
 
-    def made(*arguments: Any, **others: Any) -> PlannedEngine:
-        engine = make(*arguments, **others)
+    def made(*arguments: Any, **keyword_arguments: Any) -> PlannedEngine:
+        engine = make(*arguments, **keyword_arguments)
         verify, shadow = options.verify is not None, options.shadow
         engine.checks = SessionChecks(PlannedSubject(engine), verify=verify, shadow=shadow)
         return engine

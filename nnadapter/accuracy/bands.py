@@ -43,8 +43,8 @@ _NAMES = frozenset(dtype.value for dtype in DataType)
 
 def band_of(dtype: DataType, precision: DataType) -> Band:
     """The band of a floating-point type on a device that computes in `precision`."""
-    own, coarse = BANDS[dtype], BANDS[precision]
-    return own if own.noise >= coarse.noise else coarse
+    dtype_band, coarse = BANDS[dtype], BANDS[precision]
+    return dtype_band if dtype_band.noise >= coarse.noise else coarse
 
 
 def tolerance_of(dtype: str, precision: DataType, steps: int) -> Tolerance:
@@ -56,16 +56,16 @@ def tolerance_of(dtype: str, precision: DataType, steps: int) -> Tolerance:
         steps: how far integers may be off.
     """
     if dtype.startswith("complex"):
-        known = DataType.FLOAT32
+        float_type = DataType.FLOAT32
     elif "float" in dtype:
-        known = DataType(dtype) if dtype in _NAMES else DataType.FLOAT8E5M2
+        float_type = DataType(dtype) if dtype in _NAMES else DataType.FLOAT8E5M2
     else:
         return Tolerance(relative=0, absolute=0, steps=steps)
-    band = band_of(known, precision)
+    band = band_of(float_type, precision)
     return Tolerance(relative=band.relative, absolute=band.absolute, scaled=True, steps=steps)
 
 
 def precision_of(options: OptionValues) -> DataType:
     """In what a device computes float32, by its options: `precision` names a data type, or `float16` says yes."""
-    said = "float16" if options.get("float16") is True else options.get("precision")
-    return DataType(said) if isinstance(said, str) and said in _NAMES and "float" in said else DataType.FLOAT32
+    name = "float16" if options.get("float16") is True else options.get("precision")
+    return DataType(name) if isinstance(name, str) and name in _NAMES and "float" in name else DataType.FLOAT32

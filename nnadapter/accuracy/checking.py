@@ -102,14 +102,14 @@ class SessionChecks:
         steps = [bound for bound, device in guarded if device == bound.step.device]
         with self._comparing:
             check = self._shadowed if self.is_checked(plan) else self._verified
-            found = tuple(incident for bound in steps if (incident := check(plan, bound, values)) is not None)
-            if not found and len(steps) == len(guarded) and (values or plan.plan.note):
+            incidents = tuple(incident for bound in steps if (incident := check(plan, bound, values)) is not None)
+            if not incidents and len(steps) == len(guarded) and (values or plan.plan.note):
                 self._count += plan not in self._checked
                 self._checked.add(plan)
         if not self._shadow:
             for bound in steps:
                 forget_reference(bound)
-        return found
+        return incidents
 
     def _verified(self, plan: RunnablePlan, bound: BoundStep, values: Sequence[Any]) -> Incident | None:
         """Check a step, unless that was done before; what was found to be wrong and taken from its device."""
@@ -184,31 +184,33 @@ class SessionChecks:
         device, subject = bound.step.device, self._subject
         nodes = located.nodes or tuple(subject.nodes(plan, bound))
         off = "" if located.deviation is None else f": {_off(located.deviation)}"
-        what = f"device {device!r} computes {_WRONGLY[located.blame].format(named(nodes))}{off}"
+        problem = f"device {device!r} computes {_WRONGLY[located.blame].format(named(nodes))}{off}"
         shown = f"; {located.reproducer} shows it" if located.reproducer else ""
-        incident = self._said(bound, nodes, what, f"they go to the next device{shown}", located.deviation)
-        taken = (device, *nodes)
-        subject.take_back(plan, bound, () if taken in self._taken else nodes, what)  # else it would never end
-        self._taken.add(taken)
+        incident = self._said(bound, nodes, problem, f"they go to the next device{shown}", located.deviation)
+        removal = (device, *nodes)
+        subject.take_back(plan, bound, () if removal in self._taken else nodes, problem)  # else it would never end
+        self._taken.add(removal)
         return incident
 
     def _put_aside(self, plan: RunnablePlan, bound: BoundStep, off: Deviation, checks: int) -> Incident:
         """Say that a device drifts, and take everything from it."""
         step = bound.step
         nodes = tuple(self._subject.nodes(plan, bound))
-        what = (
+        problem = (
             f"device {step.device!r} drifts: after {checks} checks, segment {step.segment} ({named(nodes)}) is wrong: "
             f"{_off(off)}"
         )
         instead = f"all goes to the next device; `nnadapter compare MODEL -d {step.device} --layers` looks for the node"
-        incident = self._said(bound, nodes, what, instead, off)
-        self._subject.take_back(plan, bound, (), what)
+        incident = self._said(bound, nodes, problem, instead, off)
+        self._subject.take_back(plan, bound, (), problem)
         return incident
 
-    def _said(self, bound: BoundStep, nodes: Sequence[str], what: str, instead: str, off: Deviation | None) -> Incident:
+    def _said(
+        self, bound: BoundStep, nodes: Sequence[str], problem: str, instead: str, off: Deviation | None
+    ) -> Incident:
         step, times = bound.step, math.inf if off is None else off.tolerances
-        error = AccuracyError(what, device=step.device, segment=step.segment, nodes=nodes, deviation=times)
-        return fall_back("accuracy", step, nodes, what, instead, error, self._subject.incidents)
+        error = AccuracyError(problem, device=step.device, segment=step.segment, nodes=nodes, deviation=times)
+        return fall_back("accuracy", step, nodes, problem, instead, error, self._subject.incidents)
 
     def _note(self, text: str) -> None:
         if len(self._notes) < _MOST_NOTES:

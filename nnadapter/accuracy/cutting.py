@@ -77,29 +77,31 @@ class Cutting:
 
     def live(self, border: int) -> frozenset[str]:
         """The values that are made before the atom at `border` and needed from there on."""
-        behind = self._positions(range(border, len(self.devices)))
-        needed = {name for node in behind for name in self.graph.nodes[node].reads} | set(self.graph.outputs)
-        made = {name for node in self._positions(range(border)) for name in self.graph.nodes[node].outputs if name}
-        return frozenset(needed & (made | set(self.graph.inputs)))
+        later_nodes = self._positions(range(border, len(self.devices)))
+        needed = {name for node in later_nodes for name in self.graph.nodes[node].reads} | set(self.graph.outputs)
+        produced_names = {
+            name for node in self._positions(range(border)) for name in self.graph.nodes[node].outputs if name
+        }
+        return frozenset(needed & (produced_names | set(self.graph.inputs)))
 
-    def between(self, atoms: Sequence[int], known: Values, *, all_visible: bool = False) -> Excerpt:
+    def between(self, atoms: Sequence[int], values: Values, *, all_visible: bool = False) -> Excerpt:
         """Atoms that follow each other.
 
         Args:
             atoms: which.
-            known: contents of the values that they read from others, whose types are taken.
+            values: contents of the values that they read from others, whose types are taken.
             all_visible: give what any atom makes for another, not only what leaves them all.
         """
         outputs = self._left_over(atoms)
         if all_visible:
             outputs = tuple(dict.fromkeys(name for atom in atoms for name in self.visible(atom)))
-        return self._excerpt(atoms, self._read(atoms), outputs, known)
+        return self._excerpt(atoms, self._read(atoms), outputs, values)
 
-    def side_by_side(self, atoms: Sequence[int], known: Values) -> Excerpt:
+    def side_by_side(self, atoms: Sequence[int], values: Values) -> Excerpt:
         """The same atoms, none of which reads what another makes: they read inputs of these names in its place."""
         inputs = tuple(dict.fromkeys(name for atom in atoms for name in self._read([atom])))
         outputs = tuple(name for atom in atoms for name in self.visible(atom))
-        excerpt = self._excerpt(atoms, inputs, outputs, known)
+        excerpt = self._excerpt(atoms, inputs, outputs, values)
         home = {name: atom for atom in atoms for node in self.nodes([atom]) for name in node.outputs if name}
         atom_of = [self.graph.atom_of[node] for node in self._positions(atoms)]
         for proto, atom in zip(excerpt.model.graph.node, atom_of, strict=True):
@@ -124,7 +126,7 @@ class Cutting:
         outputs, consumers = set(self.graph.outputs), self.graph.consumers
         return tuple(n for n in self._made(atoms) if n in outputs or not members.issuperset(consumers.get(n, ())))
 
-    def _excerpt(self, atoms: Sequence[int], inputs: Sequence[str], outputs: Sequence[str], known: Values) -> Excerpt:
+    def _excerpt(self, atoms: Sequence[int], inputs: Sequence[str], outputs: Sequence[str], values: Values) -> Excerpt:
         nodes = self.nodes(atoms)
         step = Step(
             segment=0,
@@ -135,7 +137,7 @@ class Cutting:
             outputs=tuple(outputs),
             released=(),
         )
-        typed = {name: _value(name, known[name]) for name in inputs if isinstance(known.get(name), np.ndarray)}
+        typed = {name: _value(name, values[name]) for name in inputs if isinstance(values.get(name), np.ndarray)}
         graph = self.graph.revalued({**self.graph.values, **typed})
         specialized = replace(self.parts.specialized, graph=graph)
         model = inlined(OnnxParts(specialized, self.parts.index).part(step).model)
@@ -180,9 +182,9 @@ def _home(name: str, homes: Mapping[str, str]) -> str:
 
 def _parted(graph: Graph, device_of: Sequence[str]) -> Graph:
     """The graph without those atoms that run on several devices."""
-    whole = [atom for atom in graph.atoms if len({device_of[node] for node in atom}) == 1]
+    single_device_atoms = [atom for atom in graph.atoms if len({device_of[node] for node in atom}) == 1]
     try:
-        return replace(graph, atoms=joined(len(graph.nodes), whole))
+        return replace(graph, atoms=joined(len(graph.nodes), single_device_atoms))
     except GraphError:
         return replace(graph, atoms=())
 
@@ -194,11 +196,11 @@ def _value(name: str, array: np.ndarray[Any, Any]) -> Value:
 
 def pieces(cutting: Cutting, most_bytes: int) -> Iterator[tuple[int, int]]:
     """First atom and the one behind the last of parts whose visible values fit in so many bytes, or of one atom."""
-    first, held = 0, 0
+    first, piece_bytes = 0, 0
     for atom in range(len(cutting.devices)):
         size = cutting.size(atom)
-        if atom > first and held + size > most_bytes:
+        if atom > first and piece_bytes + size > most_bytes:
             yield first, atom
-            first, held = atom, 0
-        held += size
+            first, piece_bytes = atom, 0
+        piece_bytes += size
     yield first, len(cutting.devices)

@@ -75,16 +75,18 @@ def locate(
     errors, unchecked = search.alone()
     beyond = [atom for atom, error in sorted(errors.items()) if error.beyond]
     if len(beyond) <= _MOST_TRIED:
-        stretches = tuple(filter(lambda each: each.deviation.beyond, (search.stretch(at, at + 1) for at in beyond)))
+        stretches = tuple(
+            filter(lambda stretch: stretch.deviation.beyond, (search.stretch(at, at + 1) for at in beyond))
+        )
         if stretches:
             return _located(ErrorCause.NODES, cutting, stretches)
-    whole = search.stretch(0, len(cutting.devices))
-    if not whole.deviation.beyond:
+    full_stretch = search.stretch(0, len(cutting.devices))
+    if not full_stretch.deviation.beyond:
         return ErrorLocation(ErrorCause.PROGRAM)
     if len(beyond) > _MOST_TRIED:
-        return _located(ErrorCause.TOGETHER, cutting, (whole,))
-    own = search.accumulated()
-    joint = search.together(own)
+        return _located(ErrorCause.TOGETHER, cutting, (full_stretch,))
+    accumulated_stretch = search.accumulated()
+    joint = search.together(accumulated_stretch)
     inside = range(joint.start, joint.end)
     if set(unchecked) & set(inside) or _is_no_number(cutting, joint) or _only_fused(search, cutting, joint):
         return _located(ErrorCause.TOGETHER, cutting, (joint,))
@@ -108,8 +110,8 @@ def _only_fused(search: Search, cutting: Cutting, joint: Stretch) -> bool:
 
 
 def _located(blame: ErrorCause, cutting: Cutting, stretches: Sequence[Stretch]) -> ErrorLocation:
-    atoms = [atom for each in stretches for atom in range(each.start, each.end)]
-    worst = max((each.deviation for each in stretches), key=lambda each: each.tolerances)
+    atoms = [atom for stretch in stretches for atom in range(stretch.start, stretch.end)]
+    worst = max((stretch.deviation for stretch in stretches), key=lambda stretch: stretch.tolerances)
     return ErrorLocation(blame, cutting.own_names(atoms), worst, tuple(stretches))
 
 

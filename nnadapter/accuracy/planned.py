@@ -80,9 +80,9 @@ class PlannedSubject:
     def known(self, plan: RunnablePlan, bound: BoundStep) -> ErrorLocation | None:
         """See `Subject.known`."""
         cache, model = self._setting.by_name[bound.step.device].cache, _model(plan, bound)
-        kept = None if cache is None or model is None else cache.checked(model)
+        record = None if cache is None or model is None else cache.checked(model)
         with suppress(ValueError, TypeError, KeyError, IndexError):  # else it is checked again
-            return None if kept is None else _read(json.loads(kept), self.nodes(plan, bound))
+            return None if record is None else _read(json.loads(record), self.nodes(plan, bound))
         return None
 
     def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
@@ -96,9 +96,9 @@ class PlannedSubject:
         device.cache.keep_checked(model, json.dumps(_written(shown, self.nodes(plan, bound))).encode())
         return shown
 
-    def take_back(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], why: str) -> None:
+    def take_back(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
         """See `Subject.take_back`."""
-        refused = Unsupported(Reason.WRONG_RESULT, why)
+        refused = Unsupported(Reason.WRONG_RESULT, reason)
         self._engine.take_back(bound.step.device, dict.fromkeys(nodes or [ALL], refused))
 
 
@@ -119,20 +119,23 @@ def _banned(device: SessionDevice, partitioning: Partitioning, bound: BoundStep,
     graph, off = partitioning.plan.graph, located.deviation
     if device.bans is None or off is None:
         return False
-    why = f"its results are wrong: {off.value!r} is off by {off.largest_absolute:.3g}"
+    reason = f"its results are wrong: {off.value!r} is off by {off.largest_absolute:.3g}"
     wrong = {graph.atom_of[node] for node in bound.step.nodes if graph.nodes[node].name in located.nodes}
     bans = []
     for atom in sorted(wrong):
         names = [graph.nodes[node].name for node in graph.atoms[atom]]
         model = model_of(partitioning.model, device, (atom,))
-        bans.append(device.bans.add(model, names, why, "accuracy", reproducer=located.reproducer))
+        bans.append(device.bans.add(model, names, reason, "accuracy", reproducer=located.reproducer))
     return all(ban is not None for ban in bans)
 
 
 def _outer(names: Sequence[str], every: Sequence[str]) -> Sequence[str]:
     """The nodes of a plan that these are, or whose bodies have them."""
-    known = set(every)
-    outer = (next((each for each in _enclosing(name) if each in known), "") for name in names)
+    plan_names = set(every)
+    outer = (
+        next((enclosing_name for enclosing_name in _enclosing(name) if enclosing_name in plan_names), "")
+        for name in names
+    )
     return list(dict.fromkeys(filter(None, outer)))
 
 
@@ -151,10 +154,10 @@ def _written(located: ErrorLocation, nodes: Sequence[str]) -> Mapping[str, Any]:
     }
 
 
-def _read(told: Mapping[str, Any], nodes: Sequence[str]) -> ErrorLocation:
-    names = tuple(nodes[int(position)] for position in told["nodes"])
-    off = None if told["off"] is None else Deviation(**told["off"])
-    return ErrorLocation(ErrorCause(told["blame"]), names, off, reproducer=str(told["reproducer"]))
+def _read(record: Mapping[str, Any], nodes: Sequence[str]) -> ErrorLocation:
+    names = tuple(nodes[int(position)] for position in record["nodes"])
+    off = None if record["off"] is None else Deviation(**record["off"])
+    return ErrorLocation(ErrorCause(record["blame"]), names, off, reproducer=str(record["reproducer"]))
 
 
 def _reproduced(device: SessionDevice, folder: Path, located: ErrorLocation) -> str:

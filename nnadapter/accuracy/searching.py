@@ -53,13 +53,13 @@ class Search:
     def alone(self) -> tuple[Mapping[int, Deviation], tuple[int, ...]]:
         """Per atom on a device its local error, and the atoms whose device did not run them by themselves."""
         deviations: dict[int, Deviation] = {}
-        left: list[int] = []
+        unchecked_atoms: list[int] = []
         for first, last in pieces(self.cutting, _PIECE_BYTES):
             atoms = [atom for atom in self.cutting.accelerated if first <= atom < last]
             if atoms:
-                known = self.host.inside(first, last)
-                left += self._side_by_side(atoms, known, deviations)
-        return deviations, tuple(left)
+                values = self.host.inside(first, last)
+                unchecked_atoms += self._side_by_side(atoms, values, deviations)
+        return deviations, tuple(unchecked_atoms)
 
     def accumulated(self) -> Stretch:
         """The device's own values from the inputs to the first border found at which they differ.
@@ -76,17 +76,17 @@ class Search:
         number = first_true(-1, len(atoms) - 1, differs)
         return stretches.get(number) or self.stretch(0, atoms[number] + 1)
 
-    def together(self, whole: Stretch) -> Stretch:
-        """The shortest stretch found with the same end that differs on the CPU's values, as `whole` does."""
-        atoms = [atom for atom in self.cutting.accelerated if atom < whole.end]
+    def together(self, stretch: Stretch) -> Stretch:
+        """The shortest stretch found with the same end that differs on the CPU's values, as `stretch` does."""
+        atoms = [atom for atom in self.cutting.accelerated if atom < stretch.end]
         stretches: dict[int, Stretch] = {}
 
         def agrees(number: int) -> bool:
-            stretches[number] = self.stretch(atoms[number], whole.end)
+            stretches[number] = self.stretch(atoms[number], stretch.end)
             return not stretches[number].deviation.beyond
 
         number = first_true(0, len(atoms) - 1, agrees) - 1
-        return stretches.get(number) or self.stretch(atoms[0], whole.end)
+        return stretches.get(number) or self.stretch(atoms[0], stretch.end)
 
     def stretch(self, start: int, end: int, *, all_visible: bool = False) -> Stretch:
         """Compute the atoms from `start` to before `end` on their devices, on the CPU's values at the first border.
@@ -96,31 +96,34 @@ class Search:
             end: the one behind the last.
             all_visible: let no value be inside of what the device may fuse.
         """
-        known = self.host.at(start)
-        excerpt = self.cutting.between(range(start, end), known, all_visible=all_visible)
-        got, after = self.trials.run(excerpt, known).values, self.host.at(end)
-        expected = {name: after[name] for name in got if name in after}
-        feed = {name: known[name] for name in excerpt.inputs}
+        start_values = self.host.at(start)
+        excerpt = self.cutting.between(range(start, end), start_values, all_visible=all_visible)
+        got, end_values = self.trials.run(excerpt, start_values).values, self.host.at(end)
+        expected = {name: end_values[name] for name in got if name in end_values}
+        feed = {name: start_values[name] for name in excerpt.inputs}
         return Stretch(start, end, excerpt, feed, got, expected, self._largest(got, expected))
 
-    def _side_by_side(self, atoms: Sequence[int], known: Values, deviations: dict[int, Deviation]) -> Iterator[int]:
+    def _side_by_side(self, atoms: Sequence[int], values: Values, deviations: dict[int, Deviation]) -> Iterator[int]:
         """Fill in what atoms are off by; those that their device did not run are tried once more in halves."""
-        excerpt = self.cutting.side_by_side(atoms, known)
-        outcome = self.trials.run(excerpt, known)
+        excerpt = self.cutting.side_by_side(atoms, values)
+        outcome = self.trials.run(excerpt, values)
         missed = []
         for atom in atoms:
             if {node.name for node in self.cutting.nodes([atom])} & outcome.elsewhere:
                 missed.append(atom)
             else:
-                deviations[atom] = self._largest(outcome.values, {n: known[n] for n in self.cutting.visible(atom)})
+                deviations[atom] = self._largest(outcome.values, {n: values[n] for n in self.cutting.visible(atom)})
         if len(atoms) == 1:
             yield from missed
         elif missed:
             half = (len(missed) + 1) // 2
             for part in (missed[:half], missed[half:]):
                 if part:
-                    yield from self._side_by_side(part, known, deviations)
+                    yield from self._side_by_side(part, values, deviations)
 
     def _largest(self, got: Values, expected: Values) -> Deviation:
-        compared = [deviation(name, got[name], wanted, self.tolerances.of(name)) for name, wanted in expected.items()]
+        compared = [
+            deviation(name, got[name], expected_value, self.tolerances.of(name))
+            for name, expected_value in expected.items()
+        ]
         return largest(compared or [Deviation(value="")])

@@ -73,4 +73,4 @@ def _reference(bound: BoundStep) -> Substitute:
 
 def _compared(bound: BoundStep, got: Sequence[Any], expected: Sequence[Any], allowed: Allowed) -> StepCheck:
     every = zip(bound.step.outputs, got, expected, strict=True)
-    return StepCheck(bound, {name: deviation(name, one, other, allowed.of(name)) for name, one, other in every})
+    return StepCheck(bound, {name: deviation(name, value, other, allowed.of(name)) for name, value, other in every})

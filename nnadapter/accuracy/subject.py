@@ -34,5 +34,5 @@ class Subject(Protocol):
     def keep(self, plan: RunnablePlan, bound: BoundStep, located: ErrorLocation) -> ErrorLocation:
         """Keep what was found of a step, with a small model that shows it; the same with where that lies."""
 
-    def take_back(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], why: str) -> None:
+    def take_back(self, plan: RunnablePlan, bound: BoundStep, nodes: Sequence[str], reason: str) -> None:
         """Take nodes of a step from its device for the rest of the session; all that it has where there are none."""

@@ -45,30 +45,30 @@ class Trials:
         self._names = [device.name for device in setting.devices if device.accelerates]
         self.compilations = 0
 
-    def run(self, excerpt: Excerpt, known: Values) -> TrialOutcome:
+    def run(self, excerpt: Excerpt, input_values: Values) -> TrialOutcome:
         """Run an excerpt on the devices."""
         self.compilations += 1
         bans = tuple(self._bans(excerpt))
-        values, compiled, provenance = self._run(self._devices, excerpt, known, bans)
+        values, compiled, provenance = self._run(self._devices, excerpt, input_values, bans)
         return TrialOutcome(values, _elsewhere(compiled, provenance, excerpt, frozenset(self._names)))
 
-    def run_on_host(self, excerpt: Excerpt, known: Values) -> Values:
+    def run_on_host(self, excerpt: Excerpt, values: Values) -> Values:
         """Run an excerpt on the host alone."""
         if not excerpt.outputs:
             return {}
         hosts = tuple(device for device in self._devices if not device.accelerates)
-        return self._run(hosts, excerpt, known, ())[0]
+        return self._run(hosts, excerpt, values, ())[0]
 
     def _run(
-        self, devices: tuple[SessionDevice, ...], excerpt: Excerpt, known: Values, bans: tuple[Ban, ...]
+        self, devices: tuple[SessionDevice, ...], excerpt: Excerpt, values: Values, bans: tuple[Ban, ...]
     ) -> tuple[Values, Compiled, Provenance]:
         setting = Setting(devices, Constraints(fallback="allow", rules=Rules(bans=bans)), SILENT)
-        planner, feed = Planner(prepare_for(excerpt.model, setting), setting), {n: known[n] for n in excerpt.inputs}
+        planner, feed = Planner(prepare_for(excerpt.model, setting), setting), {n: values[n] for n in excerpt.inputs}
         compiler = Compiler(setting)
         compiled = compiler.compile(planner, planner.judge(shapes_of(feed)))
         try:
-            given = {**planner.prepared.defaults, **feed}
-            results, provenance = compiled.plan.run(given, list(excerpt.outputs.values()))
+            inputs = {**planner.prepared.defaults, **feed}
+            results, provenance = compiled.plan.run(inputs, list(excerpt.outputs.values()))
             return dict(zip(excerpt.outputs, results, strict=True)), compiled, provenance
         finally:
             close_all([compiled, compiler.arenas])
@@ -92,19 +92,19 @@ class HostValues:
     def at(self, border: int) -> Values:
         """What is live there, and what was fed."""
         if border not in self._known:
-            start = max(known for known in self._known if known < border)
-            before, live = self._known[start], self._cutting.live(border)
-            made = self._trials.run_on_host(self._cutting.between(range(start, border), before), before)
-            self._known[border] = {**self._feed, **{n: v for n, v in {**before, **made}.items() if n in live}}
-            for old in list(self._known)[1 : len(self._known) - _HELD]:
-                del self._known[old]
+            start = max(cached_border for cached_border in self._known if cached_border < border)
+            start_values, live = self._known[start], self._cutting.live(border)
+            results = self._trials.run_on_host(self._cutting.between(range(start, border), start_values), start_values)
+            self._known[border] = {**self._feed, **{n: v for n, v in {**start_values, **results}.items() if n in live}}
+            for evicted_border in list(self._known)[1 : len(self._known) - _HELD]:
+                del self._known[evicted_border]
         return self._known[border]
 
     def inside(self, first: int, last: int) -> Values:
         """What is live at the border before atom `first`, and all that those before `last` make for others."""
-        before = self.at(first)
-        every = self._cutting.between(range(first, last), before, all_visible=True)
-        return {**before, **self._trials.run_on_host(every, before)}
+        start_values = self.at(first)
+        every = self._cutting.between(range(first, last), start_values, all_visible=True)
+        return {**start_values, **self._trials.run_on_host(every, start_values)}
 
 
 def _bare(device: SessionDevice) -> SessionDevice:
@@ -118,9 +118,11 @@ def _elsewhere(compiled: Compiled, provenance: Provenance, excerpt: Excerpt, nam
     plan = compiled.partitioning.plan
     ran = {step.segment for step in provenance.steps if not step.failure and step.device in names}
     nodes = {step.segment: [plan.graph.nodes[node].name for node in step.nodes] for step in plan.steps}
-    every = {name for each in nodes.values() for name in each}
-    there = {name for segment, each in nodes.items() if segment in ran for name in each}
-    return frozenset(name for name in excerpt.devices if not _parts(name, every) or _parts(name, every) - there)
+    every = {name for segment_nodes in nodes.values() for name in segment_nodes}
+    executed_names = {name for segment, segment_nodes in nodes.items() if segment in ran for name in segment_nodes}
+    return frozenset(
+        name for name in excerpt.devices if not _parts(name, every) or _parts(name, every) - executed_names
+    )
 
 
 def _parts(name: str, nodes: Set[str]) -> Set[str]:

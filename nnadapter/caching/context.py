@@ -261,7 +261,7 @@ class CachedContext(Context):
         }
 
     def _constants(self, constants: Sequence[Contents], *, anew: bool = False) -> KeyPart:
-        nbytes = sum(each.nbytes for each in constants)
+        nbytes = sum(constant.nbytes for constant in constants)
         return KeyPart(digest_of(constants, anew=anew), {"count": str(len(constants)), "bytes": str(nbytes)})
 
     def _canonical(self, model: SegmentModel) -> Canonical:

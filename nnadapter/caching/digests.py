@@ -40,25 +40,25 @@ def digest_of(constants: Sequence[Contents], *, anew: bool = False) -> str:
     Raises:
         ModelFileError: a file that holds them cannot be read any more, or has changed.
     """
-    known = {number: digest for number, each in enumerate(constants) if not anew and (digest := _known(each))}
+    known = {number: digest for number, constant in enumerate(constants) if not anew and (digest := _known(constant))}
     missing = [number for number in range(len(constants)) if number not in known]
     for number, digest in zip(missing, _taken([constants[number] for number in missing]), strict=True):
         known[number] = digest
         _note(constants[number], digest)
     whole = sha256()
-    for number, each in enumerate(constants):
+    for number, constant in enumerate(constants):
         digest = known[number]
-        whole.update(b"%d:%b" % (each.nbytes, digest))
+        whole.update(b"%d:%b" % (constant.nbytes, digest))
     return whole.hexdigest()
 
 
 def _taken(constants: Sequence[Contents]) -> Iterable[bytes]:
-    if sum(each.nbytes for each in constants) < _WORTH_BYTES:
-        return [_of_one(each, map) for each in constants]
+    if sum(constant.nbytes for constant in constants) < _WORTH_BYTES:
+        return [_of_one(constant, map) for constant in constants]
     with ThreadPoolExecutor(min(usable(), _MOST_THREADS)) as pool:
-        large = {number for number, each in enumerate(constants) if each.nbytes > _PIECE_BYTES}
+        large = {number for number, constant in enumerate(constants) if constant.nbytes > _PIECE_BYTES}
         small = pool.map(
-            partial(_of_one, each_piece=map), (each for at, each in enumerate(constants) if at not in large)
+            partial(_of_one, each_piece=map), (constant for at, constant in enumerate(constants) if at not in large)
         )
         of_large = {number: _of_one(constants[number], pool.map) for number in sorted(large)}
         return [of_large[number] if number in large else next(small) for number in range(len(constants))]

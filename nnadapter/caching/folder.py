@@ -132,8 +132,8 @@ class Folder(NamedTuple):
 
     def entries(self) -> list[Listed]:
         """Every entry, good or not, the one used longest ago first."""
-        found = [Listed(Path(each.path), status.st_size, status.st_atime) for each, status in self._files(_is_entry)]
-        return sorted(found, key=lambda each: (each.used, each.path.name))
+        found = [Listed(Path(file.path), status.st_size, status.st_atime) for file, status in self._files(_is_entry)]
+        return sorted(found, key=lambda entry: (entry.used, entry.path.name))
 
     def drop(self, path: Path) -> bool:
         """Remove an entry; whether it is gone."""
@@ -168,7 +168,7 @@ class Folder(NamedTuple):
             parts = read_entry(self.path / best).parts
         except (OSError, UnusableError):
             return "nothing like it can be read"
-        here, there = (each["device"].words.get("name") for each in (key.parts, {**key.parts, **parts}))
+        here, there = (key_parts["device"].words.get("name") for key_parts in (key.parts, {**key.parts, **parts}))
         if there != here:  # then driver and options are another one's, too
             return f"of this nothing is kept for {here}; the nearest entry is of {there}"
         return f"the nearest entry differs in {', '.join(differences(key, parts)) or 'nothing'}"
@@ -180,15 +180,15 @@ class Folder(NamedTuple):
         """
         self._sweep()
         entries, dropped = self.entries(), list[Listed]()
-        total = sum(each.nbytes for each in entries)
+        total = sum(entry.nbytes for entry in entries)
         if total <= most:
             return (), total
-        for each in entries:
+        for entry in entries:
             if total <= wanted:
                 break
-            if each.path != kept and _removed(each.path):
-                dropped.append(each)
-                total -= each.nbytes
+            if entry.path != kept and _removed(entry.path):
+                dropped.append(entry)
+                total -= entry.nbytes
         return tuple(dropped), total
 
     def _wrote(self, path: Path, nbytes: int) -> None:
@@ -202,15 +202,15 @@ class Folder(NamedTuple):
 
     def _names(self) -> list[str]:
         try:
-            return [each.name for each in os.scandir(self.path)]
+            return [entry.name for entry in os.scandir(self.path)]
         except OSError:
             return []
 
     def _sweep(self) -> None:
         """Remove what processes left behind that ended while they wrote."""
-        for each, status in self._files(lambda name: name.startswith(".") and name.endswith(_UNFINISHED)):
+        for entry, status in self._files(lambda name: name.startswith(".") and name.endswith(_UNFINISHED)):
             if time.time() - status.st_mtime > _ABANDONED_SECONDS:
-                _removed(Path(each.path))
+                _removed(Path(entry.path))
 
     def _files(self, wanted: Callable[[str], bool]) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
         """Files whose names are wanted; those that go while somebody looks are left out."""
@@ -218,10 +218,10 @@ class Folder(NamedTuple):
             listed = list(os.scandir(self.path))
         except OSError:
             return
-        for each in listed:
-            if wanted(each.name):
+        for entry in listed:
+            if wanted(entry.name):
                 with suppress(OSError):
-                    yield each, each.stat(follow_symlinks=False)
+                    yield entry, entry.stat(follow_symlinks=False)
 
 
 def _is_entry(name: str) -> bool:

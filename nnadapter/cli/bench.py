@@ -74,12 +74,12 @@ def bench(
     chosen = None if is_ready and not (devices or options) else requests(devices, options)
     settings = replace(placing(policy, rules, plan, fallback), cache_dir=cache_dir)
     source = converted(model, settings)
-    beside = against if against is not None else () if is_ready else ("ort",)
+    peers = against if against is not None else () if is_ready else ("ort",)
     with progress("preparing inputs"):
         feed = feed_of(source, shapes, sources)
     with prints_to_stderr(), progress("timing", rounds) as advance:
         result = nnadapter.bench(
-            source, chosen, feed.arrays, against=beside, options=settings, rounds=rounds, advance=advance
+            source, chosen, feed.arrays, against=peers, options=settings, rounds=rounds, advance=advance
         )
     costs = run_costs(result.report, min(result.session.turns))
     if form == "json":

@@ -45,11 +45,11 @@ def cache() -> None:
 def list_(folder: Path | None, as_json: bool) -> None:
     """List the entries, the one used last first, and what devices are not given any more."""
     opened = _opened(folder)
-    rows = [_row(each) for each in reversed(opened.entries())]
+    rows = [_row(entry) for entry in reversed(opened.entries())]
     bans = stored_bans(opened.path)
     if as_json:
-        told = [{**asdict(ban), "since": _time(ban.since), "until": _time(ban.until)} for ban in bans]
-        click.echo(to_json({"folder": str(opened.path), "entries": rows, "bans": told}))
+        ban_rows = [{**asdict(ban), "since": _time(ban.since), "until": _time(ban.until)} for ban in bans]
+        click.echo(to_json({"folder": str(opened.path), "entries": rows, "bans": ban_rows}))
         return
     for row in rows:
         click.echo(_line(row))
@@ -67,12 +67,12 @@ def list_(folder: Path | None, as_json: bool) -> None:
 def verify(folder: Path | None, as_json: bool) -> None:
     """Read every byte of every entry; exit with 1 where one is not what was written."""
     opened = _opened(folder)
-    wrong = {each.path.name: why for each in opened.entries() if (why := _problem(each))}
+    wrong = {entry.path.name: problem for entry in opened.entries() if (problem := _problem(entry))}
     if as_json:
         click.echo(to_json({"folder": str(opened.path), "wrong": wrong}))
     else:
-        for name, why in wrong.items():
-            click.echo(f"{name}: {why}")
+        for name, problem in wrong.items():
+            click.echo(f"{name}: {problem}")
         click.echo(f"{opened.path}: {len(wrong)} of {len(opened.entries())} entries cannot be used")
     if wrong:
         raise click.exceptions.Exit(NO)
@@ -87,7 +87,7 @@ def purge(folder: Path | None, max_bytes: int, only_bans: bool) -> None:
     opened = _opened(folder)
     dropped = () if only_bans else opened.shrink(max_bytes)
     cleared = clear_bans(opened.path) if only_bans or not max_bytes else 0
-    total = sum(each.nbytes for each in dropped) / 1e6
+    total = sum(entry.nbytes for entry in dropped) / 1e6
     removed = f"{count(len(dropped), 'entry', 'entries')}, {total:.1f} MB" if not only_bans else count(cleared, "ban")
     more = f", and {count(cleared, 'ban')}" if cleared and not only_bans else ""
     click.echo(f"{opened.path}: removed {removed}{more}")
@@ -116,18 +116,22 @@ def explain(
         else:
             report = nnadapter.partition_report(source, chosen, shapes or None, settings)
         plan = look(source, chosen, settings, report.input_shapes if shapes else None)
-    segments = [each for each in report.segments if each.cache is not None]
+    segments = [segment for segment in report.segments if segment.cache is not None]
     if as_json:
-        rows = [{"segment": each.index, "device": each.device, **asdict(each.cache)} for each in segments if each.cache]
+        rows = [
+            {"segment": segment.index, "device": segment.device, **asdict(segment.cache)}
+            for segment in segments
+            if segment.cache
+        ]
         click.echo(to_json({"folder": str(opened.path), "plan": asdict(plan), "segments": rows}))
         return
     for_shapes = f", for input shapes {plan.shapes}" if plan.shapes else ""
     click.echo(f"plan: {f'hit{for_shapes}' if plan.hit else f'miss, {plan.why}'}")
     by_itself = ", at these sizes by itself; a session runs the plan, which has its own" if plan.hit else ""
-    for each in segments:
-        assert each.cache is not None
-        told = "hit" if each.cache.hit else f"miss, {each.cache.why}{by_itself}"
-        click.echo(f"segment {each.index} on {each.device}: {told}")
+    for segment in segments:
+        assert segment.cache is not None
+        status = "hit" if segment.cache.hit else f"miss, {segment.cache.why}{by_itself}"
+        click.echo(f"segment {segment.index} on {segment.device}: {status}")
     if not segments:
         click.echo("no segment is on a device that accelerates, so there is nothing to keep")
 
@@ -148,25 +152,25 @@ def _row(listed: Listed) -> dict[str, Any]:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    said = row.get("problem")
-    if not said:
-        told = row["key"]
+    description = row.get("problem")
+    if not description:
+        key = row["key"]
         try:
-            said = "; ".join((row["kind"], told["device"]["name"], *_of_model(row["kind"], told)))
+            description = "; ".join((row["kind"], key["device"]["name"], *_of_model(row["kind"], key)))
         except (KeyError, ValueError):  # somebody else wrote it
-            said = "its key tells neither a device nor a model"
-    return f"{row['used']}  {row['bytes'] / 1e6:8.1f} MB  {row['name'][:12]}  {said}"
+            description = "its key tells neither a device nor a model"
+    return f"{row['used']}  {row['bytes'] / 1e6:8.1f} MB  {row['name'][:12]}  {description}"
 
 
-def _of_model(kind: str, told: Mapping[str, Mapping[str, str]]) -> tuple[str, str]:
+def _of_model(kind: str, key: Mapping[str, Mapping[str, str]]) -> tuple[str, str]:
     """Of which model an entry is, in short: a plan's is told by its files, a segment by its operations and inputs."""
     if kind == PLAN:
-        constants = told["constants"]
+        constants = key["constants"]
         return (
             f"a model of {int(constants['bytes']) / 1e6:.1f} MB in {count(int(constants['files']), 'file')}",
             "all shapes",
         )
-    return told["structure"]["operations"], told["shapes"]["inputs"]
+    return key["structure"]["operations"], key["shapes"]["inputs"]
 
 
 def _time(seconds: float) -> str:

@@ -83,12 +83,15 @@ def _summary(output: str, report: PartitionReport) -> str:
     )
     segments = segments or "none"
     is_fixed = not any(plan.HasField("open") for plan in file.message.plans)
-    why = report.plans.sizes if is_fixed and report.plans is not None else ""
+    reason = report.plans.sizes if is_fixed and report.plans is not None else ""
     served = served_sets(file, plans_held(file))
-    shapes = f" {''.join(served) or 'no inputs'}" if len(served) < 2 else "".join(f"\n  {each}" for each in served)
+    shapes = (
+        f" {''.join(served) or 'no inputs'}" if len(served) < 2 else "".join(f"\n  {shape_set}" for shape_set in served)
+    )
     return (
         f"{output}: {size / 1e6:.1f} MB, for{shapes}\n"
-        f"segments: {segments}; programs written by drivers: {sum(programs)}{unwritten}" + (f"\n{why}" if why else "")
+        f"segments: {segments}; programs written by drivers: {sum(programs)}{unwritten}"
+        + (f"\n{reason}" if reason else "")
     )
 
 

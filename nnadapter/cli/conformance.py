@@ -43,7 +43,7 @@ _SUFFIXES = {"text": "txt"}
 @click.option("--limit", type=click.IntRange(min=1), help="At most so many cases of each group.")
 @click.option("--short", is_flag=True, help="Fewer cases of each kind, for every change.")
 @click.option(
-    "--precision", type=OneOf([each.value for each in Precision]), default=Precision.FLOAT32.value,
+    "--precision", type=OneOf([member.value for member in Precision]), default=Precision.FLOAT32.value,
     show_default=True,
     help="In what the device computes float32; results are compared accordingly.",
 )  # fmt: skip

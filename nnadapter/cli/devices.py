@@ -62,12 +62,12 @@ def _called(name: str, known_devices: Sequence[nnadapter.DeviceInfo]) -> tuple[n
     Raises:
         DeviceNotFoundError: there are none.
     """
-    found = tuple(device for device in known_devices if name in (device.name, device.name.partition(":")[0]))
-    if not found:
+    matches = tuple(device for device in known_devices if name in (device.name, device.name.partition(":")[0]))
+    if not matches:
         names = ", ".join(device.name for device in known_devices)
         raise DeviceNotFoundError(f"no device is called {name!r}; the devices are {names}")
-    exact = tuple(device for device in found if device.name == name)
-    return exact or found
+    exact = tuple(device for device in matches if device.name == name)
+    return exact or matches
 
 
 def _indented(text: str, width: int) -> str:
@@ -76,8 +76,8 @@ def _indented(text: str, width: int) -> str:
 
 def _line(device: nnadapter.DeviceInfo) -> str:
     words = (device.type.value, device.vendor, device.sub_type, device.version)
-    known = " ".join(word for word in words if word)
-    return f"{known}, available" if device.available else f"not available: {device.reason}"
+    description = " ".join(word for word in words if word)
+    return f"{description}, available" if device.available else f"not available: {device.reason}"
 
 
 def _plain(device: nnadapter.DeviceInfo) -> dict[str, Any]:

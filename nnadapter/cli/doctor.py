@@ -67,9 +67,9 @@ def doctor(context: click.Context, as_json: bool) -> None:
             click.echo(f"- extra {extra}: {missing_extra(extra, _EXTRAS[extra])}")
         for problem in problems:
             click.echo(f"! {problem}")
-        rest = [device.name for device, _ in checked_devices if not (device.available or device.possible)]
-        if rest:
-            click.echo(f"- not for this machine: {', '.join(rest)}; `nnadapter devices` says why")
+        unsupported_names = [device.name for device, _ in checked_devices if not (device.available or device.possible)]
+        if unsupported_names:
+            click.echo(f"- not for this machine: {', '.join(unsupported_names)}; `nnadapter devices` says why")
     if any(device.available and health.state not in _GOOD for device, health in checked_devices):
         context.exit(NO)
 

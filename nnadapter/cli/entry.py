@@ -64,8 +64,8 @@ class CommandGroup(click.Group):
             return super().invoke(ctx)
 
 
-def _print_version(ctx: click.Context, param: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
         click.echo(f"nnadapter {__version__}")
         ctx.exit()
 

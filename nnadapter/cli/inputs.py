@@ -93,29 +93,29 @@ def _feed_of_file(file: CompiledFile, shapes: Shapes, sources: Mapping[str, str]
     return Feed(arrays, {name: sources.get(name, RANDOM) for name in arrays})
 
 
-def _completed(given: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
+def _completed(shapes: Shapes, values: Mapping[str, Value], first: Mapping[str, Any]) -> Mapping[str, Any]:
     """The shapes of all inputs: a dimension of a name is as large as another of that name, and sums are those of names.
 
     Args:
-        given: shapes of some inputs.
+        shapes: shapes of some inputs.
         values: the inputs as the model declares them.
         first: shapes of all inputs, where nothing says others.
     """
-    said = _sizes_by_name(given, values)
-    sizes = {**_sizes_by_name(first, values), **said}
+    explicit_sizes = _sizes_by_name(shapes, values)
+    sizes = {**_sizes_by_name(first, values), **explicit_sizes}
 
     def size(dimension: object, otherwise: int) -> int:
-        if not isinstance(dimension, str) or dimension in said:
-            return said.get(dimension, otherwise)
+        if not isinstance(dimension, str) or dimension in explicit_sizes:
+            return explicit_sizes.get(dimension, otherwise)
         terms = [int(term) if term.isdigit() else sizes.get(term) for term in dimension.split(" + ")]
-        known = [term for term in terms if term is not None]
-        return sum(known) if len(known) == len(terms) else otherwise
+        resolved_terms = [term for term in terms if term is not None]
+        return sum(resolved_terms) if len(resolved_terms) == len(terms) else otherwise
 
     followed = {
         name: shape if shape is None else tuple(map(size, values[name].shape or shape, shape))
         for name, shape in first.items()
     }
-    return {**followed, **given}
+    return {**followed, **shapes}
 
 
 def _sizes_by_name(shapes: Mapping[str, Any], values: Mapping[str, Value]) -> dict[object, int]:
@@ -136,8 +136,8 @@ def _load_or_generate(
     generator: np.random.Generator,
 ) -> Array:
     array = loaded.get(value.name)
-    made = _made(value, sources.get(value.name, RANDOM), shape, generator) if array is None else array
-    return _named_type(made, value.dtype)
+    contents = _made(value, sources.get(value.name, RANDOM), shape, generator) if array is None else array
+    return _named_type(contents, value.dtype)
 
 
 def _made(value: Value, source: str, shape: tuple[int, ...] | None, generator: np.random.Generator) -> Array:
@@ -210,8 +210,8 @@ def _check_names(names: Sequence[str], sources: Mapping[str, str]) -> None:
             raise InvalidInputError(f"the model has no input {name!r}; its inputs are {list(names)}", name=name)
 
 
-def _check_agree(said: Shapes, known_shapes: Shapes) -> None:
-    for name, shape in said.items():
+def _check_agree(shapes: Shapes, known_shapes: Shapes) -> None:
+    for name, shape in shapes.items():
         if known_shapes[name] != shape:
             raise InvalidInputError(
                 f"input {name!r} has shape {list(known_shapes[name])} in its file and {list(shape)} in --shape; "

@@ -88,8 +88,8 @@ def save_outputs(folder: str, outputs: Mapping[str, object]) -> list[Path]:
 
 
 def _top(numbers: Array) -> tuple[tuple[int, float], ...]:
-    known = np.flatnonzero(~np.isnan(numbers))
-    largest = known[np.argsort(-numbers[known], kind="stable")[:TOP]]
+    valid_indices = np.flatnonzero(~np.isnan(numbers))
+    largest = valid_indices[np.argsort(-numbers[valid_indices], kind="stable")[:TOP]]
     return tuple((int(index), float(numbers[index])) for index in largest)
 
 
@@ -103,14 +103,14 @@ def _arrays(name: str, value: object) -> list[tuple[str, Array]]:
 
 def _file_names(names: Iterable[str]) -> list[str]:
     """A file name for each, none like another even where capitals do not count."""
-    taken: set[str] = set()
+    assigned_stems: set[str] = set()
     file_names = []
     for name in names:
         plain = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII).strip("._")[:_LONGEST_NAME] or "output"
         stem, number = plain, 1
-        while stem.lower() in taken:
+        while stem.lower() in assigned_stems:
             number += 1
             stem = f"{plain}_{number}"
-        taken.add(stem.lower())
+        assigned_stems.add(stem.lower())
         file_names.append(stem)
     return file_names

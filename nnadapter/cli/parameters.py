@@ -117,14 +117,14 @@ def _shapes(ctx: click.Context, param: click.Parameter, values: tuple[str, ...])
 def _shape_sets(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[Shapes, ...]:
     """Sets of shapes: the next one begins with an input that the last one has, and has the others of the last one."""
     sets: list[dict[str, tuple[int, ...]]] = []
-    said: set[str] = set()
+    names: set[str] = set()
     for value in values:
         name, shape = _shape(value)
-        if name in said or not sets:
+        if name in names or not sets:
             sets.append({**sets[-1]} if sets else {})
-            said.clear()
+            names.clear()
         sets[-1][name] = shape
-        said.add(name)
+        names.add(name)
     return tuple(sets)
 
 

@@ -23,11 +23,11 @@ class Display(Protocol):
 
 
 @contextmanager
-def progress(what: str, total: int | None = None) -> Iterator[Callable[[], None]]:
+def progress(description: str, total: int | None = None) -> Iterator[Callable[[], None]]:
     """Show a bar while the block runs, if it runs longer than `PATIENCE_S`.
 
     Args:
-        what: the step, in a word or two.
+        description: the step, in a word or two.
         total: how often the function that is given to the block will be called; None where nobody knows.
     """
     if sys.stderr is None or not sys.stderr.isatty():
@@ -39,7 +39,7 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[], None]
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"))
     shown = columns if total is not None else columns[:2]
     bar = Progress(*shown, TimeElapsedColumn(), console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=total)
+    task = bar.add_task(description, total=total)
     with late(bar):
         yield lambda: bar.advance(task)
 
@@ -48,12 +48,12 @@ def progress(what: str, total: int | None = None) -> Iterator[Callable[[], None]
 def late(display: Display) -> Iterator[None]:
     """Start `display` after a while, unless the block is done by then; stop it after the block if it was started."""
     lock = threading.Lock()
-    done = started = False
+    is_finished = started = False
 
     def start() -> None:
         nonlocal started
         with lock:
-            if not done:
+            if not is_finished:
                 display.start()
                 started = True
 
@@ -65,7 +65,7 @@ def late(display: Display) -> Iterator[None]:
     finally:
         timer.cancel()
         with lock:
-            done = True
+            is_finished = True
             if started:
                 display.stop()
 

@@ -45,7 +45,7 @@ _ENDINGS = dict.fromkeys(each.endings[0] for each in FORMATS.values())
 @takes_gates
 @click.option(
     "--format", "form", type=OneOf(tuple(FORMATS)),
-    help=f"Of the report: {', '.join(f'{name} is {each.help}' for name, each in FORMATS.items() if each.help)}. "
+    help=f"Of the report: {', '.join(f'{name} is {form.help}' for name, form in FORMATS.items() if form.help)}. "
     f"Default: what the name of --output says by {', '.join(_ENDINGS)}, else text.",
 )  # fmt: skip
 @click.option("--diff", "old", metavar="OLD.json", help="Say what changed since this report, written as json.")
@@ -92,9 +92,9 @@ def report(
     model = _only(models)
     source = converted(model, chosen)
     if old is not None and not FORMATS[form].shows_difference:
-        able = ", ".join(name for name, each in FORMATS.items() if each.shows_difference)
+        able = ", ".join(name for name, report_format in FORMATS.items() if report_format.shows_difference)
         raise click.BadParameter(f"format {form} shows no differences; take one of {able}", param_hint="--diff")
-    before = read_report(old) if old is not None else None
+    baseline = read_report(old) if old is not None else None
     with prints_to_stderr(), progress("placing"):
         current_report = nnadapter.partition_report(
             source,
@@ -107,7 +107,7 @@ def report(
         )
     gates = Gates(min_coverage=min_coverage, max_segments=max_segments, max_latency_seconds=max_latency)
     broken = broken_gates(current_report, gates)
-    difference = compare_reports(before, current_report) if before is not None else None
+    difference = compare_reports(baseline, current_report) if baseline is not None else None
     with progress("writing"):
         text = FORMATS[form].render(current_report, PurePath(model).name, difference)
     _write(text.rstrip("\n"), output)

@@ -116,9 +116,9 @@ def _run(
         times, of_steps = [loaded - started, time.perf_counter() - loaded], list[float]()
         with progress("running", repeat) as advance:
             for _ in range(repeat):
-                before = time.perf_counter()
+                run_start = time.perf_counter()
                 results = session.run(None, feed.arrays)
-                times.append(time.perf_counter() - before)
+                times.append(time.perf_counter() - run_start)
                 of_steps.append(_provenance(session).seconds)
                 advance()
         names = [output.name for output in session.get_outputs()]

@@ -62,11 +62,11 @@ def run_costs(report: PartitionReport, best_seconds: float | None = None) -> Run
     cost, simulated = report.cost, _simulated(report)
     if cost is None:
         return RunCosts(simulated_seconds=simulated)
-    said = f"{cost_sentence(cost)} ({sources_words(cost)})"
-    weighed = [each for each in cost.candidates if each.weighed]
+    summary = f"{cost_sentence(cost)} ({sources_words(cost)})"
+    weighed = [candidate for candidate in cost.candidates if candidate.weighed]
     return RunCosts(
         seconds=cost.seconds,
-        words=tuple(filter(None, (said, cpu_words(report, cost), run_words(report, best_seconds)))),
+        words=tuple(filter(None, (summary, cpu_words(report, cost), run_words(report, best_seconds)))),
         chosen=_chosen(weighed, cost.seconds),
         weighed=len(weighed),
         simulated_seconds=simulated,
@@ -87,7 +87,7 @@ def _seconds(candidate: CandidateFacts) -> float:
 def _simulated(report: PartitionReport) -> dict[str, float]:
     seconds_by_device: dict[str, float] = {}
     for segment in report.segments:
-        told = segment.facts.get(_SIMULATED)
-        if isinstance(told, (int, float)):
-            seconds_by_device[segment.device] = seconds_by_device.get(segment.device, 0.0) + told / 1e6
+        microseconds = segment.facts.get(_SIMULATED)
+        if isinstance(microseconds, (int, float)):
+            seconds_by_device[segment.device] = seconds_by_device.get(segment.device, 0.0) + microseconds / 1e6
     return seconds_by_device

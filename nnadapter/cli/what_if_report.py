@@ -44,8 +44,8 @@ def refuse_together(parameters: Mapping[str, object], form: str) -> None:
         if parameters[name] not in (None, {}):
             raise click.UsageError(f"{flag} is of one plan, and --what-if tries many; give one of the two")
     if form not in RENDERERS:
-        said = "'--output'" if parameters["form"] is None else "'--format'"
-        raise click.BadParameter(f"--what-if has no format {form}; take {', '.join(RENDERERS)}", param_hint=said)
+        hint = "'--output'" if parameters["form"] is None else "'--format'"
+        raise click.BadParameter(f"--what-if has no format {form}; take {', '.join(RENDERERS)}", param_hint=hint)
 
 
 def what_if_text(

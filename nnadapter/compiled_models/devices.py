@@ -167,7 +167,7 @@ def _open(
         context = context.with_session_options(session_options)
     context = calling_kernels(selected.name, device.capability, context)
     try:
-        has_memory, has_streams, is_raw = (has_of(selected.name, device, each) for each in _ASKED)
+        has_memory, has_streams, is_raw = (has_of(selected.name, device, attribute) for attribute in _ASKED)
     except BaseException:
         close_all([context])
         raise

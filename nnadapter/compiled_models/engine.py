@@ -128,7 +128,7 @@ class CompiledEngine(PlansEngine[FilePlan]):
         from nnadapter.running.observed import KeptReport  # most processes ask for no report
 
         newest, opened = self._plans.newest, self._open_devices.opened
-        isolated = tuple(name for name, each in opened.items() if each.is_isolated)
+        isolated = tuple(name for name, device in opened.items() if device.is_isolated)
         if newest is None:
             return KeptReport(self._file.report(self._file.message.plans[0]), plans=self.counts, isolated=isolated)
         steps = newest.plan.steps

@@ -56,7 +56,7 @@ def load_class(loader: Loader, record: Message) -> FilePlanSpecializations:
         loader.load_steps(record, held, others, shared, notes)
         return FilePlanSpecializations(held=held, filling=_filling(loader, record, held, fillable, shared, notes))
     except BaseException:
-        close_all(each.program for each in shared.values())
+        close_all(loaded_step.program for loaded_step in shared.values())
         raise
 
 
@@ -90,7 +90,7 @@ def _filling(
         told = tuple(dict.fromkeys(notes))
         return SpecializedFilePlan(plan=plan, record=record, notes=told, held=held, of=of)
 
-    bound = {number: (step_of(binder, number, each), 0.0) for number, each in shared.items()}
+    bound = {number: (step_of(binder, number, loaded_step), 0.0) for number, loaded_step in shared.items()}
     build = _build(loader, record, notes)
     return SpecializedPrograms(binder.steps, fillable, held.size_class, binder, bound, build, wrap)
 

@@ -54,14 +54,14 @@ def choice_in_words(file: CompiledFile, truths: Sequence[bool]) -> str:
     while len(taken) < len(truths):
         row = forks[tuple(truths[: len(taken)])]
         holds = truths[len(taken) : len(taken) + len(row.conditions)]
-        taken.extend(Taken(each.text, truth, ()) for each, truth in zip(row.conditions, holds, strict=True))
+        taken.extend(Taken(condition.text, truth, ()) for condition, truth in zip(row.conditions, holds, strict=True))
     return in_words(taken)
 
 
 def _fork(file: CompiledFile, before: Truths, forks: Mapping[Truths, Message]) -> Fork[Truths]:
     row = forks[before]
     contents = bytes(file.container.contents(row.model.part, ONNX)) if row.HasField("model") else b""
-    names = tuple(each.name for each in row.conditions)
+    names = tuple(condition.name for condition in row.conditions)
     conditions = Conditions(tuple(row.inputs), tuple(row.shapes), names, contents)
 
     def behind(truths: Truths) -> Fork[Truths] | Truths:

@@ -108,13 +108,16 @@ class Loader:
         """Take the segments of the file."""
         self.segments = Segments(self.file.container)
         opened = self.devices.opened
-        self.arenas = Arenas(shared=any(each.is_isolated for each in opened.values()))
+        self.arenas = Arenas(shared=any(device.is_isolated for device in opened.values()))
         self._site = PlanDevices(
             accelerators=self.devices.accelerators,
             owning=self.devices.owning,
-            threading={CPU: Threading.REENTRANT, **{name: each.capability.threading for name, each in opened.items()}},
+            threading={
+                CPU: Threading.REENTRANT,
+                **{name: device.capability.threading for name, device in opened.items()},
+            },
             trace=self.trace,
-            raw=frozenset(name for name, each in opened.items() if each.has_raw_inputs),
+            raw=frozenset(name for name, device in opened.items() if device.has_raw_inputs),
             rests=fallback_at(self.fallback, "run") != "forbid",
             make_room=self.make_room,
         )
@@ -154,10 +157,10 @@ class Loader:
             plan = self._bound(record, held, loaded)
             return FilePlan(plan=plan, record=record, notes=tuple(dict.fromkeys(notes)), held=held)
         except (KeyError, IndexError, TypeError) as error:  # of the record: what drivers raise is translated before
-            close_all(each.program for each in loaded.values())
+            close_all(loaded_step.program for loaded_step in loaded.values())
             raise self.file.container.damaged(f"a plan contradicts itself ({describe(error)})") from error
         except BaseException:
-            close_all(each.program for each in loaded.values())
+            close_all(loaded_step.program for loaded_step in loaded.values())
             raise
 
     def held_sizes(self, record: Message) -> HeldSizes | None:
@@ -258,10 +261,12 @@ class Loader:
         )
 
     def _bound(self, record: Message, held: HeldSizes | None, loaded: Mapping[int, Loaded]) -> CompiledPlan:
-        devices, reads = ([getattr(each, name) for each in loaded.values()] for name in ("device", "inputs"))
+        devices, reads = (
+            [getattr(loaded_step, name) for loaded_step in loaded.values()] for name in ("device", "inputs")
+        )
         binder = self.binder(record, devices, dict(enumerate(reads)))
-        steps = [step_of(binder, number, each) for number, each in loaded.items()]
-        is_told = any(each.is_told_sizes for each in loaded.values())
+        steps = [step_of(binder, number, loaded_step) for number, loaded_step in loaded.items()]
+        is_told = any(loaded_step.is_told_sizes for loaded_step in loaded.values())
         return binder.plan(steps, held.size_class if held is not None and (is_told or held.gives) else None)
 
     def binder(self, record: Message, devices: Sequence[str], reads: Mapping[int, tuple[str, ...]]) -> Binder:
@@ -325,8 +330,10 @@ class Loader:
 def _overlap_of(plan: Plan, reads: Reads, streaming: Set[str], record: Message) -> Overlap:
     """How the steps of a plan overlap; beside each other only as the file says, which weighed its own devices alone."""
     enqueued = enqueued_of(plan, streaming)
-    is_as_kept = all(step.device == each.device for step, each in zip(plan.steps, record.steps, strict=True))
-    beside = {number for number, each in enumerate(record.steps) if each.alongside}
+    is_as_kept = all(
+        step.device == recorded_step.device for step, recorded_step in zip(plan.steps, record.steps, strict=True)
+    )
+    beside = {number for number, recorded_step in enumerate(record.steps) if recorded_step.alongside}
     handed = frozenset(beside if is_as_kept and not enqueued else ())
     return waiting(plan, needs_of(plan, reads), enqueued, handed)
 

@@ -171,7 +171,7 @@ class OpenFilePlans:
 
     def _remember(self, number: int) -> None:
         if self._order[0] != number:
-            self._order = (number, *(each for each in self._order if each != number))
+            self._order = (number, *(plan_number for plan_number in self._order if plan_number != number))
 
     def _leave(self, use: object) -> None:
         """End a use before its run; what was not made is forgotten."""

@@ -91,7 +91,7 @@ def read_open_sizes(message: Message, shapes: Shapes, segments: Segments) -> Hel
         return HeldSizes(size_class, None)
     least, most = (dict(zip(shapes, map(read_sizes, rows), strict=False)) for rows in (message.least, message.most))
     ranks = list(map(len, shapes.values()))
-    if any(list(map(len, each.values())) != ranks for each in (least, most)):
+    if any(list(map(len, bound.values())) != ranks for bound in (least, most)):
         raise segments.container.damaged("bounds of sizes are for other inputs")
     return HeldSizes(size_class, Bounds(least, most, frozenset(message.unread)))
 

@@ -39,7 +39,7 @@ class CompiledFile:
         """What goes into the model and what comes out."""
         message = self.message
         rows = (message.inputs, message.overridable, message.outputs)
-        inputs, overridable, outputs = (tuple(map(read_value, each)) for each in rows)
+        inputs, overridable, outputs = (tuple(map(read_value, value_messages)) for value_messages in rows)
         return Signature(inputs, overridable, outputs, read_metadata(message.metadata))
 
     def shapes(self, plan: Message) -> dict[str, tuple[int, ...]]:

@@ -186,7 +186,7 @@ def _bound_steps(compiled: Compiled) -> Mapping[int, BoundStep]:
 def _read_by(step: Step, compiled: Compiled, bound: Mapping[int, BoundStep]) -> tuple[str, ...]:
     if compiled.opening is not None and step.segment in compiled.opening.fillable:
         return compiled.opening.fillable[step.segment].inputs
-    return next(each.names for each in bound.values() if each.step.segment == step.segment)
+    return next(bound_step.names for bound_step in bound.values() if bound_step.step.segment == step.segment)
 
 
 def _write_step(

@@ -40,8 +40,8 @@ def _problems(message: Message, container: Container) -> Iterator[str]:
     for field, value in message.ListFields():
         rule = RULES.get(field.message_type.name) if field.message_type is not None else None
         if rule is not None:
-            for each in (value,) if hasattr(value, "DESCRIPTOR") else value:
-                yield from _problems(each, container)
+            for submessage in (value,) if hasattr(value, "DESCRIPTOR") else value:
+                yield from _problems(submessage, container)
     yield from RULES[message.DESCRIPTOR.name](message, container)
 
 
@@ -232,15 +232,15 @@ def _choices(model: Message, rows: Mapping[str, Message]) -> Iterator[str]:
         for name in fork.inputs:
             if name in rows and not _is_few_numbers(rows[name]):
                 yield f"inputs choose by {_shown(name)}, which is not a few numbers"
-    for each in (*model.forks, *model.plans):
+    for message in (*model.forks, *model.plans):
         before = 0
-        while before < len(each.truths):
-            fork = forks.get(tuple(each.truths[:before]))
+        while before < len(message.truths):
+            fork = forks.get(tuple(message.truths[:before]))
             if fork is None or not fork.conditions:
                 yield "a plan is for what no input chooses"
                 return
             before += len(fork.conditions)
-        if before > len(each.truths):
+        if before > len(message.truths):
             yield "a plan is for part of what inputs choose"
 
 
@@ -258,7 +258,7 @@ def _of_plan(plan: Message, inputs: Sequence[Message], devices: set[str], output
         yield "a plan is for other inputs"
         return
     for row, shape in zip(inputs, plan.shapes, strict=True):
-        sizes = [each.size for each in shape.dimensions]
+        sizes = [dimension.size for dimension in shape.dimensions]
         yield from _is(sizes, row.data_type, row)
         yield from _is(sizes, row.data_type, values.get(row.name))
     for array in plan.constants:

@@ -38,7 +38,7 @@ def served_sets(file: CompiledFile, held: Sequence[HeldSizes]) -> Sequence[str]:
     fixed = [plan for plan in file.message.plans if not plan.HasField("open")]
     classes = [plan for plan in file.message.plans if plan.HasField("open")]
     told = [(plan, in_words(file.shapes(plan))) for plan in fixed]
-    told += [(plan, _of_class(file, each)) for plan, each in zip(classes, held, strict=False)]
+    told += [(plan, _of_class(file, sizes)) for plan, sizes in zip(classes, held, strict=False)]
     texts_of: dict[str, dict[str, None]] = {}
     for plan, shapes in told:
         texts_of.setdefault(choice_in_words(file, plan.truths), {})[shapes] = None
@@ -65,7 +65,7 @@ def in_words(shapes: Mapping[str, Sequence[Any]]) -> str:
     for name, text in texts.items():
         alike.setdefault(text.replace(f"{name}[", "its own ["), []).append(name)
     groups = ([names] if len(names) > _MOST_ALIKE else [[name] for name in names] for names in alike.values())
-    told = {group[0]: len(group) - 1 for each in groups for group in each}
+    told = {group[0]: len(group) - 1 for subgroups in groups for group in subgroups}
     return ", ".join(
         f"{name}={text}" + (f" (and {told[name]} inputs alike)" if told[name] else "")
         for name, text in texts.items()

@@ -64,7 +64,7 @@ def _add_floored_remainder(context: ConversionContext, node: OnnxNode, x: int, y
     """The remainder with the sign of the dividend, and y more where that is not the sign of y."""
     (remainder,) = context.add("MOD", (x, y), {"fmod": True})
     zero = context.add_constant(np.zeros((), np.dtype(context.type_of(x).dtype)))
-    signs = (context.add("LESS", (each, zero))[0] for each in (remainder, y))
+    signs = (context.add("LESS", (operand, zero))[0] for operand in (remainder, y))
     (differs,) = context.add("XOR", tuple(signs))
     (there,) = context.add("NOT", context.add("EQUAL", (remainder, zero)))
     (moved,) = context.add("ADD", (remainder, y))

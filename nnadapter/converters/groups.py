@@ -106,7 +106,7 @@ class _Index:
         if name in self.outside or self.readers.get(name) != 1 or name not in self.producers:
             return None
         node = self.producers[name]
-        return node if [each for each in self.nodes[node].outputs if each] == [name] else None
+        return node if [output for output in self.nodes[node].outputs if output] == [name] else None
 
     def _is_source(self, name: str) -> bool:
         return name in self.producers and _is(self.nodes[self.producers[name]], _SOURCE)

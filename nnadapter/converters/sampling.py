@@ -60,7 +60,7 @@ def convert_affine_grid(context: ConversionContext, node: OnnxNode) -> None:
             "or that with a depth",
         )
     corners = bool(node.integer("align_corners", 0))
-    if corners and any(each == 1 for each in size[2:]):
+    if corners and any(extent == 1 for extent in size[2:]):
         raise Refusal(
             Reason.UNSUPPORTED_ATTRIBUTE,
             f"attribute 'align_corners' of AffineGrid is set for size {list(size)}; expected 2 or more along each axis",

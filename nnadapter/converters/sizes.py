@@ -66,7 +66,11 @@ def evaluate(node: OnnxNode, inputs: Inputs, expected: Array) -> SymbolicArray |
         Inputs that decide the form of the result are answered.
     """
     rule = _RULES.get(node.op_type) if not plain_domain(node.domain) else None
-    if rule is None or expected.size > MOST_ELEMENTS or not any(each is not None and each.is_traced for each in inputs):
+    if (
+        rule is None
+        or expected.size > MOST_ELEMENTS
+        or not any(array is not None and array.is_traced for array in inputs)
+    ):
         return None
     try:
         with np.errstate(all="ignore"):
@@ -104,14 +108,14 @@ def _moved(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 def _is_table(inputs: Inputs) -> bool:
     """Whether sizes decide the form of what holds none: a table, of which no rule makes anything."""
-    sized = any(each is not None and each.is_traced for each in inputs[1:])
+    sized = any(array is not None and array.is_traced for array in inputs[1:])
     return sized and not _present(inputs, 0).is_traced
 
 
 def _settle(inputs: Inputs) -> None:
-    for each in inputs:
-        if each is not None:
-            each.plain()
+    for array in inputs:
+        if array is not None:
+            array.plain()
 
 
 def _gathered(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
@@ -123,7 +127,7 @@ def _gathered(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 def _sliced(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
     if _is_table(inputs):
         return None
-    slice_inputs = [None if each is None else each.plain().reshape(-1).tolist() for each in inputs[1:]]
+    slice_inputs = [None if array is None else array.plain().reshape(-1).tolist() for array in inputs[1:]]
     if (
         len(slice_inputs) < 2
         or slice_inputs[0] is None
@@ -137,7 +141,7 @@ def _sliced(node: OnnxNode, inputs: Inputs, expected: Array) -> Array | None:
 
 
 def _joined(node: OnnxNode, inputs: Inputs, expected: Array) -> Array:
-    parts = [each.items for each in inputs if each is not None]
+    parts = [array.items for array in inputs if array is not None]
     return np.concatenate(parts, axis=node.integer("axis", 0))
 
 

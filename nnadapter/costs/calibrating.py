@@ -85,29 +85,33 @@ def calibrate(
     selected = select_one(device, options or {})
     opened, context = open_context(selected)
     try:
-        said = named_call(selected.name, "profile")(ask_profile, context, opened.capability)
-        if isinstance(said, Profile) and said.simulated:
+        answer = named_call(selected.name, "profile")(ask_profile, context, opened.capability)
+        if isinstance(answer, Profile) and answer.simulated:
             raise InvalidOptionError(
                 f"device {device!r} has a simulated clock with these options, and a calibration measures real time; "
                 "calibrate it without the simulated clock"
             )
-        watch, before = stopwatch or Stopwatch(turn_seconds=_TURN_SECONDS), Load()
+        watch, start_load = stopwatch or Stopwatch(turn_seconds=_TURN_SECONDS), Load()
         with ProgramTimer(selected.name, opened.capability, context, watch) as bench:
-            seen = _timed(bench, selected.name, budget_seconds, advance)
-        loads = before, Load(), cpu_count() or 1, usable()
+            measurements = _timed(bench, selected.name, budget_seconds, advance)
+        loads = start_load, Load(), cpu_count() or 1, usable()
         # What a device computes in a process of its own is no crowd, and is counted where the system says it.
         is_counted = not isinstance(opened, IsolatedDevice) or seconds_of_process(opened.process_id) is not None
     finally:
         named_call(selected.name, "close")(close_all, [context])
     tells = stopwatch is None and is_counted
-    left = processors_unused_by_others(*loads) if tells else float(usable())
-    processors = None if seen.processors is None or not is_counted else _alone(seen.processors, left)
-    return _calibration(selected, opened, seen, processors, crowded=tells and is_crowded(*loads))
+    available_processors = processors_unused_by_others(*loads) if tells else float(usable())
+    processors = (
+        None
+        if measurements.processors is None or not is_counted
+        else _alone(measurements.processors, available_processors)
+    )
+    return _calibration(selected, opened, measurements, processors, crowded=tells and is_crowded(*loads))
 
 
-def _alone(processors: float, left: float) -> float:
+def _alone(processors: float, available_processors: float) -> float:
     """How many processors would be in use where so many were, and others left so many: beside others one has less."""
-    return max(processors, min(processors / max(left / usable(), _LEAST_SHARE), float(usable())))
+    return max(processors, min(processors / max(available_processors / usable(), _LEAST_SHARE), float(usable())))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -123,15 +127,15 @@ class _Measurements:
 
 
 def _calibration(
-    selected: Selected, opened: Device, seen: _Measurements, processors: float | None, *, crowded: bool
+    selected: Selected, opened: Device, measurements: _Measurements, processors: float | None, *, crowded: bool
 ) -> Calibration:
     """What the times of a device's programs come to."""
-    lines: Lines = lines_of(seen.pairs)
-    shorts = [pair.short for pair in seen.pairs]
-    light = [pair.short for pair in seen.pairs if pair.kind.operation_class in FUSIBLE_CLASSES] or shorts
-    launches = launches_of(seen.segments or shorts, light, lines, crosses=selected.name not in HOSTS)
-    found = scale_to_networks(lines, launches, seen.networks)
-    lines, launches = found.lines, found.launches
+    lines: Lines = lines_of(measurements.pairs)
+    shorts = [pair.short for pair in measurements.pairs]
+    light = [pair.short for pair in measurements.pairs if pair.kind.operation_class in FUSIBLE_CLASSES] or shorts
+    launches = launches_of(measurements.segments or shorts, light, lines, crosses=selected.name not in HOSTS)
+    scaled_costs = scale_to_networks(lines, launches, measurements.networks)
+    lines, launches = scaled_costs.lines, scaled_costs.launches
     return Calibration(
         device=selected.name,
         driver_version=driver_version(selected.name),
@@ -147,10 +151,10 @@ def _calibration(
         lines={kind.operation_class: line for kind, line in lines.items() if kind.behind is None},
         riding=_fused_lines(lines),
         networks={
-            name: MeasuredNetwork(seconds=timed.seconds, predicted=found.predicted[name])
-            for name, timed in seen.networks.items()
+            name: MeasuredNetwork(seconds=timed.seconds, predicted=scaled_costs.predicted[name])
+            for name, timed in measurements.networks.items()
         },
-        left_out=seen.left_out,
+        left_out=measurements.left_out,
     )
 
 
@@ -164,7 +168,7 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
     every, mixed = probes(), list(networks().items())
     batches, network_batches = _batches(len(every), _AT_ONCE), _batches(len(mixed), most_pools())
     count = len(batches) + len(network_batches)
-    share, told = budget_seconds / (count + 1), _Told(advance, count)
+    share, progress = budget_seconds / (count + 1), _Told(advance, count)
     pairs: dict[int, Pair] = {}
     refused: dict[int, str] = {}
     for batch in batches:
@@ -174,21 +178,25 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
                 refused[position] = pair
             else:
                 pairs[position] = pair
-        bench.run(ROUNDS, share, told.round)
+        bench.run(ROUNDS, share, progress.round)
         bench.clear()
-    why = {every[position].kind.operation_class: refused[position] for position in sorted(refused, reverse=True)}
+    reasons = {every[position].kind.operation_class: refused[position] for position in sorted(refused, reverse=True)}
     if not pairs:
-        said = "; ".join(f"{each.value}: {reason}" for each, reason in list(why.items())[:2])
-        raise NotDelegatedError(f"device {device!r} can run none of the programs that are timed: {said}", device=device)
+        summary = "; ".join(
+            f"{operation_class.value}: {reason}" for operation_class, reason in list(reasons.items())[:2]
+        )
+        raise NotDelegatedError(
+            f"device {device!r} can run none of the programs that are timed: {summary}", device=device
+        )
     timed: dict[str, ProgramTiming] = {}
-    used: list[float] = []
+    processor_counts: list[float] = []
     for batch in network_batches:
-        added = {name: bench.add(model, whole=True) for name, model in (mixed[position] for position in batch)}
-        able = {name: each for name, each in added.items() if isinstance(each, ProgramTiming)}
-        bench.run(ROUNDS, share, told.round)
+        added = {name: bench.add(model, is_standalone=True) for name, model in (mixed[position] for position in batch)}
+        able = {name: timing for name, timing in added.items() if isinstance(timing, ProgramTiming)}
+        bench.run(ROUNDS, share, progress.round)
         if able:
             timed |= able
-            used.append(bench.processors())
+            processor_counts.append(bench.processors())
         bench.clear()
     light = (probe.model(SHORT) for probe in every if probe.kind.operation_class is OperationClass.ELEMENTWISE)
     segments = _able(bench, (*map(tensors_model, _TENSORS), *light))
@@ -199,8 +207,10 @@ def _timed(bench: ProgramTimer, device: str, budget_seconds: float, advance: Cal
         pairs=[pairs[position] for position in sorted(pairs)],
         networks=timed,
         segments=segments,
-        left_out={each: reason for each, reason in why.items() if each not in measured},
-        processors=max(used, default=None),
+        left_out={
+            operation_class: reason for operation_class, reason in reasons.items() if operation_class not in measured
+        },
+        processors=max(processor_counts, default=None),
     )
 
 
@@ -217,10 +227,10 @@ def _able(bench: ProgramTimer, models: Iterable[Model]) -> list[ProgramTiming]:
 
 def _pair(bench: ProgramTimer, probe: Probe) -> Pair | str:
     """Both chains of a probe, or why the device does not run them."""
-    short = bench.add(probe.model(SHORT), whole=True)
+    short = bench.add(probe.model(SHORT), is_standalone=True)
     if isinstance(short, str):
         return short
-    long = bench.add(probe.model(LONG), whole=True)
+    long = bench.add(probe.model(LONG), is_standalone=True)
     if isinstance(long, str):
         bench.drop(short)
         return long

@@ -62,7 +62,7 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """How far predictions are off, as a share: the root mean square of the logarithms of quotients of networks."""
         if not self.networks:
             return max((line.error for line in self.lines.values()), default=0.0)
-        return spread(log(each.quotient) for each in self.networks.values() if each.predicted)
+        return spread(log(network.quotient) for network in self.networks.values() if network.predicted)
 
     def __str__(self) -> str:
         """A table."""
@@ -83,25 +83,29 @@ class Calibration(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return "\n".join(
             (
                 *head,
-                *(self._row(each) for each in OperationClass if each in {*self.lines, *self.left_out}),
                 *(
-                    _line_text(f"{each} behind {carrier}", line)
+                    self._row(operation_class)
+                    for operation_class in OperationClass
+                    if operation_class in {*self.lines, *self.left_out}
+                ),
+                *(
+                    _line_text(f"{operation_class} behind {carrier}", line)
                     for carrier in self.riding
-                    for each, line in self.riding[carrier].items()
+                    for operation_class, line in self.riding[carrier].items()
                 ),
             )
         )
 
-    def _row(self, each: OperationClass) -> str:
-        line = self.lines.get(each)
+    def _row(self, operation_class: OperationClass) -> str:
+        line = self.lines.get(operation_class)
         if line is None:
-            return f"{each.value:<14} not measured: {self.left_out[each]}"
-        return _line_text(each.value, line)
+            return f"{operation_class.value:<14} not measured: {self.left_out[operation_class]}"
+        return _line_text(operation_class.value, line)
 
 
 def spread(logarithms: Iterable[float]) -> float:
     """Return the root mean square of logarithms of quotients, as a share; 0 of none."""
-    squares = [each * each for each in logarithms]
+    squares = [logarithm * logarithm for logarithm in logarithms]
     return exp(sqrt(sum(squares) / len(squares))) - 1 if squares else 0.0
 
 
@@ -114,5 +118,5 @@ _EVERYDAY, _NOTHING = 1e6, 1e-6
 """FLOPs and bytes of an operation of middling size, and seconds in which no device has done it."""
 
 
-def _rate(before: str, seconds: float, unit: str) -> str:
-    return f"{before}{1e-9 / seconds:.3g} {unit}" if seconds else ""
+def _rate(prefix: str, seconds: float, unit: str) -> str:
+    return f"{prefix}{1e-9 / seconds:.3g} {unit}" if seconds else ""

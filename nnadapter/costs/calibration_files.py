@@ -47,45 +47,51 @@ def find_calibration(
         options: every one of them.
         isolated: it has a process of its own.
     """
-    asked, notes = speed_options(table, options, isolated=isolated), list[str]()
+    requested_options, notes = speed_options(table, options, isolated=isolated), list[str]()
     for name in _names(device):
         try:
-            kept = read_calibration(calibration_file(name, asked), name, asked)
+            calibration = read_calibration(calibration_file(name, requested_options), name, requested_options)
         except FileNotFoundError:
             continue
         except StoredFileError as error:
             notes.append(f"the calibration of device {name!r} is not used: {error}")
             continue
-        note = _outdated(kept, device)
+        note = _outdated(calibration, device)
         if not note:
-            return StoredCalibration(kept, _crowd(kept))
+            return StoredCalibration(calibration, _crowd(calibration))
         notes.append(note)
-    return StoredCalibration(None, notes[0] if notes else _other_options_text(device, asked))
+    return StoredCalibration(None, notes[0] if notes else _other_options_text(device, requested_options))
 
 
-def _crowd(kept: Calibration) -> str:
+def _crowd(calibration: Calibration) -> str:
     """What is to be said of a calibration that is used; empty where nothing is."""
-    if not kept.crowded:
+    if not calibration.crowded:
         return ""
     return (
-        f"the calibration of device {kept.device!r} was made while other programs used the processors; run "
-        f"`nnadapter calibrate {kept.device}` again when none do"
+        f"the calibration of device {calibration.device!r} was made while other programs used the processors; run "
+        f"`nnadapter calibrate {calibration.device}` again when none do"
     )
 
 
-def _outdated(kept: Calibration, device: str) -> str:
+def _outdated(calibration: Calibration, device: str) -> str:
     """Why a calibration does not hold for the driver that is here; empty if it does."""
-    made, now = (kept.driver_version, kept.interface_version), (driver_version(device), INTERFACE_VERSION)
-    if made == now:
-        if kept.machine == machine_description():
+    recorded_versions, current_versions = (
+        (calibration.driver_version, calibration.interface_version),
+        (driver_version(device), INTERFACE_VERSION),
+    )
+    if recorded_versions == current_versions:
+        if calibration.machine == machine_description():
             return ""
         return (
-            f"the calibration of device {kept.device!r} was made on another machine ({kept.machine}; here "
+            f"the calibration of device {calibration.device!r} was made on another machine ({calibration.machine}; "
+            f"here "
             f"{machine_description()}), and is not used; run `nnadapter calibrate {device}`"
         )
     return (
-        f"the calibration of device {kept.device!r} was made with version {kept.driver_version or 'unknown'} of its "
-        f"driver and interface {_dotted(made[1])}, now {now[0] or 'unknown'} and {_dotted(now[1])}, and is not used; "
+        f"the calibration of device {calibration.device!r} was made with version "
+        f"{calibration.driver_version or 'unknown'} of its "
+        f"driver and interface {_dotted(recorded_versions[1])}, now {current_versions[0] or 'unknown'} and "
+        f"{_dotted(current_versions[1])}, and is not used; "
         f"run `nnadapter calibrate {device}`"
     )
 
@@ -131,8 +137,8 @@ def contents_of(calibration: Calibration) -> dict[str, object]:
 
 def speed_options(table: Sequence[Option], options: OptionValues, *, isolated: bool = False) -> dict[str, OptionValue]:
     """The options that change how long something takes; in a process of its own a launch is a message, and back."""
-    told = {option.name: options[option.name] for option in table if option.affects_speed}
-    return {**told, ISOLATE: True} if isolated else told
+    relevant_options = {option.name: options[option.name] for option in table if option.affects_speed}
+    return {**relevant_options, ISOLATE: True} if isolated else relevant_options
 
 
 def driver_version(device: str) -> str:
@@ -141,17 +147,21 @@ def driver_version(device: str) -> str:
     return info.version or info.distribution
 
 
-def _other_options_text(device: str, asked: Mapping[str, OptionValue]) -> str:
+def _other_options_text(device: str, requested_options: Mapping[str, OptionValue]) -> str:
     """For which other options there are calibrations, in a sentence; empty where there are none."""
     settings, files = [], [(name, file) for name in _names(device) for file in calibrations_of(name)]
     for whose, file in files:
         with suppress(FileNotFoundError, StoredFileError):  # a damaged one of others is not what was asked for
             options = {ISOLATE: False, **read_calibration(file, whose).options}
-            differing = {name: value for name, value in options.items() if value != asked.get(name, False)}
+            differing = {name: value for name, value in options.items() if value != requested_options.get(name, False)}
             settings.append(", ".join(f"{name}={_shown(value)}" for name, value in differing.items()))
     if not any(settings):
         return ""
-    command = f"; run `nnadapter calibrate {device} --option {device}.{ISOLATE}=true`" if asked.get(ISOLATE) else ""
+    command = (
+        f"; run `nnadapter calibrate {device} --option {device}.{ISOLATE}=true`"
+        if requested_options.get(ISOLATE)
+        else ""
+    )
     return (
         f"there is a calibration of device {device!r} for {' and for '.join(filter(None, settings))}, and none for the "
         f"options that it has here{command}"
@@ -172,16 +182,16 @@ def read_calibration(
         FileNotFoundError: there is none.
         StoredFileError: it is truncated, of another format, or has an entry of the wrong kind, negative or not finite.
     """
-    kept = read_stored(_FILE, file)
-    if device is not None and device != kept.device:
-        _FILE.refuse(f"expected {device!r}, got {kept.device!r}; {_FILE.advice}", str(file), ("device",))
+    calibration = read_stored(_FILE, file)
+    if device is not None and device != calibration.device:
+        _FILE.refuse(f"expected {device!r}, got {calibration.device!r}; {_FILE.advice}", str(file), ("device",))
     if options is not None:
-        _check_options(file, kept.options, options)
-    unknown = sorted(_CLASSES - {*kept.lines, *kept.left_out})
-    if unknown or not kept.lines:
+        _check_options(file, calibration.options, options)
+    unknown = sorted(_CLASSES - {*calibration.lines, *calibration.left_out})
+    if unknown or not calibration.lines:
         lacking = ", ".join(unknown) or "class"
         _FILE.refuse(f"it has no {lacking}, and 'left_out' does not say why; {_FILE.advice}", str(file), ("lines",))
-    return kept
+    return calibration
 
 
 _FILE = FileKind(
@@ -195,12 +205,20 @@ _CLASSES = frozenset(OperationClass) - {OperationClass.OTHER, OperationClass.VIE
 """Those that a calibration measures, or says why not."""
 
 
-def _check_options(file: Path, kept: Mapping[str, OptionValue], asked: Mapping[str, OptionValue]) -> None:
+def _check_options(
+    file: Path, stored_options: Mapping[str, OptionValue], requested_options: Mapping[str, OptionValue]
+) -> None:
     """Refuse a file whose options are others than those that its name stands for."""
-    for name in sorted({*kept, *asked}):
-        if (type(kept.get(name)), kept.get(name)) != (type(asked.get(name)), asked.get(name)):
-            said, expected = (_shown(each[name]) if name in each else "nothing" for each in (kept, asked))
-            problem = f"it is {said}, and the file's name is that of {expected}; {_FILE.advice}"
+    for name in sorted({*stored_options, *requested_options}):
+        if (type(stored_options.get(name)), stored_options.get(name)) != (
+            type(requested_options.get(name)),
+            requested_options.get(name),
+        ):
+            actual, expected = (
+                _shown(options[name]) if name in options else "nothing"
+                for options in (stored_options, requested_options)
+            )
+            problem = f"it is {actual}, and the file's name is that of {expected}; {_FILE.advice}"
             _FILE.refuse(problem, str(file), ("options", name))
 
 

@@ -130,15 +130,17 @@ def channels_of(model: Model, operation: Operation) -> tuple[int, int]:
     if operation.type != "CONV_2D":
         return 0, 0
     group = operation.attributes["group"]
-    made, read = model.operands[operation.inputs[1]].type.dimensions[:2]
-    whole = made // group if isinstance(group, int) and 1 < group < made else made
-    return (0 if read < NARROW_CHANNELS else read), whole
+    output_channels, read = model.operands[operation.inputs[1]].type.dimensions[:2]
+    group_channels = (
+        output_channels // group if isinstance(group, int) and 1 < group < output_channels else output_channels
+    )
+    return (0 if read < NARROW_CHANNELS else read), group_channels
 
 
 def class_of(model: Model, operation: Operation) -> OperationClass:
     """Return the class of one operation; what it reads counts: channels, weights, sums."""
     operation_class = CLASS_OF_TYPE.get(operation.type, OperationClass.OTHER)  # one from outside
-    if operation.type == "MAT_MUL" and all(model.operands[each].value is None for each in operation.inputs):
+    if operation.type == "MAT_MUL" and all(model.operands[operand].value is None for operand in operation.inputs):
         return OperationClass.PAIRED
     if operation.type == "LAYER_NORMALIZATION" and _is_sum(model, operation.inputs[0]):
         return OperationClass.SUM_NORMALIZATION
@@ -156,5 +158,5 @@ def _is_sum(model: Model, operand: int) -> bool:
     if maker is None or model.operations[maker].type != "ADD":
         return False
     dimensions = model.operands[operand].type.dimensions
-    parts = [model.operands[each] for each in model.operations[maker].inputs]
-    return len(dimensions) == 3 and all(each.value is None and each.type.dimensions == dimensions for each in parts)
+    parts = [model.operands[index] for index in model.operations[maker].inputs]
+    return len(dimensions) == 3 and all(part.value is None and part.type.dimensions == dimensions for part in parts)

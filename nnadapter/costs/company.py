@@ -53,8 +53,10 @@ def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, P
     scaled = {kind: _scaled(lines[kind], factor) for kind, factor in zip(kinds, factors, strict=False)}
     predicted = {}
     for name, row in rows.items():
-        others = [other for other in rows if other != name]
-        without = _factors([rows[other] for other in others], [networks[other].seconds for other in others])
+        training_names = [other for other in rows if other != name]
+        without = _factors(
+            [rows[other] for other in training_names], [networks[other].seconds for other in training_names]
+        )
         predicted[name] = _sum(row, without)
     return NetworkScaledCosts(scaled, replace(launches, alone=launches.alone * factors[-1]), predicted)
 
@@ -67,10 +69,10 @@ def _row(lines: Lines, launches: Launches, kinds: Sequence[Kind], timed: Program
 
 def _factors(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> list[float]:
     """A factor for each column."""
-    ones = [[float(here == there) for there in range(len(rows[0]))] for here in range(len(rows[0]))]
+    ones = [[float(row == column) for column in range(len(rows[0]))] for row in range(len(rows[0]))]
     least = [0.0] * len(rows) + [_SLACK] * len(ones)
-    found = fit([*rows, *ones], [*seconds, *[1.0] * len(ones)], least)
-    return [min(max(float(each), 1 / _MOST), _MOST) for each in found]
+    factors = fit([*rows, *ones], [*seconds, *[1.0] * len(ones)], least)
+    return [min(max(float(factor), 1 / _MOST), _MOST) for factor in factors]
 
 
 def _sum(row: Sequence[float], factors: Sequence[float]) -> float:

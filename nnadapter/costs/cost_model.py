@@ -70,9 +70,9 @@ def cost_table(
     devices, fusions = tuple(verdicts), fusions or {}
     work = GraphWork(graph.before, conversion)
     constants = graph.before.constants
-    kept = np.array([name not in constants for name in work.names], dtype=bool)
+    mask = np.array([name not in constants for name in work.names], dtype=bool)
     values = tuple(name for name in work.names if name not in constants)
-    crossing = Crossing.of(graph.before, values, work.nbytes[kept])
+    crossing = Crossing.of(graph.before, values, work.nbytes[mask])
     borders = np.array([_border(crossing, costs[name], is_host=name == CPU) for name in devices])
     on_host = _on_host(work, costs[CPU]) if CPU in verdicts else np.zeros(len(graph.before.nodes))
     prices = Prices(
@@ -93,11 +93,11 @@ def cost_table(
         again=_again(crossing, [costs[name] for name in devices]),
     )
     sources = {name: costs[name].source for name in devices}
-    said = (fusion.note for fusion in fusions.values() if fusion.note)
+    fusion_notes = (fusion.note for fusion in fusions.values() if fusion.note)
     return CostTable(
         prices=prices,
         sources=sources,
-        notes=(*_notes(work, devices, costs), *said),
+        notes=(*_notes(work, devices, costs), *fusion_notes),
         on_host=on_host,
         alone={name: costs[name].launch_alone for name in devices},
     )
@@ -108,10 +108,10 @@ def _border(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) -> Numbers
 
 
 def _again(crossing: Crossing, costs: Sequence[DeviceCosts]) -> Numbers | None:
-    if not any(each.keeps for each in costs):
+    if not any(cost.keeps for cost in costs):
         return None
     nothing = np.full_like(crossing.nbytes, np.inf)
-    return np.array([crossing.stay_seconds(each.profile) if each.keeps else nothing for each in costs])
+    return np.array([crossing.stay_seconds(cost.profile) if cost.keeps else nothing for cost in costs])
 
 
 def _run(
@@ -120,12 +120,12 @@ def _run(
     """Seconds of every atom on one device."""
     nodes = len(graph.before.nodes)
     atom_of = np.asarray(graph.graph.atom_of, dtype=np.int64)
-    own = [atom for atom in graph.before.atoms if len(atom) > 1]
+    multi_node_atoms = [atom for atom in graph.before.atoms if len(atom) > 1]
     # Groups that could not be atoms are cut by placement, so that they do not run as one. Lines were measured of the
     # further links of chains, which a device fuses as it does these: what is fused costs the sum of its operations.
     groups = fusion.groups if fusion is not None and not costs.lines else ()
     fused = [group for group in groups if np.all(atom_of[list(group)] == atom_of[group[0]])]
-    units = joined(nodes, [*own, *fused])
+    units = joined(nodes, [*multi_node_atoms, *fused])
     unit_of = np.zeros(nodes, dtype=np.int64)
     unit_of[np.fromiter((node for unit in units for node in unit), np.int64, nodes)] = np.repeat(
         np.arange(len(units)), [len(unit) for unit in units]
@@ -163,10 +163,10 @@ def _notes(work: GraphWork, devices: Sequence[str], costs: Mapping[str, DeviceCo
             f"{work.unknown} values have a size that is not known before the run; every such dimension is priced as "
             f"{UNKNOWN_DIMENSION:,}"
         )
-    others = " and ".join(sorted(_OTHER_SPEEDS & work.computing))
+    uncalibrated = " and ".join(sorted(_OTHER_SPEEDS & work.computing))
     calibrated = ", ".join(repr(name) for name in devices if costs[name].source is Source.CALIBRATED)
-    if others and calibrated:
-        yield f"calibrations are of float32: what computes {others} is priced on {calibrated} as if it were that"
+    if uncalibrated and calibrated:
+        yield f"calibrations are of float32: what computes {uncalibrated} is priced on {calibrated} as if it were that"
     uncounted = sum(flops is None for flops in work.conversion.flops)
     if uncounted:
         yield (

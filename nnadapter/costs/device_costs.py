@@ -95,15 +95,15 @@ class DeviceCosts:
         """Return the seconds of each unit of `work`, whose data types are positions in `dtypes`."""
         peaks = np.array([self.profile.peak_of_dtype.get(dtype, self.profile.peak_flops) for dtype in dtypes])
         unit_seconds = roofline(self.profile, work.flops, work.nbytes, peaks[work.dtypes])
-        for position, each in enumerate(CLASSES):
-            line, members = self.lines.get(each), work.classes == position
+        for position, operation_class in enumerate(CLASSES):
+            line, members = self.lines.get(operation_class), work.classes == position
             if line is not None and members.any():
                 channels = None if work.channels is None else work.channels[members]
                 unit_seconds[members] = line.of(work.flops[members], work.nbytes[members], channels)
-        for carrier, behind in self.riding.items():
+        for carrier, riding_lines in self.riding.items():
             rides = work.behind == CLASSES.index(carrier)
-            for each, line in behind.items():
-                members = rides & (work.classes == CLASSES.index(each))
+            for operation_class, line in riding_lines.items():
+                members = rides & (work.classes == CLASSES.index(operation_class))
                 unit_seconds[members] = line.of(work.flops[members], work.nbytes[members])
         layout = self.lines.get(OperationClass.LAYOUT)
         if layout is not None and len(work.changed):
@@ -124,8 +124,8 @@ def device_costs(
         options: every option, defaults filled in.
         isolated: it has a process of its own.
     """
-    said: Profile | Unsupported | None = named_call(name, "profile")(ask_profile, context, capability)
-    profile, notes = (None, (f"device {name!r}: {said.detail}",)) if isinstance(said, Unsupported) else (said, ())
+    answer: Profile | Unsupported | None = named_call(name, "profile")(ask_profile, context, capability)
+    profile, notes = (None, (f"device {name!r}: {answer.detail}",)) if isinstance(answer, Unsupported) else (answer, ())
     if profile is not None and profile.simulated:
         return DeviceCosts(source=Source.SIMULATED, profile=profile)
     stored_calibration = find_calibration(name, capability.options, options, isolated=isolated)
@@ -144,7 +144,7 @@ def calibrated(calibration: Calibration, declared: Profile | None = None, notes:
     """Return the costs that a calibration measured; what crosses the border how stays as the device declares it."""
     lines, is_host = calibration.lines, calibration.device in HOSTS
     if calibration.left_out:
-        names = ", ".join(each.value for each in calibration.left_out)
+        names = ", ".join(operation_class.value for operation_class in calibration.left_out)
         notes = (
             *notes,
             f"of device {calibration.device!r} these classes could not be calibrated, and are priced by the slowest "

@@ -32,16 +32,16 @@ def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float], least: Sequen
     matrix = np.asarray(rows, dtype=np.float64).reshape(len(times), -1)
     coefficients = np.zeros(matrix.shape[1])
     unit = np.maximum(times, 0.0 if least is None else np.asarray(least))
-    known = unit > 0
-    if not times[known].any():
+    is_positive = unit > 0
+    if not times[is_positive].any():
         return coefficients
-    weighed, target = matrix[known] / unit[known, None], times[known] / unit[known]
+    weighed, target = matrix[is_positive] / unit[is_positive, None], times[is_positive] / unit[is_positive]
     trust = np.ones(len(target))
     for _ in range(_ROUNDS):
         coefficients = _non_negative(weighed * trust[:, None], target * trust)
         off = np.abs(weighed @ coefficients - target)
-        before, trust = trust, np.sqrt(np.minimum(1.0, _TRUSTED / np.maximum(off, 1e-12)))
-        if np.array_equal(trust, before):  # the next round would be this one again
+        previous_trust, trust = trust, np.sqrt(np.minimum(1.0, _TRUSTED / np.maximum(off, 1e-12)))
+        if np.array_equal(trust, previous_trust):  # the next round would be this one again
             break
     return coefficients
 
@@ -67,17 +67,17 @@ def fit_line(
         coefficients = fit(rows_now.tolist(), seconds, least)
         sides = matrix[:, 1:] * coefficients[1:]
         length = np.hypot(sides[:, 0], sides[:, 1])
-        found = np.divide(sides, length[:, None], out=np.zeros_like(sides), where=length[:, None] > 0)
+        fitted_shares = np.divide(sides, length[:, None], out=np.zeros_like(sides), where=length[:, None] > 0)
         # A side that was left out gets a way back in.
-        shares = np.clip((shares + found) / 2, _LEAST_SHARE, 1.0)
+        shares = np.clip((shares + fitted_shares) / 2, _LEAST_SHARE, 1.0)
     return coefficients
 
 
 def line_seconds(rows: Sequence[Sequence[float]], coefficients: Numbers) -> Numbers:
     """Return what a, b and c of a `Line` say of `rows`, see `fit_line` [measurements]."""
     matrix = np.asarray(rows, dtype=np.float64).reshape(-1, 3)
-    taken: Numbers = matrix[:, 0] * coefficients[0] + np.hypot(*(matrix[:, 1:] * coefficients[1:]).T)
-    return taken
+    predicted: Numbers = matrix[:, 0] * coefficients[0] + np.hypot(*(matrix[:, 1:] * coefficients[1:]).T)
+    return predicted
 
 
 def _non_negative(matrix: Numbers, target: Numbers) -> Numbers:

@@ -76,8 +76,8 @@ def fused_groups(
         verdicts: what it said of each atom.
         most: operations to ask about.
     """
-    taken = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
-    operations = sorted(each for node in taken for each in conversion.operations[node])
+    supported_nodes = [node for atom, verdict in zip(graph.atoms, verdicts, strict=True) if verdict for node in atom]
+    operations = sorted(operation for node in supported_nodes for operation in conversion.operations[node])
     if not operations:
         return Fusion()
     if len(operations) > most:
@@ -97,7 +97,9 @@ def fusion_of(graph: Graph, conversion: Conversion, operations: Sequence[int], r
     """
     if len(runs_as) != len(operations):
         return Fusion()
-    node_of = {operation: node for node, made in enumerate(conversion.operations) for operation in made}
+    node_of = {
+        operation: node for node, node_operations in enumerate(conversion.operations) for operation in node_operations
+    }
     together: dict[str, list[int]] = {}
     for operation, text in zip(operations, runs_as, strict=True):
         together.setdefault(text, []).append(graph.atom_of[node_of[operation]])
@@ -116,19 +118,19 @@ def merged(graph: Graph, fusions: Iterable[Fusion]) -> Merged:
 
     Linear in the graph for each round; a round is repeated only where groups were left out.
     """
-    own = [atom for atom in graph.atoms if len(atom) > 1]
+    multi_node_atoms = [atom for atom in graph.atoms if len(atom) > 1]
     groups = [group for fusion in fusions for group in fusion.groups]
     while True:
-        atoms = joined(len(graph.nodes), [*own, *groups])
+        atoms = joined(len(graph.nodes), [*multi_node_atoms, *groups])
         order, stuck = _order(graph, atoms)
         if not stuck:
             break
         nodes = {node for atom in stuck for node in atoms[atom]}
-        kept = [group for group in groups if nodes.isdisjoint(group)]
-        if len(kept) == len(groups):  # the graph's own atoms would be at fault, and they are in order
+        acyclic_groups = [group for group in groups if nodes.isdisjoint(group)]
+        if len(acyclic_groups) == len(groups):  # the graph's own atoms would be at fault, and they are in order
             atoms, order = graph.atoms, range(len(graph.atoms))
             break
-        groups = kept
+        groups = acyclic_groups
     ordered = tuple(atoms[atom] for atom in order)
     parts = tuple(tuple(dict.fromkeys(graph.atom_of[node] for node in nodes)) for nodes in ordered)
     return Merged(graph, replace(graph, atoms=ordered) if ordered != graph.atoms else graph, parts)
@@ -139,8 +141,8 @@ def _order(graph: Graph, atoms: Groups) -> tuple[Sequence[int], Sequence[int]]:
     atom_of = {node: atom for atom, nodes in enumerate(atoms) for node in nodes}
     readers: list[set[int]] = [set() for _ in atoms]
     waiting = [0] * len(atoms)
-    for node, each in enumerate(graph.nodes):
-        for name in each.reads:
+    for node, graph_node in enumerate(graph.nodes):
+        for name in graph_node.reads:
             maker = graph.producer.get(name)
             if maker is not None and atom_of[maker] != atom_of[node] and atom_of[node] not in readers[atom_of[maker]]:
                 readers[atom_of[maker]].add(atom_of[node])
@@ -158,11 +160,13 @@ def _border(conversion: Conversion, operations: Sequence[int]) -> tuple[list[int
     """Operands that the operations read and do not make, and those that they make and others read or nobody does."""
     model, inside = conversion.model, set(operations)
     read = dict.fromkeys(
-        operand for each in operations for operand in model.operations[each].inputs if operand != ABSENT
+        operand for operation in operations for operand in model.operations[operation].inputs if operand != ABSENT
     )
-    made = [operand for each in operations for operand in model.operations[each].outputs]
-    own, wanted = set(made), set(model.outputs)
-    inputs = [each for each in read if each not in own and model.operands[each].value is None]
+    produced_operands = [operand for operation in operations for operand in model.operations[operation].outputs]
+    produced_set, model_outputs = set(produced_operands), set(model.outputs)
+    inputs = [each for each in read if each not in produced_set and model.operands[each].value is None]
     consumers = model.consumers
-    outputs = [each for each in made if each in wanted or not inside.issuperset(consumers.get(each, ()))]
+    outputs = [
+        each for each in produced_operands if each in model_outputs or not inside.issuperset(consumers.get(each, ()))
+    ]
     return inputs, outputs

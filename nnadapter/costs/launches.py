@@ -29,13 +29,13 @@ class Launches:
 
 
 def launches_of(
-    segments: Sequence[ProgramTiming], whole: Sequence[ProgramTiming], lines: Lines, *, crosses: bool
+    segments: Sequence[ProgramTiming], standalone_programs: Sequence[ProgramTiming], lines: Lines, *, crosses: bool
 ) -> Launches:
     """Return what operations leave of programs with little work, which tell most.
 
     Args:
         segments: programs that ran where segments stand; those of several numbers of tensors tell what a tensor takes.
-        whole: programs that were all that ran.
+        standalone_programs: programs that were all that ran.
         lines: what operations take.
         crosses: what goes in and out is priced; of the host it is not, and belongs to the launch.
     """
@@ -43,13 +43,13 @@ def launches_of(
     # Where all have as many tensors, these count as part of the launch.
     rows = [(1.0, float(timed.tensors) if several else 0.0, float(timed.nbytes)) for timed in segments]
     segment, tensor, byte = map(float, fit(rows, _left(segments, lines), _least(segments)))
-    found = Launches(segment=segment, alone=segment, tensor=tensor, byte=byte)
-    left = [
-        max(0.0, seconds - found.crossing(timed) * crosses)
-        for timed, seconds in zip(whole, _left(whole, lines), strict=True)
+    launches = Launches(segment=segment, alone=segment, tensor=tensor, byte=byte)
+    residuals = [
+        max(0.0, seconds - launches.crossing(timed) * crosses)
+        for timed, seconds in zip(standalone_programs, _left(standalone_programs, lines), strict=True)
     ]
-    alone = float(fit([(1.0,)] * len(left), left, _least(whole))[0])
-    return Launches(segment=max(segment, alone), alone=alone, tensor=tensor, byte=byte)
+    standalone_seconds = float(fit([(1.0,)] * len(residuals), residuals, _least(standalone_programs))[0])
+    return Launches(segment=max(segment, standalone_seconds), alone=standalone_seconds, tensor=tensor, byte=byte)
 
 
 def _left(programs: Sequence[ProgramTiming], lines: Lines) -> list[float]:

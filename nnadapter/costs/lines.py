@@ -65,22 +65,26 @@ def lines_of(pairs: Sequence[Pair]) -> dict[Kind, Line]:
     """Return a line per kind, from what the further links of chains take, and how far off it is."""
     lines: dict[Kind, Line] = {}
     for kind in dict.fromkeys(pair.kind for pair in pairs):
-        own = [pair for pair in pairs if pair.kind == kind]
-        works = [[each for each in pair.further if each.kind == kind] for pair in own]
-        seconds = [max(0.0, pair.further_seconds - _others(pair, lines)) for pair in own]
-        lines[kind] = _line(kind, works, seconds, [NOISE * pair.long.seconds for pair in own])
+        kind_pairs = [pair for pair in pairs if pair.kind == kind]
+        works = [[work for work in pair.further if work.kind == kind] for pair in kind_pairs]
+        seconds = [max(0.0, pair.further_seconds - _others(pair, lines)) for pair in kind_pairs]
+        lines[kind] = _line(kind, works, seconds, [NOISE * pair.long.seconds for pair in kind_pairs])
     return lines
 
 
 def _line(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: Sequence[float]) -> Line:
     """The line that is least off; channels are computed in blocks only where that explains clearly more."""
-    blocks = _BLOCKS if any(any(each.channels) for row in works for each in row) else _BLOCKS[:1]
+    blocks = _BLOCKS if any(any(work.channels) for row in works for work in row) else _BLOCKS[:1]
     lines = [_fitted(kind, works, seconds, least, block) for block in blocks]
     off = [_off(line, works, seconds) for line in lines]
     best = min(range(len(lines)), key=off.__getitem__)
     line = lines[best if off[best] < _CLEARLY * off[0] else 0]
-    seen = tuple(_seen(line, row, *told) for row, *told in zip(works, seconds, least, strict=True) if told[0] > 0)
-    return replace(line, seen=seen)
+    measured_works = tuple(
+        _seen(line, row, *measurement)
+        for row, *measurement in zip(works, seconds, least, strict=True)
+        if measurement[0] > 0
+    )
+    return replace(line, seen=measured_works)
 
 
 def _fitted(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: Sequence[float], block: int) -> Line:
@@ -94,12 +98,14 @@ def _fitted(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least:
 def _off(line: Line, works: Sequence[Works], seconds: Sequence[float]) -> float:
     """The mean of how far off logarithms are; what is far off counts as 1."""
     pairs = [(_total(line, row), took) for row, took in zip(works, seconds, strict=True) if took > 0]
-    return sum(min(1.0, abs(log(said / took))) if said else 1.0 for said, took in pairs) / max(1, len(pairs))
+    return sum(min(1.0, abs(log(predicted / took))) if predicted else 1.0 for predicted, took in pairs) / max(
+        1, len(pairs)
+    )
 
 
 def _seen(line: Line, works: Works, took: float, least: float) -> MeasuredWork:
-    said, padding = _total(line, works), _padding(works[0], line.block)
-    quotient = min(max(took / said, 1 / _FARTHEST), _FARTHEST) if said else 1.0
+    predicted, padding = _total(line, works), _padding(works[0], line.block)
+    quotient = min(max(took / predicted, 1 / _FARTHEST), _FARTHEST) if predicted else 1.0
     return MeasuredWork(
         flops=works[0].flops * padding,
         nbytes=works[0].nbytes,
@@ -110,7 +116,7 @@ def _seen(line: Line, works: Works, took: float, least: float) -> MeasuredWork:
 
 
 def _total(line: Line, works: Works) -> float:
-    return sum(_of(line, each) for each in works)
+    return sum(_of(line, work) for work in works)
 
 
 def _of(line: Line, work: OperationWork) -> float:
@@ -129,15 +135,15 @@ def line_of(lines: Lines, kind: Kind) -> Line | None:
 
 def work_seconds(lines: Lines, model: Model) -> float:
     """Return what the operations of a model take together; those without a line take nothing."""
-    return sum(_seconds(lines, each) for each in work_of(model))
+    return sum(_seconds(lines, work) for work in work_of(model))
 
 
 def seconds_by_kind(lines: Lines, model: Model) -> dict[Kind, float]:
     """Return what the operations of a model take, by the kind whose line says it."""
     seconds: dict[Kind, float] = {}
-    for each in work_of(model):
-        kind = each.kind if each.kind in lines else Kind(each.kind.operation_class)
-        seconds[kind] = seconds.get(kind, 0.0) + _seconds(lines, each)
+    for work in work_of(model):
+        kind = work.kind if work.kind in lines else Kind(work.kind.operation_class)
+        seconds[kind] = seconds.get(kind, 0.0) + _seconds(lines, work)
     return seconds
 
 
@@ -148,13 +154,13 @@ def _seconds(lines: Lines, work: OperationWork) -> float:
 
 def _others(pair: Pair, lines: Lines) -> float:
     """What the operations of other kinds in the further links take, as far as that is known."""
-    return sum(_seconds(lines, each) for each in pair.further if each.kind != pair.kind)
+    return sum(_seconds(lines, work) for work in pair.further if work.kind != pair.kind)
 
 
 def _row(kind: Kind, works: Works, block: int) -> tuple[float, float, float]:
     by_flops, by_bytes = kind.operation_class in _BY_FLOPS, kind.operation_class in _BY_BYTES
     return (
         float(len(works)),
-        by_flops * sum(each.flops * _padding(each, block) for each in works),
-        by_bytes * sum(each.nbytes for each in works),
+        by_flops * sum(work.flops * _padding(work, block) for work in works),
+        by_bytes * sum(work.nbytes for work in works),
     )

@@ -51,8 +51,8 @@ def _residual(builder: ModelBuilder, value: int) -> int:
 def _convolutions(builder: ModelBuilder, value: int) -> int:
     """Over 3 x 3, the width kept, and what is below 0 cut off."""
     channels = builder.type_of(value).dimensions[1]
-    made = _add(builder, "CONV_2D", [value, _constant(builder, value, channels, channels, 3, 3)], pads=(1,) * 4)
-    return _add(builder, "RELU", [made])
+    conv = _add(builder, "CONV_2D", [value, _constant(builder, value, channels, channels, 3, 3)], pads=(1,) * 4)
+    return _add(builder, "RELU", [conv])
 
 
 def _products(builder: ModelBuilder, value: int) -> int:
@@ -67,8 +67,8 @@ def _recurrent(builder: ModelBuilder, value: int) -> int:
     width = dimensions[2]
     names = (f"w{value}", f"r{value}")
     weights = [builder.add_constant(name, random_constant(1, 4 * width, width)) for name in names]
-    made = _add(builder, "RESHAPE", [_add(builder, "LSTM", [value, *weights])], shape=dimensions)
-    return _add(builder, "ADD", [made, value])
+    output = _add(builder, "RESHAPE", [_add(builder, "LSTM", [value, *weights])], shape=dimensions)
+    return _add(builder, "ADD", [output, value])
 
 
 def _transformer(builder: ModelBuilder, value: int) -> int:
@@ -100,18 +100,18 @@ def _shrinking(builder: ModelBuilder, value: int) -> int:
     """Over 3 x 3 in steps of two, channels doubled, and how far each number is let through is a function of it."""
     channels = builder.type_of(value).dimensions[1]
     weight = _constant(builder, value, 2 * channels, channels, 3, 3)
-    made = _add(builder, "CONV_2D", [value, weight], pads=(1,) * 4, strides=(2, 2))
-    return _add(builder, "MUL", [made, _add(builder, "SIGMOID", [made])])
+    conv = _add(builder, "CONV_2D", [value, weight], pads=(1,) * 4, strides=(2, 2))
+    return _add(builder, "MUL", [conv, _add(builder, "SIGMOID", [conv])])
 
 
 def _joined(builder: ModelBuilder, value: int) -> int:
     """Scaled and shifted per channel, and what a convolution to 12 channels makes beside what it reads."""
     channels = builder.type_of(value).dimensions[1]
     scale, shift = (builder.add_constant(f"{name}{value}", random_constant(channels, 1, 1)) for name in ("s", "t"))
-    made = _add(builder, "ADD", [_add(builder, "MUL", [value, scale]), shift])
-    weight = _constant(builder, made, 12, channels, 3, 3)
-    made = _add(builder, "CONV_2D", [_add(builder, "RELU", [made]), weight], pads=(1,) * 4)
-    return _add(builder, "CONCAT", [value, made], axis=1)
+    hidden = _add(builder, "ADD", [_add(builder, "MUL", [value, scale]), shift])
+    weight = _constant(builder, hidden, 12, channels, 3, 3)
+    hidden = _add(builder, "CONV_2D", [_add(builder, "RELU", [hidden]), weight], pads=(1,) * 4)
+    return _add(builder, "CONCAT", [value, hidden], axis=1)
 
 
 def _separable(builder: ModelBuilder, value: int) -> int:
@@ -122,11 +122,11 @@ def _separable(builder: ModelBuilder, value: int) -> int:
     branch = _add(builder, "RELU", [_add(builder, "CONV_2D", [branch, weight])])
     weight = _constant(builder, branch, wide, 1, 5, 5)
     branch = _add(builder, "RELU", [_add(builder, "CONV_2D", [branch, weight], pads=(2,) * 4, group=wide)])
-    asked = _add(builder, "REDUCE_MEAN", [branch], axes=(2, 3), keepdims=True)
-    asked = _add(builder, "SIGMOID", [_add(builder, "CONV_2D", [asked, _constant(builder, asked, wide, wide, 1, 1)])])
-    branch = _add(builder, "MUL", [branch, asked])
-    made = _add(builder, "CONV_2D", [branch, _constant(builder, branch, channels, wide, 1, 1)])
-    return _add(builder, "ADD", [made, value])
+    gate = _add(builder, "REDUCE_MEAN", [branch], axes=(2, 3), keepdims=True)
+    gate = _add(builder, "SIGMOID", [_add(builder, "CONV_2D", [gate, _constant(builder, gate, wide, wide, 1, 1)])])
+    branch = _add(builder, "MUL", [branch, gate])
+    projection = _add(builder, "CONV_2D", [branch, _constant(builder, branch, channels, wide, 1, 1)])
+    return _add(builder, "ADD", [projection, value])
 
 
 def _line(builder: ModelBuilder, value: int) -> int:
@@ -155,8 +155,8 @@ def _attention(builder: ModelBuilder, value: int) -> int:
 def _gated(builder: ModelBuilder, value: int) -> int:
     """Two products multiplied, a third behind, what went in added."""
     _, width = builder.type_of(value).dimensions
-    left = _product(builder, value, width, 2 * width)
-    gate = _add(builder, "MUL", [left, _add(builder, "SIGMOID", [left])])
+    projection = _product(builder, value, width, 2 * width)
+    gate = _add(builder, "MUL", [projection, _add(builder, "SIGMOID", [projection])])
     right = _add(builder, "MAT_MUL", [value, builder.add_constant(f"r{value}", random_constant(width, 2 * width))])
     return _add(builder, "ADD", [_product(builder, _add(builder, "MUL", [gate, right]), 2 * width, width), value])
 
@@ -167,17 +167,17 @@ def _spelled_out(builder: ModelBuilder, value: int) -> int:
     value = _add(builder, "ADD", [value, _constant(builder, value, width)])
     away = _add(builder, "SUB", [value, _add(builder, "REDUCE_MEAN", [value], axes=(1,), keepdims=True)])
     size = _add(builder, "REDUCE_MEAN", [_add(builder, "MUL", [away, away])], axes=(1,), keepdims=True)
-    made = _add(builder, "SUB", [away, _add(builder, "MUL", [away, _add(builder, "SIGMOID", [size])])])
-    return _add(builder, "TANH", [_add(builder, "MUL", [made, _constant(builder, made, width)])])
+    hidden = _add(builder, "SUB", [away, _add(builder, "MUL", [away, _add(builder, "SIGMOID", [size])])])
+    return _add(builder, "TANH", [_add(builder, "MUL", [hidden, _constant(builder, hidden, width)])])
 
 
 def _normalized(builder: ModelBuilder, value: int) -> int:
     """Two products with a function between, what went in added, and rows of average 0 and spread 1."""
     width = builder.type_of(value).dimensions[2]
-    made = _add(builder, "TANH", [_product(builder, value, width, 2 * width)])
-    made = _add(builder, "ADD", [_product(builder, made, 2 * width, width), value])
-    scale = builder.add_constant(f"s{made}", random_constant(width))
-    return _add(builder, "LAYER_NORMALIZATION", [made, scale], axis=2)
+    hidden = _add(builder, "TANH", [_product(builder, value, width, 2 * width)])
+    hidden = _add(builder, "ADD", [_product(builder, hidden, 2 * width, width), value])
+    scale = builder.add_constant(f"s{hidden}", random_constant(width))
+    return _add(builder, "LAYER_NORMALIZATION", [hidden, scale], axis=2)
 
 
 def _hard(builder: ModelBuilder, value: int) -> int:

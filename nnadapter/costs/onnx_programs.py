@@ -37,8 +37,8 @@ def onnx_form(model: Model) -> onnx.ModelProto:
             inputs.append(f"{outputs[0]} sizes")
             constants[inputs[-1]] = np.array(sizes, np.int64)
         nodes.append((op_type, inputs, outputs, attributes))
-    model_inputs, wanted = ([values[operand] for operand in group] for group in (model.inputs, model.outputs))
-    return build(nodes, model_inputs, wanted, constants, OPSET)
+    model_inputs, model_outputs = ([values[operand] for operand in group] for group in (model.inputs, model.outputs))
+    return build(nodes, model_inputs, model_outputs, constants, OPSET)
 
 
 _Ops = Callable[[Mapping[str, Any]], tuple[str, Mapping[str, Any], tuple[tuple[int, ...], ...]]]

@@ -116,8 +116,8 @@ def tensors_model(tensors: int) -> Model:
     """A model with next to no work and so many inputs, for what a launch and a transfer cost."""
     builder = ModelBuilder()
     type_ = OperandType(DataType.FLOAT32, (4, 4))
-    value, *others = [builder.add_input(f"x{number}", type_) for number in range(tensors)]
-    for other in others or [value]:
+    value, *addends = [builder.add_input(f"x{number}", type_) for number in range(tensors)]
+    for other in addends or [value]:
         (value,) = builder.add_operation("ADD", [value, other])
     return builder.finish([value])
 
@@ -131,13 +131,13 @@ def work_of(model: Model) -> tuple[OperationWork, ...]:
     readings = _readings(model)
     carriers = producers_of(classes, readings, frozenset(model.outputs))
     works = []
-    for each, behind in zip(model.operations, carriers, strict=True):
+    for each, carrier in zip(model.operations, carriers, strict=True):
         inputs = [model.type_of(operand) for operand in each.inputs if operand != ABSENT]
         outputs = [model.operands[operand].type for operand in each.outputs]
         flops = schema_of(each.type).flops(inputs, outputs, each.attributes)
         nbytes = sum(type_.nbytes for type_ in (*inputs, *outputs) if type_ is not None)
         works.append(
-            OperationWork(Kind(class_of(model, each), behind), float(flops), float(nbytes), channels_of(model, each))
+            OperationWork(Kind(class_of(model, each), carrier), float(flops), float(nbytes), channels_of(model, each))
         )
     for change in layout_changes(classes, carriers, readings):
         moved = 2.0 * model.operands[change.value].type.nbytes
@@ -146,12 +146,12 @@ def work_of(model: Model) -> tuple[OperationWork, ...]:
 
 
 def _readings(model: Model) -> list[Reading]:
-    maker = {operand: number for number, each in enumerate(model.operations) for operand in each.outputs}
-    size = [model.operands[each.outputs[0]].type.nbytes for each in model.operations]
+    maker = {operand: number for number, operation in enumerate(model.operations) for operand in operation.outputs}
+    size = [model.operands[operation.outputs[0]].type.nbytes for operation in model.operations]
     return [
         Reading(number, maker[operand], model.operands[operand].type.nbytes == size[number], operand)
-        for number, each in enumerate(model.operations)
-        for operand in each.inputs
+        for number, operation in enumerate(model.operations)
+        for operand in operation.inputs
         if operand in maker
     ]
 
@@ -249,8 +249,8 @@ def _there_and_back(builder: ModelBuilder, value: int, number: int) -> int:
     few, many = builder.type_of(value).dimensions[1], 32
     wide = builder.add_constant(f"w{number}", random_constant(many, few, 3, 3) + np.float32(number * 1e-4))
     narrow = builder.add_constant(f"n{number}", random_constant(few, many, 1, 1) + np.float32(number * 1e-4))
-    (made,) = builder.add_operation("CONV_2D", [value, wide], {"pads": (1,) * 4})
-    return builder.add_operation("CONV_2D", [made, narrow])[0]
+    (conv,) = builder.add_operation("CONV_2D", [value, wide], {"pads": (1,) * 4})
+    return builder.add_operation("CONV_2D", [conv, narrow])[0]
 
 
 def _behind(carrier: Link, rider: Link) -> Link:

@@ -69,15 +69,15 @@ def choice_key(
         constraints: what else a person says of placement, in words.
         machine: and its threads, in words.
     """
-    told = {
+    key_fields = {
         "model": model_digest,
-        "devices": [[each.name, each.version, dict(each.options)] for each in devices],
+        "devices": [[device.name, device.version, dict(device.options)] for device in devices],
         "shapes": {name: list(map(int, shapes[name])) for name in sorted(shapes)},
         "version": version,
         "constraints": constraints,
         "machine": machine,
     }
-    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return sha256(json.dumps(key_fields, sort_keys=True).encode()).hexdigest()
 
 
 def remember(key: str, choice: MeasuredChoice) -> Path:

@@ -57,36 +57,36 @@ class Reading:
 
 
 def producers_of(
-    classes: Sequence[OperationClass], readings: Sequence[Reading], kept: frozenset[int] = frozenset()
+    classes: Sequence[OperationClass], readings: Sequence[Reading], external_values: frozenset[int] = frozenset()
 ) -> list[OperationClass | None]:
     """Return, for every operation, what it comes behind; None for those by themselves.
 
     1. It is one of `FUSIBLE_CLASSES`, and reads a value as large as its own.
-    2. Nobody but riders reads that value, and it is none of `kept`.
+    2. Nobody but riders reads that value, and it is none of `external_values`.
     3. What was made by a rider that rides comes behind the same as that.
     4. Behind a convolution it reads nothing smaller that was computed: to spread that, engines give up their layout.
 
     Args:
         classes: of the operations.
         readings: those of values that operations made, in an order in which operations can run.
-        kept: values that somebody outside reads.
+        external_values: values that somebody outside reads.
     """
-    spread = {each.reader for each in readings if not each.fits}
-    needed = {each.value for each in readings if classes[each.reader] not in FUSIBLE_CLASSES} | kept
-    behind: list[OperationClass | None] = [None] * len(classes)
-    for each in readings:
-        if classes[each.reader] not in FUSIBLE_CLASSES or each.value in needed or each.reader == each.maker:
+    spread = {reading.reader for reading in readings if not reading.fits}
+    needed = {reading.value for reading in readings if classes[reading.reader] not in FUSIBLE_CLASSES} | external_values
+    carriers: list[OperationClass | None] = [None] * len(classes)
+    for reading in readings:
+        if classes[reading.reader] not in FUSIBLE_CLASSES or reading.value in needed or reading.reader == reading.maker:
             continue
-        made_by = classes[each.maker]
+        made_by = classes[reading.maker]
         carrier = PRODUCER_CLASSES.get(made_by)
         if carrier is None and made_by in FUSIBLE_CLASSES:
-            carrier = behind[each.maker] or OperationClass.ELEMENTWISE
-        if carrier is OperationClass.CONVOLUTION and each.reader in spread:
+            carrier = carriers[reading.maker] or OperationClass.ELEMENTWISE
+        if carrier is OperationClass.CONVOLUTION and reading.reader in spread:
             continue
-        known = behind[each.reader]
-        if carrier is not None and (known is None or _FIRST[carrier] < _FIRST[known]):
-            behind[each.reader] = carrier
-    return behind
+        current_carrier = carriers[reading.reader]
+        if carrier is not None and (current_carrier is None or _FIRST[carrier] < _FIRST[current_carrier]):
+            carriers[reading.reader] = carrier
+    return carriers
 
 
 def layout_changes(
@@ -107,11 +107,11 @@ def layout_changes(
         return whose is OperationClass.CONVOLUTION
 
     changes: dict[tuple[int, bool], Reading] = {}
-    for each in readings:
-        there, here = is_convolution(each.maker), is_convolution(each.reader)
-        neutral = _AS_IT_IS & {classes[each.maker], classes[each.reader]}
-        if there != here and not neutral and each.reader != each.maker:
-            changes.setdefault((each.value, here), each)
+    for reading in readings:
+        maker_is_conv, reader_is_conv = is_convolution(reading.maker), is_convolution(reading.reader)
+        neutral = _AS_IT_IS & {classes[reading.maker], classes[reading.reader]}
+        if maker_is_conv != reader_is_conv and not neutral and reading.reader != reading.maker:
+            changes.setdefault((reading.value, reader_is_conv), reading)
     return list(changes.values())
 
 

@@ -67,19 +67,21 @@ class Line(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             channels: [operations, 2], read and made; 0 where there are none.
         """
         padding = np.ones_like(flops) if channels is None else padding_of(channels, self.block)
-        whole = flops * padding
-        taken: Numbers = self.seconds + np.hypot(whole * self.seconds_per_flop, nbytes * self.seconds_per_byte)
-        return taken * self._beside(whole, nbytes, padding) if self.seen else taken
+        padded_flops = flops * padding
+        seconds: Numbers = self.seconds + np.hypot(padded_flops * self.seconds_per_flop, nbytes * self.seconds_per_byte)
+        return seconds * self._beside(padded_flops, nbytes, padding) if self.seen else seconds
 
     def _beside(self, flops: Numbers, nbytes: Numbers, padding: Numbers) -> Numbers:
         """What was timed of sizes like these, over the line."""
-        places = np.log1p([[each.flops, each.nbytes, each.padding] for each in self.seen])
+        places = np.log1p([[measurement.flops, measurement.nbytes, measurement.padding] for measurement in self.seen])
         away = np.zeros((len(flops), len(places)))
-        for asked, timed in zip((flops, nbytes, padding), places.T, strict=True):
-            away += np.square((np.log1p(asked)[:, None] - timed) / _REACH)
-        near = np.exp(-0.5 * away) * [each.trust for each in self.seen]
-        told: Numbers = near @ np.log([each.quotient for each in self.seen]) / (near.sum(axis=1) + _DOUBT)
-        return np.exp(told)
+        for query, timed in zip((flops, nbytes, padding), places.T, strict=True):
+            away += np.square((np.log1p(query)[:, None] - timed) / _REACH)
+        near = np.exp(-0.5 * away) * [measurement.trust for measurement in self.seen]
+        log_correction: Numbers = (
+            near @ np.log([measurement.quotient for measurement in self.seen]) / (near.sum(axis=1) + _DOUBT)
+        )
+        return np.exp(log_correction)
 
 
 _REACH = np.log(2.0)
@@ -96,8 +98,8 @@ def padding_of(channels: Numbers, block: int) -> Numbers:
         block: how many channels are computed at once.
     """
     some = np.maximum(channels, 1.0)
-    whole = np.where(channels > 0, np.ceil(some / block) * block, 1.0)
-    padding: Numbers = (whole / some).prod(axis=1)
+    padded_channels = np.where(channels > 0, np.ceil(some / block) * block, 1.0)
+    padding: Numbers = (padded_channels / some).prod(axis=1)
     return padding
 
 

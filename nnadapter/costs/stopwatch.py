@@ -45,18 +45,18 @@ class Stopwatch:
         first = self._seconds(run)
         if first >= self.turn_seconds:
             return first
-        taken = [self._seconds(run)]
-        while sum(taken) < self.turn_seconds and len(taken) < _MOST_RUNS:
-            taken.append(self._seconds(run))
-        return median(taken)
+        samples = [self._seconds(run)]
+        while sum(samples) < self.turn_seconds and len(samples) < _MOST_RUNS:
+            samples.append(self._seconds(run))
+        return median(samples)
 
     def rest(self) -> None:
         """Wait until nothing in this process computes, as long as that may be expected."""
         quiet = 0
         for _ in range(_LOOKS):
-            used, started = self.busy(), self.clock()
+            start_busy, started = self.busy(), self.clock()
             self.sleep(_LOOK_SECONDS)
-            quiet = quiet + 1 if self.busy() - used <= _RESTING * (self.clock() - started) else 0
+            quiet = quiet + 1 if self.busy() - start_busy <= _RESTING * (self.clock() - started) else 0
             if quiet == _QUIET:
                 return
 

@@ -62,7 +62,7 @@ class ProgramTiming:
     @property
     def nbytes(self) -> int:
         """Bytes of what goes in and out."""
-        return sum(self.model.operands[each].type.nbytes for each in (*self.model.inputs, *self.model.outputs))
+        return sum(self.model.operands[operand].type.nbytes for operand in (*self.model.inputs, *self.model.outputs))
 
 
 class ProgramTimer:
@@ -81,8 +81,8 @@ class ProgramTimer:
         self._stopwatch, self._clock = stopwatch, stopwatch.clock
         self._made: list[Program | Execution] = []
         self._programs: list[ProgramTiming] = []
-        alone = capability.threading is Threading.SERIAL
-        self._lock: AbstractContextManager[object] = device_lock(name) if alone else nullcontext()
+        is_serial = capability.threading is Threading.SERIAL
+        self._lock: AbstractContextManager[object] = device_lock(name) if is_serial else nullcontext()
 
     def __enter__(self) -> ProgramTimer:
         """Itself."""
@@ -92,12 +92,12 @@ class ProgramTimer:
         """Close every execution, then every program."""
         self.clear()
 
-    def add(self, model: Model, *, whole: bool = False) -> ProgramTiming | str:
+    def add(self, model: Model, *, is_standalone: bool = False) -> ProgramTiming | str:
         """Compile a model and run it twice; its first run does not count. Return why it cannot be timed, if so.
 
         Args:
             model: what to compile.
-            whole: it is all that runs, see `Context.compile_whole`; else a segment beside others.
+            is_standalone: it is all that runs, see `Context.compile_whole`; else a segment beside others.
         """
         sent = self._form(model)
         verdict = all_of(ask_supported(self._context, sent, len(model.operations)))
@@ -105,7 +105,7 @@ class ProgramTimer:
         if not verdict:
             return str(verdict)
         try:
-            timed = self._compiled(model, sent, whole)
+            timed = self._compiled(model, sent, is_standalone)
         except Exception as error:  # noqa: BLE001  a driver may raise anything; what cannot be timed is left out
             return f"it failed: {describe(error)}"
         if timed is None:
@@ -119,10 +119,10 @@ class ProgramTimer:
 
     def clear(self) -> None:
         """Close what was made; what was timed stays known."""
-        made = self._made.copy()
+        resources = self._made.copy()
         self._made.clear()
         self._programs.clear()
-        close_all(reversed(made))
+        close_all(reversed(resources))
 
     def run(self, rounds: int, budget_seconds: float, advance: Callable[[], None], *, cold: bool = False) -> None:
         """Time every program once a round, in turn, so that what disturbs the machine disturbs all alike.
@@ -133,8 +133,8 @@ class ProgramTimer:
         a third of the time.
         """
         started, chance = self._clock(), random.Random(0)
-        for done in range(rounds):
-            if done >= _LEAST_ROUNDS and self._clock() - started > budget_seconds:
+        for round_index in range(rounds):
+            if round_index >= _LEAST_ROUNDS and self._clock() - started > budget_seconds:
                 return
             for timed in chance.sample(self._programs, len(self._programs)):
                 if cold:
@@ -144,15 +144,15 @@ class ProgramTimer:
 
     def processors(self) -> float:
         """Return how many of the host's processors are in use while the program computes that takes longest."""
-        timed = max(self._programs, key=lambda each: each.seconds)
-        used, started, passed = self._stopwatch.busy(), self._clock(), 0.0
+        timed = max(self._programs, key=lambda program: program.seconds)
+        start_busy, started, passed = self._stopwatch.busy(), self._clock(), 0.0
         while passed < _LOOKED_AT_SECONDS:
             self._once(timed)
-            now = self._clock() - started
-            if now <= passed:  # a clock that stands still
+            elapsed = self._clock() - started
+            if elapsed <= passed:  # a clock that stands still
                 return 0.0
-            passed = now
-        return (self._stopwatch.busy() - used) / passed
+            passed = elapsed
+        return (self._stopwatch.busy() - start_busy) / passed
 
     def _form(self, model: Model) -> object:
         if self._capability.form is ModelForm.IR:
@@ -161,8 +161,8 @@ class ProgramTimer:
 
         return onnx_form(model)
 
-    def _compiled(self, model: Model, sent: object, whole: bool) -> ProgramTiming | None:
-        compile_ = self._context.compile_whole if whole else self._context.compile
+    def _compiled(self, model: Model, sent: object, is_standalone: bool) -> ProgramTiming | None:
+        compile_ = self._context.compile_whole if is_standalone else self._context.compile
         with not_counting(pools_held()):  # it has threads, however many sessions and programs live beside
             program = checked_program(compile_(sent))
         self._made.append(program)

@@ -24,10 +24,10 @@ def weight_bytes(plan: Plan) -> WeightBytes:
     Weights are loaded when a segment is compiled, so that they cost a run nothing but reading them on the device.
     """
     nbytes = {name: plan.graph.value(name).nbytes or 0 for step in plan.steps for name in step.constants}
-    held: dict[str, set[str]] = {}
+    weights_by_device: dict[str, set[str]] = {}
     for step in plan.steps:
-        held.setdefault(step.device, set()).update(step.constants)
+        weights_by_device.setdefault(step.device, set()).update(step.constants)
     return WeightBytes(
-        per_device={device: sum(nbytes[name] for name in names) for device, names in held.items()},
+        per_device={device: sum(nbytes[name] for name in names) for device, names in weights_by_device.items()},
         total=sum(nbytes.values()),
     )

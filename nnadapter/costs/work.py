@@ -115,21 +115,23 @@ class GraphWork:
 
     def one_by_one(self, *, company: bool) -> UnitWork:
         """Return the work of every node by itself, whatever else is made of atoms; `company` as for `of`."""
-        alone = self.conversion.alone
-        members = np.array(alone.nodes, dtype=np.int64)
+        standalone = self.conversion.alone
+        members = np.array(standalone.nodes, dtype=np.int64)
         flops, (classes, dtypes) = self.flops.copy(), self._kinds
         classes = classes.copy()
-        if alone.nodes:
-            like = np.array(alone.like, dtype=np.int64)
-            flops[members] = np.array([each or 0 for each in alone.conversion.flops], dtype=np.float64)[like]
-            classes[members] = _classes(alone.conversion)[like]
+        if standalone.nodes:
+            like = np.array(standalone.like, dtype=np.int64)
+            flops[members] = np.array(
+                [node_flops or 0 for node_flops in standalone.conversion.flops], dtype=np.float64
+            )[like]
+            classes[members] = _classes(standalone.conversion)[like]
         nbytes = self._border(np.arange(len(classes)), len(classes))
         nbytes[classes == _RANK[OperationClass.VIEW]] = 0.0
         if not company:
             return UnitWork(flops, nbytes, classes, dtypes)
         channels = self._channels.copy()
-        if alone.nodes:
-            channels[members] = _channels(alone.conversion)[like]
+        if standalone.nodes:
+            channels[members] = _channels(standalone.conversion)[like]
         return UnitWork(flops, nbytes, classes, dtypes, *self._company(np.arange(len(classes)), classes, channels))
 
     @cached_property
@@ -175,28 +177,33 @@ class GraphWork:
     def _company(self, unit: Indices, classes: Indices, channels: Numbers) -> tuple[Indices, Numbers, Indices, Numbers]:
         """What each unit comes behind, its channels, and where layouts change; views in between hide that."""
         reader, value, _ = self._reads
-        made = self._makers[value] >= 0
-        readers, makers, values = unit[reader[made]], unit[self._makers[value[made]]], value[made]
+        is_produced = self._makers[value] >= 0
+        readers, makers, values = unit[reader[is_produced]], unit[self._makers[value[is_produced]]], value[is_produced]
         outside = readers != makers
-        own = np.zeros(len(classes))
-        np.maximum.at(own, unit[self._makers[self._makers >= 0]], self.nbytes[self._makers >= 0])
+        output_bytes = np.zeros(len(classes))
+        np.maximum.at(output_bytes, unit[self._makers[self._makers >= 0]], self.nbytes[self._makers >= 0])
         readings = [
-            Reading(*each)
-            for each in zip(
+            Reading(*fields)
+            for fields in zip(
                 readers[outside].tolist(),
                 makers[outside].tolist(),
-                (self.nbytes[values] == own[readers])[outside].tolist(),
+                (self.nbytes[values] == output_bytes[readers])[outside].tolist(),
                 values[outside].tolist(),
                 strict=True,
             )
         ]
-        kept = frozenset(self.column[name] for name in self.graph.outputs if name in self.column)
-        named = [CLASSES[each] for each in classes.tolist()]
-        carriers = producers_of(named, readings, kept)
-        behind = np.array([-1 if each is None else _RANK[each] for each in carriers], dtype=np.int64)
+        output_columns = frozenset(self.column[name] for name in self.graph.outputs if name in self.column)
+        named = [CLASSES[class_index] for class_index in classes.tolist()]
+        carriers = producers_of(named, readings, output_columns)
+        carrier_ranks = np.array([-1 if carrier is None else _RANK[carrier] for carrier in carriers], dtype=np.int64)
         changes = layout_changes(named, carriers, readings)
-        changed = np.array([each.reader for each in changes], dtype=np.int64)
-        return behind, channels, changed, 2.0 * self.nbytes[np.array([each.value for each in changes], dtype=np.int64)]
+        changed = np.array([change.reader for change in changes], dtype=np.int64)
+        return (
+            carrier_ranks,
+            channels,
+            changed,
+            2.0 * self.nbytes[np.array([change.value for change in changes], dtype=np.int64)],
+        )
 
     def _border(self, unit: Indices, units: int) -> Numbers:
         """Bytes that each unit reads from elsewhere and makes for elsewhere, every value once."""
@@ -205,21 +212,21 @@ class GraphWork:
         outside = unit[reader] != maker[value]
         pairs = unit[reader[outside]] * len(self.names) + value[outside]
         _, first = np.unique(pairs, return_index=True)
-        taken = np.bincount(unit[reader[outside]][first], read[outside][first], units)
-        wanted = np.ones(len(self.names), dtype=bool)
-        wanted[value] = False
-        wanted[value[outside]] = True
-        wanted[[self.column[name] for name in self.graph.outputs if name in self.column]] = True
-        wanted &= maker >= 0
-        made = np.bincount(maker[wanted], self.nbytes[wanted], units)
-        return (taken + made).astype(np.float64)
+        bytes_in = np.bincount(unit[reader[outside]][first], read[outside][first], units)
+        is_output = np.ones(len(self.names), dtype=bool)
+        is_output[value] = False
+        is_output[value[outside]] = True
+        is_output[[self.column[name] for name in self.graph.outputs if name in self.column]] = True
+        is_output &= maker >= 0
+        bytes_out = np.bincount(maker[is_output], self.nbytes[is_output], units)
+        return (bytes_in + bytes_out).astype(np.float64)
 
 
 def _classes(conversion: Conversion) -> Indices:
     """The class of each node, as a position in `CLASSES`."""
     model, other = conversion.model, _RANK[OperationClass.OTHER]
     node_classes = [
-        min((_RANK[class_of(model, model.operations[each])] for each in operations), default=other)
+        min((_RANK[class_of(model, model.operations[operation])] for operation in operations), default=other)
         for operations in conversion.operations
     ]
     return np.array(node_classes, dtype=np.int64)
@@ -229,7 +236,7 @@ def _channels(conversion: Conversion) -> Numbers:
     """[nodes, 2] of each node, see `channels_of`; the most of its operations."""
     model = conversion.model
     rows = [
-        max((channels_of(model, model.operations[each]) for each in operations), default=(0, 0))
+        max((channels_of(model, model.operations[operation]) for operation in operations), default=(0, 0))
         for operations in conversion.operations
     ]
     return np.array(rows, dtype=np.float64).reshape(-1, 2)

@@ -74,24 +74,24 @@ def _opened(selected: Selected) -> tuple[Device, Callable[[OptionValues], Contex
     return isolated, partial(isolated.create_context, limits=selected.limits)
 
 
-def has_of(name: str, device: Device, what: str) -> bool:
+def has_of(name: str, device: Device, attribute: str) -> bool:
     """Return whether a device has memory of its own, or streams, or gets the addresses of inputs.
 
     Args:
         name: of the device.
         device: that was opened.
-        what: `has_memory`, `has_streams` or `has_raw_inputs`.
+        attribute: `has_memory`, `has_streams` or `has_raw_inputs`.
 
     Raises:
         DeviceUnavailableError: it does not say.
     """
     try:
-        return bool(named_call(name, what)(getattr, device, what))
+        return bool(named_call(name, attribute)(getattr, device, attribute))
     except NNAdapterError:
         raise
     except FAILURES as error:
         raise DeviceUnavailableError(
-            f"device {name!r} did not say whether it {what.replace('_', ' ')}: {describe(error)}; ask its vendor"
+            f"device {name!r} did not say whether it {attribute.replace('_', ' ')}: {describe(error)}; ask its vendor"
         ) from error
 
 
@@ -131,22 +131,22 @@ def ask_admission(context: Context, model: SegmentModel) -> Admission:
 def ask_compatibility(context: Context, blob: memoryview) -> Compatibility | Unsupported | None:
     """Return what a context says of a program as bytes, None if it does not tell; or why no use is made of it."""
     try:
-        says = context.check_blob(blob)
+        compatibility = context.check_blob(blob)
     except FAILURES as error:
         return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked about it: {describe(error)}")
-    if says is None or isinstance(says, Compatibility):
-        return says
-    detail = f"the driver gave {type(says).__name__} when asked about it, expected a Compatibility or None"
+    if compatibility is None or isinstance(compatibility, Compatibility):
+        return compatibility
+    detail = f"the driver gave {type(compatibility).__name__} when asked about it, expected a Compatibility or None"
     return Unsupported(Reason.DRIVER_ERROR, detail)
 
 
 def ask_profile(context: Context, capability: Capability) -> Profile | Unsupported | None:
     """Return how fast a device says it is, or why that cannot be used; None if it says nothing."""
     try:
-        said = context.profile()
+        context_profile = context.profile()
     except FAILURES as error:
         return Unsupported(Reason.DRIVER_ERROR, f"the driver failed when asked for its profile: {describe(error)}")
-    profile = capability.profile if said is None else said
+    profile = capability.profile if context_profile is None else context_profile
     wrong = "" if profile is None else flaw(profile)
     return (
         Unsupported(Reason.DRIVER_ERROR, f"the device's profile is wrong: {wrong}; ask its vendor")
@@ -272,14 +272,14 @@ def check_results(results: Sequence[Any], names: Sequence[str], expected: Output
 
 
 def check_tensors(
-    computed: Sequence[Any], names: Sequence[str], expected: OutputCheck, given: Sequence[DeviceTensor]
+    computed: Sequence[Any], names: Sequence[str], expected: OutputCheck, input_tensors: Sequence[DeviceTensor]
 ) -> Sequence[DeviceTensor]:
-    """Return what a driver computed into its device's memory, from the tensors that it was `given`.
+    """Return what a driver computed into its device's memory, from the tensors that it was `input_tensors`.
 
     Raises:
         ExecutionError: other outputs than expected, in number, kind, type or shape, or not each in memory of its own.
     """
-    taken = {id(tensor.memory) for tensor in given}
+    memory_ids = {id(tensor.memory) for tensor in input_tensors}
     if len(computed) != len(expected):
         raise ExecutionError(f"the driver gave {len(computed)} outputs, expected {len(expected)}")
     for name, tensor, check in zip(names, computed, expected, strict=True):
@@ -287,26 +287,26 @@ def check_tensors(
             raise ExecutionError(f"the driver gave {type(tensor).__name__} for {name!r}, expected a DeviceTensor")
         if check is not None and not (tensor.dtype == check[1] and _fits(tensor.shape, check[0])):
             raise ExecutionError(_mismatch(name, tensor.dtype, tensor.shape, *check))
-        if id(tensor.memory) in taken:
+        if id(tensor.memory) in memory_ids:
             raise ExecutionError(
                 f"the driver gave the memory of an input, or of another output, for {name!r}, expected new memory"
             )
-        taken.add(id(tensor.memory))
+        memory_ids.add(id(tensor.memory))
     return computed
 
 
 def _mismatch(
-    name: str, dtype: np.dtype[Any], shape: Sequence[int], wanted: Sequence[int | None], wanted_dtype: np.dtype[Any]
+    name: str, dtype: np.dtype[Any], shape: Sequence[int], expected: Sequence[int | None], wanted_dtype: np.dtype[Any]
 ) -> str:
-    expected_shape = ["any" if size is None else size for size in wanted]
+    expected_shape = ["any" if size is None else size for size in expected]
     return f"the driver gave {dtype}{list(shape)} for {name!r}, expected {wanted_dtype}{expected_shape}"
 
 
 def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
     if len(shape) != len(expected):
         return False
-    for size, wanted in zip(shape, expected):  # noqa: B905, SIM110  as long; and open sizes come here at every run
-        if wanted is not None and size != wanted:
+    for size, expected_size in zip(shape, expected):  # noqa: B905  as long; and open sizes come here at every run
+        if expected_size is not None and size != expected_size:
             return False
     return True
 
@@ -315,9 +315,12 @@ def blamed_nodes(error: BaseException, count: int) -> dict[int, Unsupported]:
     """Why, by position, for those of `count` nodes that a driver blames for what it did not compile."""
     refused = error.refused if isinstance(error, CompilationError) else {}
     return {
-        position: why
-        for position, why in refused.items()
-        if isinstance(position, int) and 0 <= position < count and isinstance(why, Unsupported) and _is_verdict(why)
+        position: refusal
+        for position, refusal in refused.items()
+        if isinstance(position, int)
+        and 0 <= position < count
+        and isinstance(refusal, Unsupported)
+        and _is_verdict(refusal)
     }
 
 

@@ -59,9 +59,9 @@ class Copies(FedTensor):
         self._tensors = dict(tensors or {})
         self.is_shared = False
         """Several values hold it: none of them gives it up."""
-        one = array if array is not None else next(iter(self._tensors.values()))
-        self.dtype = one.dtype
-        self.shape = one.shape
+        tensor = array if array is not None else next(iter(self._tensors.values()))
+        self.dtype = tensor.dtype
+        self.shape = tensor.shape
 
     @property
     def nbytes(self) -> int:
@@ -86,19 +86,19 @@ class Copies(FedTensor):
         """The copy in a device's own memory, if there is one."""
         return self._tensors.get(device)
 
-    def host(self, name: str = "", made: list[Transfer] | None = None) -> Array:
+    def host(self, name: str = "", transfers: list[Transfer] | None = None) -> Array:
         """The tensor in the host's memory, not to be written to.
 
         Args:
             name: the value's, for what is noted.
-            made: gets a transfer, if there is one.
+            transfers: gets a transfer, if there is one.
         """
         if self._array is None:
             started = time.perf_counter()
             self._array = array = self.own_array()
-            if made is not None:
+            if transfers is not None:
                 device = next(iter(self._tensors))
-                made.append(Transfer(name, device, HOST, array.nbytes, time.perf_counter() - started))
+                transfers.append(Transfer(name, device, HOST, array.nbytes, time.perf_counter() - started))
         return self._array
 
     def without_array(self) -> Copies:
@@ -122,7 +122,7 @@ class Copies(FedTensor):
         use_memory(device, "copy_out", tensor.memory.copy_out, array)
         return array
 
-    def on(self, device: str, name: str = "", made: list[Transfer] | None = None) -> DeviceTensor:
+    def on(self, device: str, name: str = "", transfers: list[Transfer] | None = None) -> DeviceTensor:
         """The tensor in a device's own memory, not to be written to.
 
         Raises:
@@ -136,7 +136,7 @@ class Copies(FedTensor):
         if not can_lie_on_devices(self):
             kind = f"{self.dtype}{list(self.shape)}"
             raise InvalidInputError(f"{kind} cannot lie in memory of {device!r}; keep it on the host")
-        array = np.ascontiguousarray(self.host(name, made))
+        array = np.ascontiguousarray(self.host(name, transfers))
         TENSORS.free_gone()
         started = time.perf_counter()
         memory: Memory = use_memory(device, "allocate", open_device(device).allocate, self.nbytes)
@@ -146,8 +146,8 @@ class Copies(FedTensor):
             memory.free()
             raise
         tensor = self._tensors.setdefault(device, kept(DeviceTensor(memory, self.dtype, self.shape)))
-        if made is not None:
-            made.append(Transfer(name, HOST, device, self.nbytes, time.perf_counter() - started))
+        if transfers is not None:
+            transfers.append(Transfer(name, HOST, device, self.nbytes, time.perf_counter() - started))
         return tensor
 
 
@@ -159,6 +159,6 @@ def can_lie_on_devices(tensor: Any) -> bool:
     return dtype.kind in _PLAIN_KINDS or (dtype.kind == "V" and dtype.name not in _PACKED)
 
 
-def on_host(value: Any, name: str = "", made: list[Transfer] | None = None) -> Any:
+def on_host(value: Any, name: str = "", transfers: list[Transfer] | None = None) -> Any:
     """A value as code that knows no devices takes it: a tensor as an array, others as they are."""
-    return value.host(name, made) if type(value) is Copies else value
+    return value.host(name, transfers) if type(value) is Copies else value

@@ -30,8 +30,8 @@ def find_culprits(model: onnx.ModelProto, attempt: Attempt) -> dict[int, Unsuppo
     first = {positions[0]: positions for positions in parts.cases().values()}
     refused = find_refused(list(first), parts, attempt)
     return {
-        position: why
-        for representative, why in refused.items()
+        position: refusal
+        for representative, refusal in refused.items()
         for position in first[representative]
         if parts.is_valid(representative)
     }
@@ -42,10 +42,10 @@ def find_refused(positions: Sequence[int], parts: Parts, attempt: Attempt) -> di
 
     All are tried together, in halves where they fail.
     """
-    why = attempt(parts.part(positions)) if positions else None
-    if why is None:
+    refusal = attempt(parts.part(positions)) if positions else None
+    if refusal is None:
         return {}
     if len(positions) == 1:
-        return {positions[0]: why}
+        return {positions[0]: refusal}
     middle = len(positions) // 2
     return {**find_refused(positions[:middle], parts, attempt), **find_refused(positions[middle:], parts, attempt)}

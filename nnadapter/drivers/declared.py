@@ -38,7 +38,7 @@ def check_info(row: object, driver: str) -> DeviceInfo:
     return row
 
 
-def _check_fields(what: str, declaration: Capability | DeviceInfo) -> None:
+def _check_fields(subject: str, declaration: Capability | DeviceInfo) -> None:
     for name, hint in _HINTS[type(declaration)].items():
         value: Any = getattr(declaration, name)
         kinds = get_args(hint) if isinstance(hint, UnionType) else (hint,)
@@ -46,11 +46,11 @@ def _check_fields(what: str, declaration: Capability | DeviceInfo) -> None:
         if isinstance(value, tuple(kind for kind in kinds if kind not in tuples)):
             continue
         if not tuples or not isinstance(value, tuple):
-            raise TypeError(f"{name} of its {what} is {value!r}, expected {'tuple' if tuples else _named(hint)}")
+            raise TypeError(f"{name} of its {subject} is {value!r}, expected {'tuple' if tuples else _named(hint)}")
         element = get_args(tuples[0])[0]
-        for each in value:
-            if not isinstance(each, element):
-                raise TypeError(f"{name} of its {what} hold {each!r}, expected nnadapter.drivers.{_named(element)}")
+        for item in value:
+            if not isinstance(item, element):
+                raise TypeError(f"{name} of its {subject} hold {item!r}, expected nnadapter.drivers.{_named(element)}")
 
 
 def _named(hint: type | UnionType) -> str:

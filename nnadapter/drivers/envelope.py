@@ -42,8 +42,8 @@ class Envelope(NamedTuple):
         if len(blob) < PREFIX_BYTES:
             return None
         magic, version, length, _ = _PREFIX.unpack_from(blob)
-        known = (magic, version) == (self.magic, self.version) and length <= len(blob) - PREFIX_BYTES
-        return bytes(blob[PREFIX_BYTES : PREFIX_BYTES + length]) if known else None
+        is_supported = (magic, version) == (self.magic, self.version) and length <= len(blob) - PREFIX_BYTES
+        return bytes(blob[PREFIX_BYTES : PREFIX_BYTES + length]) if is_supported else None
 
     def open(self, blob: bytes | memoryview, *, is_checked: bool = False) -> tuple[bytes, memoryview]:
         """Return the header and the contents, which are not copied; a view has to be read-only.
@@ -55,22 +55,22 @@ class Envelope(NamedTuple):
         Raises:
             IncompatibleProgramError: the bytes are damaged, or of another kind or version.
         """
-        fixed = isinstance(blob, bytes) or (isinstance(blob, memoryview) and blob.readonly)
-        if not fixed or len(blob) < PREFIX_BYTES:
-            got = f"{len(blob)} bytes" if fixed else type(blob).__name__
+        is_immutable = isinstance(blob, bytes) or (isinstance(blob, memoryview) and blob.readonly)
+        if not is_immutable or len(blob) < PREFIX_BYTES:
+            got = f"{len(blob)} bytes" if is_immutable else type(blob).__name__
             raise IncompatibleProgramError(f"a program is at least {PREFIX_BYTES} bytes, got {got}; {ADVICE}")
         magic, version, length, digest = _PREFIX.unpack_from(blob)
         if magic != self.magic:
             raise IncompatibleProgramError(f"the program starts with {magic!r}, expected {self.magic!r}; {ADVICE}")
         if version != self.version:
             raise IncompatibleProgramError(f"the program has version {version}, expected {self.version}; {ADVICE}")
-        rest = memoryview(blob)[PREFIX_BYTES:]
-        if length > len(rest) or not (is_checked or self._digest(length, rest) == digest):
+        payload = memoryview(blob)[PREFIX_BYTES:]
+        if length > len(payload) or not (is_checked or self._digest(length, payload) == digest):
             raise IncompatibleProgramError(f"the program's contents do not match its digest: damaged; {ADVICE}")
-        return bytes(rest[:length]), rest[length:]
+        return bytes(payload[:length]), payload[length:]
 
     @staticmethod
-    def _digest(length: int, rest: memoryview) -> bytes:
+    def _digest(length: int, payload: memoryview) -> bytes:
         hasher = sha256(_LENGTH.pack(length))
-        hasher.update(rest)
+        hasher.update(payload)
         return hasher.digest()

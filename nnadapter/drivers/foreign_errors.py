@@ -12,15 +12,15 @@ _LONGEST = 300
 
 @contextmanager
 def translated_as(
-    what: str, advice: str, kind: type[NNAdapterError], words: Callable[[BaseException], str]
+    problem: str, advice: str, kind: type[NNAdapterError], words: Callable[[BaseException], str]
 ) -> Iterator[None]:
-    """Turn whatever a package raises into a `kind`: `what` failed, its own `words`, `advice`."""
+    """Turn whatever a package raises into a `kind`: `problem` failed, its own `words`, `advice`."""
     try:
         yield
     except NNAdapterError:
         raise
     except Exception as error:  # packages raise RuntimeError, TypeError, ValueError and errors of their own
-        raise kind(f"{what}: {words(error)}; {advice}") from error
+        raise kind(f"{problem}: {words(error)}; {advice}") from error
 
 
 def one_line(text: str, error: BaseException) -> str:

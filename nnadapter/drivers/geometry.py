@@ -81,10 +81,10 @@ def resize_coordinates(operation: NamedOperation, axis: int) -> Array:
     Returns:
         float32, one for each element of the result along the axis.
     """
-    size, made = operation.input.type.dimensions[axis], operation.output.type.dimensions[axis]
+    size, output_size = operation.input.type.dimensions[axis], operation.output.type.dimensions[axis]
     mode = _COORDINATES[operation.coordinate_transformation_mode]
     scale = np.float32(operation.scales[axis])
-    return mode(np.arange(made, dtype=np.float32), np.float32(size), np.float32(made), scale)
+    return mode(np.arange(output_size, dtype=np.float32), np.float32(size), np.float32(output_size), scale)
 
 
 def nearest_places(operation: NamedOperation, axis: int) -> Array:
@@ -103,14 +103,16 @@ def linear_places(operation: NamedOperation, axis: int) -> tuple[Array, Array, A
     """
     last = operation.input.type.dimensions[axis] - 1
     places = np.clip(resize_coordinates(operation, axis), 0, last)
-    before = np.floor(places).astype(np.int64)
-    return before, np.minimum(before + 1, last), places - before.astype(np.float32)
+    lower = np.floor(places).astype(np.int64)
+    return lower, np.minimum(lower + 1, last), places - lower.astype(np.float32)
 
 
 def resized_axes(operation: NamedOperation) -> tuple[int, ...]:
     """The axes that RESIZE_NEAREST or RESIZE_LINEAR changes; along the others it takes every element as it is."""
-    before, made = operation.input.type.dimensions, operation.output.type.dimensions
-    return tuple(axis for axis, scale in enumerate(operation.scales) if scale != 1 or before[axis] != made[axis])
+    input_sizes, output_sizes = operation.input.type.dimensions, operation.output.type.dimensions
+    return tuple(
+        axis for axis, scale in enumerate(operation.scales) if scale != 1 or input_sizes[axis] != output_sizes[axis]
+    )
 
 
 def slices(operation: NamedOperation) -> tuple[slice, ...]:
@@ -118,10 +120,10 @@ def slices(operation: NamedOperation) -> tuple[slice, ...]:
 
     An end before the first element, which the model writes as -(size + 1), is None, as Python has it.
     """
-    found = [slice(None)] * operation.input.type.rank
+    axis_slices = [slice(None)] * operation.input.type.rank
     for axis, start, end, step in zip(operation.axes, operation.starts, operation.ends, operation.steps, strict=True):
-        found[axis] = slice(start, None if end < 0 else end, step)
-    return tuple(found)
+        axis_slices[axis] = slice(start, None if end < 0 else end, step)
+    return tuple(axis_slices)
 
 
 def positive_slices(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple[int, ...]]:
@@ -130,13 +132,13 @@ def positive_slices(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple
     Returns:
         A slice for every axis, its step 1 or more; the axes along which what they give is to be reversed.
     """
-    found, reversed_axes = list(slices(operation)), []
+    axis_slices, reversed_axes = list(slices(operation)), []
     for axis, size in enumerate(operation.input.type.dimensions):
-        if found[axis].step is not None and found[axis].step < 0:
-            taken = range(*found[axis].indices(size))
-            found[axis] = slice(taken[-1], taken[0] + 1, -found[axis].step) if taken else slice(0, 0)
+        if axis_slices[axis].step is not None and axis_slices[axis].step < 0:
+            indices = range(*axis_slices[axis].indices(size))
+            axis_slices[axis] = slice(indices[-1], indices[0] + 1, -axis_slices[axis].step) if indices else slice(0, 0)
             reversed_axes.append(axis)
-    return tuple(found), tuple(reversed_axes)
+    return tuple(axis_slices), tuple(reversed_axes)
 
 
 def crop_and_padding(operation: NamedOperation) -> tuple[tuple[slice, ...], tuple[tuple[int, int], ...]]:
@@ -147,8 +149,8 @@ def crop_and_padding(operation: NamedOperation) -> tuple[tuple[slice, ...], tupl
     """
     sizes, pads = operation.input.type.dimensions, operation.pads
     pairs = tuple(zip(pads[: len(sizes)], pads[len(sizes) :], strict=True))
-    kept = tuple(slice(max(0, -begin), size - max(0, -end)) for size, (begin, end) in zip(sizes, pairs, strict=True))
-    return kept, tuple((max(0, begin), max(0, end)) for begin, end in pairs)
+    crops = tuple(slice(max(0, -begin), size - max(0, -end)) for size, (begin, end) in zip(sizes, pairs, strict=True))
+    return crops, tuple((max(0, begin), max(0, end)) for begin, end in pairs)
 
 
 def _sizes(type_: OperandType) -> tuple[int, ...]:
@@ -174,16 +176,16 @@ def _counted(count: int, kernel: int, stride: int, dilation: int, size: int, off
 _HALF, _ONE = np.float32(0.5), np.float32(1)
 
 
-def _align_corners(x: Array, size: np.float32, made: np.float32, scale: np.float32) -> Array:
-    return x * (size - _ONE) / (made - _ONE) if made > 1 else np.zeros_like(x)
+def _align_corners(x: Array, size: np.float32, output_size: np.float32, scale: np.float32) -> Array:
+    return x * (size - _ONE) / (output_size - _ONE) if output_size > 1 else np.zeros_like(x)
 
 
-def _half_pixel(x: Array, size: np.float32, made: np.float32, scale: np.float32) -> Array:
+def _half_pixel(x: Array, size: np.float32, output_size: np.float32, scale: np.float32) -> Array:
     return (x + _HALF) / scale - _HALF
 
 
-def _half_pixel_symmetric(x: Array, size: np.float32, made: np.float32, scale: np.float32) -> Array:
-    shift = size * _HALF * (_ONE - made / (scale * size))
+def _half_pixel_symmetric(x: Array, size: np.float32, output_size: np.float32, scale: np.float32) -> Array:
+    shift = size * _HALF * (_ONE - output_size / (scale * size))
     return shift + (x + _HALF) / scale - _HALF
 
 

@@ -95,14 +95,14 @@ class IsolatedDevice(Device):
         self._unused_since = time.monotonic()
         self._is_closed = False
         register_after_fork(self)
-        said = self.child(opening_s).told
-        told, row = said if isinstance(said, tuple) and len(said) == 2 else (None, None)
-        if not isinstance(told, Capability) or not isinstance(row, DeviceInfo):
+        answer = self.child(opening_s).told
+        capability, row = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, None)
+        if not isinstance(capability, Capability) or not isinstance(row, DeviceInfo):
             raise DriverError(f"device {name!r} did not say what it is", device=name, phase="open")
-        ir_sizes = told.open_sizes if told.form.value == "onnx" else OpenSizes.NONE
-        self.told = told
+        ir_sizes = capability.open_sizes if capability.form.value == "onnx" else OpenSizes.NONE
+        self.told = capability
         """What the driver says of the device; see `capability`."""
-        self._capability = replace(told, takes_references=False, open_sizes=ir_sizes)
+        self._capability = replace(capability, takes_references=False, open_sizes=ir_sizes)
         self.info = replace(row, capability=self._capability)
         """The device's row of `nnadapter devices`."""
 
@@ -145,30 +145,32 @@ class IsolatedDevice(Device):
         """Compute one job after the other, or all at once in threads; results are fetched after the last is done."""
         numbered = [(number_of(execution), list(inputs)) for execution, inputs in jobs]
         results, changed = self.ask("compute", jobs=numbered, at_once=at_once)
-        return [Computed(*each) for each in zip(results, changed, strict=True)]
+        return [Computed(*outcome) for outcome in zip(results, changed, strict=True)]
 
     def compute_ahead(
         self, before: Sequence[tuple[Execution, Sequence[Array]]], behind: Sequence[tuple[Execution, Sequence[Array]]]
     ) -> Ahead | None:
         """Compute jobs as work of two streams; see `isolation.ahead.compute_ahead`."""
-        first, second = ([(number_of(each), list(inputs)) for each, inputs in jobs] for jobs in (before, behind))
-        ahead: Ahead | None = self.ask("compute_ahead", before=first, behind=second)
-        return ahead
+        first, second = (
+            [(number_of(execution), list(inputs)) for execution, inputs in jobs] for jobs in (before, behind)
+        )
+        stream_results: Ahead | None = self.ask("compute_ahead", before=first, behind=second)
+        return stream_results
 
     def compute_there(self, jobs: Sequence[tuple[Execution, Sequence[Array]]]) -> Ahead | None:
         """Compute jobs in memory of the device; see `isolation.ahead.compute_there`."""
-        there: Ahead | None = self.ask(
+        stream_results: Ahead | None = self.ask(
             "compute_there", jobs=[(number_of(execution), list(inputs)) for execution, inputs in jobs]
         )
-        return there
+        return stream_results
 
     def footprint(self) -> Footprint:
         """What the process holds now."""
         return Footprint(*self.ask("footprint"))
 
-    def ask(self, what: str, **arguments: Any) -> Any:
+    def ask(self, command: str, **arguments: Any) -> Any:
         """Have the process do something, and return what comes of it; see `Child.ask`."""
-        return self.child().ask(what, self._limits[PHASE_OF[what]], **arguments)
+        return self.child().ask(command, self._limits[PHASE_OF[command]], **arguments)
 
     def child(self, limit_s: float | None = None) -> Child:
         """The process, started where there is none.
@@ -215,11 +217,11 @@ class IsolatedDevice(Device):
                 return child
             if child is not None and not child.is_ended:
                 self._note_loss(child)
-            left = self._rests_until - time.monotonic()
-            if left > 0:
+            remaining = self._rests_until - time.monotonic()
+            if remaining > 0:
                 raise DeviceLostError(
                     f"device {self.name!r} was lost {self._losses} times without computing anything between, and rests "
-                    f"for {left:.1f} s more; the last time, {child.lost if child is not None else ''}",
+                    f"for {remaining:.1f} s more; the last time, {child.lost if child is not None else ''}",
                     device=self.name,
                     phase="open",
                 )

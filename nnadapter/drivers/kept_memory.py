@@ -36,16 +36,16 @@ class OwnerBoundMemory:
 
     def find(self, key: Hashable, owner: object) -> Memory | None:
         """What is kept under a key for that owner."""
-        known = self._owners.get(key)
-        return known.memory if known is not None and known() is owner else None
+        owner_ref = self._owners.get(key)
+        return owner_ref.memory if owner_ref is not None and owner_ref() is owner else None
 
     def keep(self, key: Hashable, owner: object, memory: Memory) -> Memory:
         """Keep memory for its owner, unless it is kept already; what another thread kept under the key before."""
-        kept = _Owner(owner, self._gone.append)  # of C: it waits for no lock, and no interrupt comes into it
-        kept.memory, kept.key = memory, key
+        owner_ref = _Owner(owner, self._gone.append)  # of C: it waits for no lock, and no interrupt comes into it
+        owner_ref.memory, owner_ref.key = memory, key
         if self._gone:
             self.free_gone()
-        first = self._owners.setdefault(key, kept)
+        first = self._owners.setdefault(key, owner_ref)
         if first.memory is not memory:
             warn_of_failures(_freed(memory))
         return first.memory
@@ -59,9 +59,9 @@ class OwnerBoundMemory:
         while self._gone:
             with self._lock:
                 if self._gone:
-                    gone = self._gone[0]
-                    failures += _freed(gone.memory)
-                    del self._owners[gone.key]
+                    owner_ref = self._gone[0]
+                    failures += _freed(owner_ref.memory)
+                    del self._owners[owner_ref.key]
                     self._gone.popleft()
         warn_of_failures(failures)
 

@@ -116,9 +116,9 @@ class Kernel:
             raise InvalidOptionError(f"a kernel's function is {self.function!r}, expected something to call")
         if self.infer is not None and not callable(self.infer):
             raise InvalidOptionError(f"a kernel's infer is {self.infer!r}, expected something to call, or None")
-        for what in ("op_type", "device", "domain", "name"):
-            if not isinstance(getattr(self, what), str):
-                raise InvalidOptionError(f"a kernel's {what} is {getattr(self, what)!r}, expected a text")
+        for attribute in ("op_type", "device", "domain", "name"):
+            if not isinstance(getattr(self, attribute), str):
+                raise InvalidOptionError(f"a kernel's {attribute} is {getattr(self, attribute)!r}, expected a text")
         if not self.op_type:
             raise InvalidOptionError("a kernel's op_type is empty, expected the name of an ONNX op")
         kernel_name = self.name or getattr(self.function, "__name__", type(self.function).__name__)
@@ -149,7 +149,9 @@ def _check_numbers(kernel: Kernel) -> None:
         )
 
 
-def _types(kernel_name: str, what: str, kernel_types: object) -> tuple[KernelType, ...]:
-    if not isinstance(kernel_types, (tuple, list)) or not all(isinstance(each, KernelType) for each in kernel_types):
-        raise InvalidOptionError(f"kernel {kernel_name!r} has {what} {kernel_types!r}, expected a list of KernelType")
+def _types(kernel_name: str, kind: str, kernel_types: object) -> tuple[KernelType, ...]:
+    if not isinstance(kernel_types, (tuple, list)) or not all(
+        isinstance(kernel_type, KernelType) for kernel_type in kernel_types
+    ):
+        raise InvalidOptionError(f"kernel {kernel_name!r} has {kind} {kernel_types!r}, expected a list of KernelType")
     return tuple(kernel_types)

@@ -56,8 +56,8 @@ def devices_of_providers(
         elif not name.endswith(SUFFIX) or name.partition(":")[0] in sources():
             requests.append((name, options))
         elif name in installed_providers() and not _why_unusable(name):
-            own = tuple(f"{key}={value}" for key, value in options.items())
-            requests.append((device_name(name), {"provider_options": own}))
+            option_entries = tuple(f"{key}={value}" for key, value in options.items())
+            requests.append((device_name(name), {"provider_options": option_entries}))
         else:
             warnings.warn(
                 f"provider {name!r} is not a device of this installation and is left out; "

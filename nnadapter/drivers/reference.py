@@ -107,12 +107,14 @@ class ReferenceContext(Context):
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`; constants need not be in the model."""
-        own = _normalized(model)
-        functions = {(function.domain, function.name) for function in own.functions}
-        types = {value.name: value for value in (*own.graph.input, *own.graph.value_info)}
+        normalized_model = _normalized(model)
+        functions = {(function.domain, function.name) for function in normalized_model.functions}
+        types = {value.name: value for value in (*normalized_model.graph.input, *normalized_model.graph.value_info)}
         return [
-            _node_verdict(_alone(own, node, types, holds_calls=(node.domain, node.op_type) in functions), functions)
-            for node in own.graph.node
+            _node_verdict(
+                _alone(normalized_model, node, types, holds_calls=(node.domain, node.op_type) in functions), functions
+            )
+            for node in normalized_model.graph.node
         ]
 
     def compile(self, model: onnx.ModelProto) -> Program:
@@ -121,11 +123,11 @@ class ReferenceContext(Context):
         Raises:
             CompilationError: the evaluator has no implementation of a node.
         """
-        own = _with_types(_normalized(model))
-        verdict = _verdict(own)
+        normalized_model = _with_types(_normalized(model))
+        verdict = _verdict(normalized_model)
         if isinstance(verdict, Unsupported):
             raise CompilationError(f"onnx's reference evaluator does not take the segment: {verdict.detail}")
-        return ReferenceProgram(own)
+        return ReferenceProgram(normalized_model)
 
 
 class ReferenceDevice(Device):
@@ -183,24 +185,24 @@ def _verdict(model: onnx.ModelProto) -> Verdict:
     return SUPPORTED
 
 
-def _node_verdict(alone: onnx.ModelProto, functions: Container[tuple[str, str]]) -> Verdict:
+def _node_verdict(node_model: onnx.ModelProto, functions: Container[tuple[str, str]]) -> Verdict:
     """The verdict for the only node of a model."""
-    (node,) = alone.graph.node
+    (node,) = node_model.graph.node
     if (node.domain, node.op_type) in functions:
-        return _verdict(alone)
-    opset = opsets_of(alone.opset_import).get(node.domain, 1)
+        return _verdict(node_model)
+    opset = opsets_of(node_model.opset_import).get(node.domain, 1)
     if since_version(node.domain, node.op_type, opset) is None:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"opset {opset} has no {node.op_type!r}")
-    if not node.domain and opset < BROADCASTING_OPSET and _is_read_as_newer(alone):
+    if not node.domain and opset < BROADCASTING_OPSET and _is_read_as_newer(node_model):
         return Unsupported(
             Reason.UNSUPPORTED_ATTRIBUTE, f"onnx's reference evaluator does not compute {node.op_type} of opset {opset}"
         )
-    return _verdict(alone)
+    return _verdict(node_model)
 
 
-def _is_read_as_newer(alone: onnx.ModelProto) -> bool:
+def _is_read_as_newer(node_model: onnx.ModelProto) -> bool:
     """Return whether the evaluator ignores how operands are aligned, or cannot read an attribute."""
-    (node,) = alone.graph.node
+    (node,) = node_model.graph.node
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Cast":
         return "to" in attributes and bool(attributes["to"].s)
@@ -211,7 +213,7 @@ def _is_read_as_newer(alone: onnx.ModelProto) -> bool:
     if "axis" not in attributes:
         return False
     # numpy aligns the last dimensions
-    types = {value.name: value.type.tensor_type for value in alone.graph.input}
+    types = {value.name: value.type.tensor_type for value in node_model.graph.input}
     first, second = (types[name] for name in node.input)
     are_known = first.HasField("shape") and second.HasField("shape")
     return not are_known or attributes["axis"].i + len(second.shape.dim) != len(first.shape.dim)
@@ -234,7 +236,7 @@ def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    for entry in (*copy.opset_import, *(each for function in copy.functions for each in function.opset_import)):
+    for entry in (*copy.opset_import, *(opset for function in copy.functions for opset in function.opset_import)):
         entry.domain = "" if entry.domain == _OWN_DOMAIN else entry.domain
     for node in with_nested((*copy.graph.node, *(node for function in copy.functions for node in function.node))):
         node.domain = "" if node.domain == _OWN_DOMAIN else node.domain

@@ -48,17 +48,17 @@ class Loop(_Base):  # type: ignore[misc]
         self._run_body: Any = self._run_with_axis
         self._row_shapes: list[tuple[int, ...]] = []
 
-    def _run_with_axis(self, inputs: dict[str, Any], **others: Any) -> list[Any]:
-        outputs = list(self._run_plain_body(inputs, **others))
+    def _run_with_axis(self, inputs: dict[str, Any], **kwargs: Any) -> list[Any]:
+        outputs = list(self._run_plain_body(inputs, **kwargs))
         rows = [np.asarray(row) for row in outputs[len(outputs) - self.K :]]
         self._row_shapes = [row.shape for row in rows]
         return [*outputs[: len(outputs) - self.K], *(row[np.newaxis] for row in rows)]
 
-    def _run(self, trip_count: Any, condition: Any, *initial: Any, **others: Any) -> tuple[Any, ...]:
+    def _run(self, trip_count: Any, condition: Any, *initial: Any, **kwargs: Any) -> tuple[Any, ...]:
         initial_condition = np.array(True) if condition is None else condition
         if not initial_condition or (trip_count is not None and trip_count <= 0):
             return (*initial, *(self._no_rows(output) for output in range(1 + self.N, 1 + self.N + self.K)))
-        results = super()._run(trip_count, initial_condition, *initial, **others)
+        results = super()._run(trip_count, initial_condition, *initial, **kwargs)
         rows = zip(results[self.N :], self._row_shapes, strict=False)
         return (*results[: self.N], *(scan_output.reshape((len(scan_output), *shape)) for scan_output, shape in rows))
 

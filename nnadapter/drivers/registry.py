@@ -88,11 +88,11 @@ def sources() -> Mapping[str, DriverSource]:
     """
     sources_by_name = dict(_BUILT_IN)
     for name, source in _external_drivers():
-        known = sources_by_name.get(name)
-        if known is None:
+        registered_source = sources_by_name.get(name)
+        if registered_source is None:
             sources_by_name[name] = source
-        elif name not in _BUILT_IN and known.target != source.target:
-            _loaded[name] = _Failure(_clash(name, known, source))
+        elif name not in _BUILT_IN and registered_source.target != source.target:
+            _loaded[name] = _Failure(_clash(name, registered_source, source))
     return MappingProxyType(dict(sorted(sources_by_name.items())))
 
 
@@ -358,8 +358,9 @@ def _state(device: str) -> Iterator[str]:
             yield f"{row.name!r} ({'which is here' if row.available else row.reason})"
 
 
-def _clash(name: str, known: DriverSource, other: DriverSource) -> str:
+def _clash(name: str, registered_source: DriverSource, other: DriverSource) -> str:
     return (
-        f"two drivers are named {name!r}: {known.target} of {known.distribution} and {other.target} of "
+        f"two drivers are named {name!r}: {registered_source.target} of {registered_source.distribution} "
+        f"and {other.target} of "
         f"{other.distribution}; remove one of them"
     )

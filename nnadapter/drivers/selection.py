@@ -50,12 +50,12 @@ def select(requests: DeviceRequest | Sequence[DeviceRequest], isolate: Isolate =
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used here.
         InvalidOptionError: an option does not exist or does not fit, or a device is named twice.
     """
-    wanted = _each_once(requests)
-    names = [name for name, _ in wanted]
-    chosen = [select_one(name, options, isolate) for name, options in wanted]
+    parsed_requests = _each_once(requests)
+    names = [name for name, _ in parsed_requests]
+    chosen = [select_one(name, options, isolate) for name, options in parsed_requests]
     cpu = [device for device in chosen if device.name == CPU] or [Selected(CPU, check_options(CPU, {}), named=False)]
-    after = [chosen[-1]] if names[-2:] == [CPU, REFERENCE] else []
-    return (*(device for device in chosen if device not in (*cpu, *after)), *cpu, *after)
+    trailing_devices = [chosen[-1]] if names[-2:] == [CPU, REFERENCE] else []
+    return (*(device for device in chosen if device not in (*cpu, *trailing_devices)), *cpu, *trailing_devices)
 
 
 def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) -> Selected:
@@ -68,11 +68,11 @@ def select_one(name: str, options: Mapping[str, Any], isolate: Isolate = False) 
     device = canonical(name)
     limits = _limits(device, options.get(ISOLATE), isolate)
     if limits is None:
-        left = {each: value for each, value in options.items() if each != ISOLATE}
-        return Selected(device, check_options(device, left), named=True)
-    known = {option.name: option for option in open_isolated(device, limits.get("open")).capability.options}
-    left = {each: value for each, value in options.items() if each != ISOLATE or ISOLATE in known}
-    return Selected(device, _checked(device, left, known), named=True, limits=limits)
+        device_options = {key: value for key, value in options.items() if key != ISOLATE}
+        return Selected(device, check_options(device, device_options), named=True)
+    supported_options = {option.name: option for option in open_isolated(device, limits.get("open")).capability.options}
+    device_options = {key: value for key, value in options.items() if key != ISOLATE or ISOLATE in supported_options}
+    return Selected(device, _checked(device, device_options, supported_options), named=True, limits=limits)
 
 
 def canonical(name: str) -> str:
@@ -110,12 +110,12 @@ def accelerates_first(requests: DeviceRequest | Sequence[DeviceRequest]) -> bool
 
 
 def _each_once(requests: DeviceRequest | Sequence[DeviceRequest]) -> list[tuple[str, Mapping[str, Any]]]:
-    wanted = [_split(request) for request in _listed(requests)]
-    names = [name for name, _ in wanted]
+    parsed_requests = [_split(request) for request in _listed(requests)]
+    names = [name for name, _ in parsed_requests]
     for name in names:
         if names.count(name) > 1:
             raise InvalidOptionError(f"device {name!r} is named twice; name every device once")
-    return wanted
+    return parsed_requests
 
 
 def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
@@ -127,21 +127,21 @@ def check_options(device: str, options: Mapping[str, Any]) -> OptionValues:
     return _checked(device, options, {option.name: option for option in open_device(device).capability.options})
 
 
-def _limits(device: str, said: object, isolate: Isolate) -> Limits | None:
+def _limits(device: str, setting: object, isolate: Isolate) -> Limits | None:
     """How long a device in a process of its own may take; None for one in this process."""
-    if said is None and (device in HOSTS or isinstance(isolate, bool)):
+    if setting is None and (device in HOSTS or isinstance(isolate, bool)):
         return {} if isolate and device not in HOSTS else None
-    if said is None:
+    if setting is None:
         assert not isinstance(isolate, bool)
         named = {canonical(name): name for name in isolate}
         for name in named:
             require_driver(name)
         if device not in named:
             return None
-        said = isolate[named[device]] if isinstance(isolate, Mapping) else True
+        setting = isolate[named[device]] if isinstance(isolate, Mapping) else True
     from nnadapter.drivers.isolation.limits import read_limits  # most sessions isolate nothing
 
-    limits = read_limits(said, device)
+    limits = read_limits(setting, device)
     if limits is not None and device in HOSTS:
         raise InvalidOptionError(
             f"device {device!r} takes what others fail to do, and runs in this process; isolate those"
@@ -149,13 +149,15 @@ def _limits(device: str, said: object, isolate: Isolate) -> Limits | None:
     return limits
 
 
-def _checked(device: str, options: Mapping[str, Any], known: Mapping[str, Option]) -> OptionValues:
+def _checked(device: str, options: Mapping[str, Any], supported_options: Mapping[str, Option]) -> OptionValues:
     for name in options:
-        if name not in known:
-            raise InvalidOptionError(f"device {device!r} has no option {name!r}; {close_names(name, known)}")
+        if name not in supported_options:
+            raise InvalidOptionError(
+                f"device {device!r} has no option {name!r}; {close_names(name, supported_options)}"
+            )
     return {
         name: _converted(device, option, options[name]) if name in options else option.default
-        for name, option in known.items()
+        for name, option in supported_options.items()
     }
 
 

@@ -41,10 +41,10 @@ def contents(data: object, dtype: object = None) -> Array:
     """
     try:
         if dtype is not None:
-            wanted = DataType(dtype).array_type if isinstance(dtype, str) and dtype in _KNOWN else np.dtype(dtype)  # type: ignore[call-overload]
-            array = np.array(data, dtype=wanted)
-            if wanted in _NARROW and not hasattr(data, "dtype"):
-                _check_range(np.array(data), wanted)
+            numpy_dtype = DataType(dtype).array_type if isinstance(dtype, str) and dtype in _KNOWN else np.dtype(dtype)  # type: ignore[call-overload]
+            array = np.array(data, dtype=numpy_dtype)
+            if numpy_dtype in _NARROW and not hasattr(data, "dtype"):
+                _check_range(np.array(data), numpy_dtype)
         else:
             array = np.array(data)
             if not hasattr(data, "dtype") and array.dtype == np.float64 and not _holds_arrays(data):
@@ -65,7 +65,7 @@ def _check_range(array: Array, dtype: Dtype) -> None:
 
 
 def _holds_arrays(data: object) -> bool:
-    return isinstance(data, (list, tuple)) and any(hasattr(each, "dtype") or _holds_arrays(each) for each in data)
+    return isinstance(data, (list, tuple)) and any(hasattr(item, "dtype") or _holds_arrays(item) for item in data)
 
 
 def _listed() -> str:

@@ -23,17 +23,17 @@ def set_eager_fallback(rule: str) -> str:
     """
     if rule not in FALLBACKS:
         raise InvalidOptionError(f"the fallback of tensors is one of {', '.join(FALLBACKS)}, got {rule!r}")
-    before, _rule[0] = _rule[0], rule
-    return before
+    previous_rule, _rule[0] = _rule[0], rule
+    return previous_rule
 
 
-def fall_back(device: str, what: str, why: str) -> None:
+def fall_back(device: str, operation: str, reason: str) -> None:
     """Say that the host does something in the place of a device, as the rule wants it said.
 
     Raises:
         NotDelegatedError: the rule forbids it.
     """
-    message = f"device {device!r} does not do {what}: {why}"
+    message = f"device {device!r} does not do {operation}: {reason}"
     if _rule[0] == "forbid":
         raise NotDelegatedError(
             f"{message}; fallback is forbidden, so cast the tensors, register a kernel, or move them with .to('cpu')",

@@ -73,25 +73,25 @@ def _ravel(a: Any) -> Any:
 
 
 def _broadcast_to(array: Any, shape: Any) -> Any:
-    wanted = (shape,) if isinstance(shape, int) else tuple(shape)
-    return array.made(shaping.expand(_tensor(array).place, array.held, wanted))
+    target_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    return array.made(shaping.expand(_tensor(array).place, array.held, target_shape))
 
 
 def _concatenate(arrays: Any, /, axis: Any = 0) -> Any:
     like, operands = joined(list(arrays))
     if axis is None:
-        operands, axis = [shaping.reshape(like.place, each, (-1,)) for each in operands], 0
+        operands, axis = [shaping.reshape(like.place, operand, (-1,)) for operand in operands], 0
     return like.made(shaping.concatenate(like.place, operands, axis))
 
 
 def _stack(arrays: Any, axis: int = 0) -> Any:
     like, operands = joined(list(arrays))
     shape = np.expand_dims(operands[0], axis).shape
-    if any(each.shape != operands[0].shape for each in operands):
+    if any(operand.shape != operands[0].shape for operand in operands):
         raise ValueError("all tensors that are stacked must have the same shape")
     along = axis if axis >= 0 else axis + len(shape)
     return like.made(
-        shaping.concatenate(like.place, [shaping.reshape(like.place, each, shape) for each in operands], along)
+        shaping.concatenate(like.place, [shaping.reshape(like.place, operand, shape) for operand in operands], along)
     )
 
 
@@ -109,10 +109,10 @@ def _take(a: Any, indices: Any, axis: Any = None) -> Any:
 
 
 def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
-    if not all(each is None or type(each) in (int, float) for each in (a_min, a_max)):
+    if not all(limit is None or type(limit) in (int, float) for limit in (a_min, a_max)):
         return NotMapped
-    bounds = [each for each in (a_min, a_max) if each is not None]
-    if any(float(each) != each for each in bounds):
+    bounds = [limit for limit in (a_min, a_max) if limit is not None]
+    if any(float(bound) != bound for bound in bounds):
         # NaN, or an int that the operation's floating bounds do not hold.
         raised = a if a_min is None else np.maximum(a, a_min)
         return raised if a_max is None else np.minimum(raised, a_max)
@@ -121,10 +121,10 @@ def _clip(a: Any, a_min: Any = None, a_max: Any = None) -> Any:
 
 
 def _dot(a: Any, b: Any) -> Any:
-    _, (one, other) = joined([a, b])
-    if min(one.ndim, other.ndim) == 0:
+    _, (first, other) = joined([a, b])
+    if min(first.ndim, other.ndim) == 0:
         return np.multiply(a, b)
-    return np.matmul(a, b) if max(one.ndim, other.ndim) <= 2 else NotMapped
+    return np.matmul(a, b) if max(first.ndim, other.ndim) <= 2 else NotMapped
 
 
 def _cumsum(a: Any, axis: Any = None) -> Any:

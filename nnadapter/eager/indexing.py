@@ -24,7 +24,7 @@ def get_item(place: Place, array: Array, key: Any) -> Array | None:
     keys = key if isinstance(key, tuple) else (key,)
     if len(keys) == 1 and isinstance(keys[0], np.ndarray) and keys[0].dtype.kind in "iu" and array.ndim:
         return shaping.take(place, array, keys[0], 0)
-    if not all(_is_basic(each) for each in keys):
+    if not all(_is_basic(entry) for entry in keys):
         return None
     result_shape = array[keys].shape  # a view; numpy says what is wrong with the key
     starts, ends, steps = _slices(array.shape, _complete(keys, array.ndim))
@@ -46,18 +46,18 @@ def get_item(place: Place, array: Array, key: Any) -> Array | None:
     return sliced if sliced.shape == result_shape else shaping.reshape(place, sliced, result_shape)
 
 
-def _is_basic(each: object) -> bool:
-    return each is None or each is Ellipsis or (isinstance(each, _BASIC) and not isinstance(each, bool))
+def _is_basic(key: object) -> bool:
+    return key is None or key is Ellipsis or (isinstance(key, _BASIC) and not isinstance(key, bool))
 
 
 def _complete(keys: tuple[Any, ...], rank: int) -> list[Any]:
     """One entry per axis: new axes left out, and `...` for as many whole ones as are needed."""
-    told = [each for each in keys if each is not None]
-    key_count = sum(each is not Ellipsis for each in told)
-    if Ellipsis not in told:
-        told.append(Ellipsis)
-    place = next(at for at, each in enumerate(told) if each is Ellipsis)
-    return [*told[:place], *[slice(None)] * (rank - key_count), *told[place + 1 :]]
+    axis_keys = [key for key in keys if key is not None]
+    key_count = sum(key is not Ellipsis for key in axis_keys)
+    if Ellipsis not in axis_keys:
+        axis_keys.append(Ellipsis)
+    place = next(at for at, key in enumerate(axis_keys) if key is Ellipsis)
+    return [*axis_keys[:place], *[slice(None)] * (rank - key_count), *axis_keys[place + 1 :]]
 
 
 def _slices(shape: tuple[int, ...], keys: list[Any]) -> tuple[list[int], list[int], list[int]]:
@@ -68,7 +68,7 @@ def _slices(shape: tuple[int, ...], keys: list[Any]) -> tuple[list[int], list[in
         else:
             at = as_integer(key) % size if size else 0
             spans.append((at, at + 1, 1))
-    return [each[0] for each in spans], [each[1] for each in spans], [each[2] for each in spans]
+    return [span[0] for span in spans], [span[1] for span in spans], [span[2] for span in spans]
 
 
 def _attributes(shape: tuple[int, ...], starts: list[int], ends: list[int], steps: list[int]) -> dict[str, Any]:

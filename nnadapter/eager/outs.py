@@ -10,11 +10,11 @@ import numpy as np
 Casting = Literal["no", "equiv", "safe", "same_kind", "unsafe"]
 
 
-def written(made: Any, outs: Sequence[Any], casting: Casting) -> Any:
+def written(output: Any, outs: Sequence[Any], casting: Casting) -> Any:
     """Write results into the arrays given for them, and return those.
 
     Args:
-        made: one result, or a tuple of them.
+        output: one result, or a tuple of them.
         outs: an array for each, or None where the result itself is wanted.
         casting: numpy's rule.
 
@@ -22,9 +22,9 @@ def written(made: Any, outs: Sequence[Any], casting: Casting) -> Any:
         TypeError: an array's data type cannot hold its result under that rule.
         ValueError: its dimensions cannot.
     """
-    results = made if isinstance(made, tuple) else (made,)
+    results = output if isinstance(output, tuple) else (output,)
     written_results = tuple(_copied(result, out, casting) for result, out in zip(results, outs, strict=True))
-    return written_results if isinstance(made, tuple) else written_results[0]
+    return written_results if isinstance(output, tuple) else written_results[0]
 
 
 def _copied(result: Any, out: Any, casting: Casting) -> Any:
@@ -36,4 +36,7 @@ def _copied(result: Any, out: Any, casting: Casting) -> Any:
 
 def is_among(result: object, arguments: Sequence[object]) -> bool:
     """Whether a result is one of a function's own arguments, or in a tuple of them."""
-    return any(result is each or (isinstance(each, tuple) and any(result is one for one in each)) for each in arguments)
+    return any(
+        result is argument or (isinstance(argument, tuple) and any(result is element for element in argument))
+        for argument in arguments
+    )

@@ -45,6 +45,6 @@ def joined(operands: Sequence[Any]) -> tuple[Placed, list[Array]]:
     Raises:
         InvalidInputError: they are of two devices, or something is no array of numbers.
     """
-    placed = [each for each in operands if isinstance(each, Placed)]
-    common_place([each.place for each in placed])
-    return placed[0], [each.held if isinstance(each, Placed) else contents(each) for each in operands]
+    placed = [operand for operand in operands if isinstance(operand, Placed)]
+    common_place([tensor.place for tensor in placed])
+    return placed[0], [operand.held if isinstance(operand, Placed) else contents(operand) for operand in operands]

@@ -93,16 +93,16 @@ class ProgramCache:
             DeviceNotFoundError, DeviceUnavailableError: there is no such device, or it cannot be used.
         """
         while True:
-            kept = self._take(device, call)
-            if kept.execution is None:
-                return kept.refusal
-            with kept.lock:
+            entry = self._take(device, call)
+            if entry.execution is None:
+                return entry.refusal
+            with entry.lock:
                 try:
-                    on_device = RESIDENTS.compute(device, kept.execution, call.inputs)
+                    on_device = RESIDENTS.compute(device, entry.execution, call.inputs)
                     if on_device is not None:
                         return on_device
-                    kept.execution.set_inputs(list(call.inputs))
-                    return kept.execution.compute()
+                    entry.execution.set_inputs(list(call.inputs))
+                    return entry.execution.compute()
                 except ClosedError:
                     continue  # another thread's operation took its place meanwhile
 
@@ -117,22 +117,22 @@ class ProgramCache:
         key: _Key = (device, call.type, call.op_type, tuple(call.attributes.items()), call.types)
         with self._lock:
             context = self._context(device)
-            kept = self._kept.get(key)
-            if kept is None:
-                kept = self._kept[key] = _made(context, call)
+            entry = self._kept.get(key)
+            if entry is None:
+                entry = self._kept[key] = _made(context, call)
             self._kept.move_to_end(key)
             dropped = [self._kept.popitem(last=False)[1] for _ in range(len(self._kept) - self._most)]
         close_all(dropped)
-        return kept
+        return entry
 
     def _context(self, device: str) -> Context:
         registered = registered_kernels()
-        before = self._contexts.get(device)
-        if before is not None and before[0] == registered:
-            return before[1]
-        if before is not None:
+        cache_entry = self._contexts.get(device)
+        if cache_entry is not None and cache_entry[0] == registered:
+            return cache_entry[1]
+        if cache_entry is not None:
             stale = [key for key in self._kept if key[0] == device]
-            close_all([*(self._kept.pop(key) for key in stale), before[1]])
+            close_all([*(self._kept.pop(key) for key in stale), cache_entry[1]])
             del self._contexts[device]
         context = Context(Device.acquire(device))
         self._contexts[device] = registered, context
@@ -148,10 +148,10 @@ def _made(context: Context, call: OperationCall) -> _CacheEntry:
     models = [plain] if by_kernel is None else [by_kernel[0], plain] if overriding else [plain, by_kernel[0]]
     refusals = []
     for model in models:
-        made = model if isinstance(model, str) else _executed(context, model)
-        if isinstance(made, Execution):
-            return _CacheEntry(made)
-        refusals.append(made)
+        outcome = model if isinstance(model, str) else _executed(context, model)
+        if isinstance(outcome, Execution):
+            return _CacheEntry(outcome)
+        refusals.append(outcome)
     return _CacheEntry(refusal=refusals[0])
 
 

@@ -47,17 +47,17 @@ class Residents:
         )
         if computed is None:
             return None
-        made = [tensor.memory for tensor in computed]
+        memories = [tensor.memory for tensor in computed]
         try:
             arrays = [np.empty(tensor.shape, tensor.dtype) for tensor in computed]
-            for memory, array in zip(made, arrays, strict=True):
+            for memory, array in zip(memories, arrays, strict=True):
                 use_memory(device, "copy_out", memory.copy_out, array)
             results = tuple(map(freeze, arrays))
-            while made:
-                self._keep(device, results[len(made) - 1], made.pop())
+            while memories:
+                self._keep(device, results[len(memories) - 1], memories.pop())
             return results
         finally:
-            for memory in made:
+            for memory in memories:
                 memory.free()
 
     def free_gone(self) -> None:
@@ -65,9 +65,9 @@ class Residents:
         self._kept.free_gone()
 
     def _of(self, device: str, opened: Device, array: Array) -> Memory:
-        known = self._kept.find((device, id(array)), array)
-        if known is not None:
-            return known
+        cached_memory = self._kept.find((device, id(array)), array)
+        if cached_memory is not None:
+            return cached_memory
         memory: Memory = use_memory(device, "allocate", opened.allocate, array.nbytes)
         try:
             use_memory(device, "copy_in", memory.copy_in, np.ascontiguousarray(array))

@@ -44,8 +44,8 @@ def all_axes(axes: int | Sequence[int], rank: int) -> tuple[int, ...]:
 
 def reshape(place: Place, array: Array, shape: Sequence[int]) -> Array:
     """The same elements under other dimensions, of which one may be -1."""
-    known = array.reshape(tuple(shape)).shape  # numpy works out what -1 means, and says what is wrong
-    return apply(place, "RESHAPE", [array], lambda operand: operand.reshape(known), {"shape": known})
+    target_shape = array.reshape(tuple(shape)).shape  # numpy works out what -1 means, and says what is wrong
+    return apply(place, "RESHAPE", [array], lambda operand: operand.reshape(target_shape), {"shape": target_shape})
 
 
 def transpose(place: Place, array: Array, axes: Sequence[int] | None = None) -> Array:
@@ -58,10 +58,12 @@ def transpose(place: Place, array: Array, axes: Sequence[int] | None = None) -> 
 
 def expand(place: Place, array: Array, shape: Sequence[int]) -> Array:
     """Repeated along axes of size 1, as numpy broadcasts."""
-    known = np.broadcast_shapes(array.shape, tuple(shape))
-    if known != tuple(shape):
+    target_shape = np.broadcast_shapes(array.shape, tuple(shape))
+    if target_shape != tuple(shape):
         raise ValueError(f"dimensions {list(array.shape)} cannot be broadcast to {list(shape)}")
-    return apply(place, "EXPAND", [array], lambda operand: np.broadcast_to(operand, known), {"shape": known})
+    return apply(
+        place, "EXPAND", [array], lambda operand: np.broadcast_to(operand, target_shape), {"shape": target_shape}
+    )
 
 
 def concatenate(place: Place, arrays: Sequence[Array], axis: int = 0) -> Array:
@@ -69,13 +71,13 @@ def concatenate(place: Place, arrays: Sequence[Array], axis: int = 0) -> Array:
     dtype = common([array.dtype for array in arrays])
     operands = [cast(place, array, dtype) for array in arrays]
     along = one_axis(axis, operands[0].ndim)
-    return apply(place, "CONCAT", operands, lambda *each: np.concatenate(each, along), {"axis": along}, "")
+    return apply(place, "CONCAT", operands, lambda *parts: np.concatenate(parts, along), {"axis": along}, "")
 
 
-def where(place: Place, condition: Array, one: Array, other: Array) -> Array:
+def where(place: Place, condition: Array, first: Array, other: Array) -> Array:
     """Elements of one array or the other."""
-    dtype = common([one.dtype, other.dtype])
-    operands = [cast(place, condition, np.dtype(np.bool_)), cast(place, one, dtype), cast(place, other, dtype)]
+    dtype = common([first.dtype, other.dtype])
+    operands = [cast(place, condition, np.dtype(np.bool_)), cast(place, first, dtype), cast(place, other, dtype)]
     return apply(place, "WHERE", operands, np.where, None, "Where")
 
 
@@ -126,7 +128,7 @@ def reduce(place: Place, name: str, array: Array, axis: Axes = None, keepdims: b
         place,
         type_,
         [operand],
-        lambda each: function(each, axis=axes, keepdims=keepdims).astype(dtype),
+        lambda values: function(values, axis=axes, keepdims=keepdims).astype(dtype),
         {"axes": tuple(sorted(axes)), "keepdims": keepdims},
     )
 
@@ -140,7 +142,7 @@ def arg_extreme(place: Place, name: str, array: Array, axis: int | None = None, 
         place,
         type_,
         [flat],
-        lambda each: function(each, axis=along, keepdims=keepdims and axis is not None),
+        lambda operand: function(operand, axis=along, keepdims=keepdims and axis is not None),
         {"axis": along, "keepdims": keepdims and axis is not None},
     )
     return reshape(place, indices, (1,) * array.ndim) if keepdims and axis is None else indices
@@ -152,4 +154,4 @@ def cumulate(place: Place, array: Array, axis: int | None = None) -> Array:
     along = 0 if axis is None else one_axis(axis, array.ndim)
     dtype = summed(array.dtype)
     operand = cast(place, flat, dtype)
-    return apply(place, "CUM_SUM", [operand], lambda each: np.cumsum(each, along).astype(dtype), {"axis": along})
+    return apply(place, "CUM_SUM", [operand], lambda values: np.cumsum(values, along).astype(dtype), {"axis": along})

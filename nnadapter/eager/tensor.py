@@ -211,11 +211,11 @@ class Tensor(TensorOperators):
         _check_outs(outs)
         if outs and "where" not in details:
             plain = {name: argument for name, argument in details.items() if name not in ("out", "casting")}
-            made = getattr(ufunc, method)(*inputs, **plain)
-            return written(made, outs, details.get("casting", "same_kind"))
-        place = common_place([each.place for each in inputs if isinstance(each, Tensor)] or [self._place])
+            results = getattr(ufunc, method)(*inputs, **plain)
+            return written(results, outs, details.get("casting", "same_kind"))
+        place = common_place([operand.place for operand in inputs if isinstance(operand, Tensor)] or [self._place])
         if method == "__call__" and not details:
-            array = compute_ufunc(place, ufunc, [_operand(each) for each in inputs])
+            array = compute_ufunc(place, ufunc, [_operand(operand) for operand in inputs])
             if array is not None:
                 return Tensor(array, place)
         if method == "reduce" and ufunc.__name__ in _REDUCED and details.keys() <= {"axis", "keepdims"}:
@@ -248,17 +248,17 @@ class Tensor(TensorOperators):
             return type(result)(map(self._back, result)) if type(result) in (tuple, list) else result
         return self._back(result)
 
-    def _say_not_mapped(self, what: str) -> None:
+    def _say_not_mapped(self, operation: str) -> None:
         if not self._place.is_host:
-            fall_back(self._place.device, what, "no operation of the adapter IR is mapped to it")
+            fall_back(self._place.device, operation, "no operation of the adapter IR is mapped to it")
 
     def _back(self, result: Any) -> Any:
-        held = isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf"
-        return self.made(freeze(np.array(result))) if held else result
+        is_numeric = isinstance(result, (np.ndarray, np.generic)) and result.dtype.kind in "biuf"
+        return self.made(freeze(np.array(result))) if is_numeric else result
 
 
 def _check_outs(outs: Sequence[Any]) -> None:
-    if any(isinstance(each, Tensor) for each in outs):
+    if any(isinstance(out, Tensor) for out in outs):
         raise TypeError("a tensor never changes, so it cannot be an out; take the result instead")
 
 
@@ -273,7 +273,7 @@ def _on_host(argument: Any) -> Any:
         return argument._array
     if isinstance(argument, (tuple, list)):
         return type(argument)(map(_on_host, argument))
-    return {name: _on_host(each) for name, each in argument.items()} if isinstance(argument, dict) else argument
+    return {name: _on_host(value) for name, value in argument.items()} if isinstance(argument, dict) else argument
 
 
 def _plain(key: Any) -> Any:
@@ -283,8 +283,8 @@ def _plain(key: Any) -> Any:
 
 
 def _axes(axes: tuple[Any, ...]) -> tuple[int, ...]:
-    one = axes[0] if len(axes) == 1 else axes
-    return tuple(one) if isinstance(one, (tuple, list)) else (int(one),)
+    axis_spec = axes[0] if len(axes) == 1 else axes
+    return tuple(axis_spec) if isinstance(axis_spec, (tuple, list)) else (int(axis_spec),)
 
 
 def _takes(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

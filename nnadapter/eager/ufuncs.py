@@ -39,7 +39,7 @@ class UfuncRow:
 
 
 def _rows(rule: Promotion, text: str) -> dict[str, UfuncRow]:
-    triples = [each.split() for each in text.strip().splitlines()]
+    triples = [line.split() for line in text.strip().splitlines()]
     return {name: UfuncRow(type_, op_type, rule) for name, type_, op_type in triples}
 
 
@@ -145,7 +145,7 @@ def compute_ufunc(place: Place, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array
         # The answer is the same whatever the elements are: there is nothing for a device to do.
         return freeze(np.asarray(ufunc(*inputs)))
     operands = [
-        cast(place, each, dtype) if isinstance(each, np.ndarray) else np.asarray(each, dtype) for each in inputs
+        cast(place, value, dtype) if isinstance(value, np.ndarray) else np.asarray(value, dtype) for value in inputs
     ]
     function = getattr(np, name)
     op_type = "" if row.op_type == "-" else row.op_type
@@ -153,7 +153,7 @@ def compute_ufunc(place: Place, ufunc: np.ufunc, inputs: Sequence[Any]) -> Array
         raise ValueError("Integers to negative integer powers are not allowed.")  # numpy's words
     if name == "matmul" and min(array.ndim for array in operands) == 0:
         return None  # numpy says what is wrong with it
-    return apply(place, row.type, operands, lambda *each: _as_device(function(*each), dtype), None, op_type)
+    return apply(place, row.type, operands, lambda *values: _as_device(function(*values), dtype), None, op_type)
 
 
 def _beyond_bool(numbers: Sequence[object]) -> bool:

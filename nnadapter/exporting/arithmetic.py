@@ -101,6 +101,6 @@ def export_bit_shift(write: NodeWriter) -> str:
 def export_range(write: NodeWriter) -> str:
     """RANGE: start + index * delta, each element from its index, where ONNX's Range adds up. Source: ONNX Range-11."""
     start, delta = write.inputs
-    limits = [write.number(each, DataType.INT64) for each in (0, write.operation.count, 1)]
+    limits = [write.number(limit, DataType.INT64) for limit in (0, write.operation.count, 1)]
     index = write.cast(write.node("Range", *limits), write.type.dtype)
     return write.node("Add", start, write.node("Mul", index, delta))

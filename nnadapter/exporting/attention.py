@@ -90,7 +90,7 @@ def _with_band(write: NodeWriter, mask: str) -> str:
 
 def _places(write: NodeWriter, first: int, count: int) -> str:
     """So many whole numbers from the first one on."""
-    return write.node("Range", *(write.number(each, DataType.INT64) for each in (first, first + count, 1)))
+    return write.node("Range", *(write.number(limit, DataType.INT64) for limit in (first, first + count, 1)))
 
 
 def _check_empty(write: NodeWriter) -> None:

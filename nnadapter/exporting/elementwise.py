@@ -185,7 +185,7 @@ def export_celu(write: NodeWriter) -> str:
     alpha = write.number(write.operation.alpha, dtype)
     if write.operation.alpha > 0:
         return write.node("Mul", write.node("Elu", write.node("Div", x, alpha)), alpha)
-    zero, one = (write.number(each, dtype) for each in (0, 1))
+    zero, one = (write.number(number, dtype) for number in (0, 1))
     raised = write.node("Sub", write.node("Exp", write.node("Div", x, alpha)), one)
     below = write.node("Min", write.node("Mul", raised, alpha), zero)
     return write.node("Add", write.node("Max", x, zero), below)

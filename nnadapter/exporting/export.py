@@ -160,11 +160,11 @@ class _ModelExport:
         results = [made] if isinstance(made, str) else list(made)
         fuse_code = str(write.operation.attributes.get("fuse_code", "none"))
         if fuse_code != "none" and not integer:
-            results = [FUSED[fuse_code](write, each, *write.operation.fuse_parameters) for each in results]
+            results = [FUSED[fuse_code](write, result, *write.operation.fuse_parameters) for result in results]
         if real:
-            results = [quantized(write, each, write.result.type) for each in results]
+            results = [quantized(write, result, write.result.type) for result in results]
         if channels_last:
-            results = [write.node("Transpose", each, perm=_TO_CHANNELS_LAST) for each in results]
+            results = [write.node("Transpose", result, perm=_TO_CHANNELS_LAST) for result in results]
         return results
 
     def _name(self, first: int, results: list[str], wanted: Sequence[str], operation: Operation) -> None:

@@ -54,7 +54,7 @@ def export_slice(write: NodeWriter) -> str:
     of = write.operation
     if not of.axes:
         return write.node("Identity", write.inputs[0])
-    lists = (write.integers(*each) for each in (of.starts, of.ends, of.axes, of.steps))
+    lists = (write.integers(*values) for values in (of.starts, of.ends, of.axes, of.steps))
     return write.node("Slice", write.inputs[0], *lists)
 
 

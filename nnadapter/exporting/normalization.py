@@ -31,7 +31,7 @@ def export_rms_normalization(write: NodeWriter) -> str:
     """
     of, dtype, inputs = write.operation, write.result.type.dtype, write.inputs
     if dtype is not write.type.dtype:
-        inputs = tuple(write.cast(each, DataType.FLOAT32) for each in inputs)
+        inputs = tuple(write.cast(input_name, DataType.FLOAT32) for input_name in inputs)
     return write.cast(write.node("RMSNormalization", *inputs, axis=of.axis, epsilon=of.epsilon), dtype)
 
 

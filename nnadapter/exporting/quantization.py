@@ -93,7 +93,7 @@ def _vector(values: object, quantization: Quantization, dtype: np.dtype[np.gener
 
 def _spread(write: NodeWriter, values: np.ndarray, quantization: Quantization, rank: int) -> str:
     """Scales or zero points so that they broadcast along their axis."""
-    axes = [] if quantization.axis is None else [-1 if each == quantization.axis else 1 for each in range(rank)]
+    axes = [] if quantization.axis is None else [-1 if dim == quantization.axis else 1 for dim in range(rank)]
     return write.constant(values.reshape(axes))
 
 

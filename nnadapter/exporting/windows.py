@@ -68,7 +68,7 @@ def export_max_unpool(write: NodeWriter) -> str:
 @exporter("COL_TO_IM")
 def export_col_to_im(write: NodeWriter) -> str:
     """COL_TO_IM. Source: ONNX Col2Im-18."""
-    shapes = (write.integers(*each) for each in (write.operation.image_shape, write.operation.kernel_shape))
+    shapes = (write.integers(*shape) for shape in (write.operation.image_shape, write.operation.kernel_shape))
     return write.node("Col2Im", write.inputs[0], *shapes, **_window(write, *_MOVES))  # type: ignore[arg-type]
 
 

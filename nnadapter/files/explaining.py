@@ -47,16 +47,16 @@ def brief(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
-def _faults(value: Any, known: Any) -> Iterator[Fault]:
+def _faults(value: Any, type_info: Any) -> Iterator[Fault]:
     """What is wrong with a value that is to be of a type, in the order in which it stands there."""
     if isinstance(value, Twice):
         yield (value.key,), str(value)
-    elif isinstance(known, inspect.UnionType):
-        yield from _of_union(value, known)
-    elif type(known) in _KINDS:
-        name, kinds, rule = _KINDS[type(known)]
+    elif isinstance(type_info, inspect.UnionType):
+        yield from _of_union(value, type_info)
+    elif type(type_info) in _KINDS:
+        name, kinds, rule = _KINDS[type(type_info)]
         if _is_of(value, kinds):
-            yield from rule(value, known)
+            yield from rule(value, type_info)
         else:
             yield (), f"expected {name}, got {brief(value)}"
 
@@ -70,76 +70,76 @@ def _within(step: str | int, faults: Iterator[Fault]) -> Iterator[Fault]:
         yield (step, *place), problem
 
 
-def _of_union(value: Any, known: inspect.UnionType) -> Iterator[Fault]:
-    faults = [next(_faults(value, each), None) for each in known.types]
+def _of_union(value: Any, type_info: inspect.UnionType) -> Iterator[Fault]:
+    faults = [next(_faults(value, member), None) for member in type_info.types]
     if None in faults:
         return
-    kinds = [type(each) for each in known.types]
-    own = (fault for fault, kind in zip(faults, kinds, strict=True) if _is_of(value, _KINDS[kind][1]))
+    kinds = [type(member) for member in type_info.types]
+    matching_faults = (fault for fault, kind in zip(faults, kinds, strict=True) if _is_of(value, _KINDS[kind][1]))
     words = " or ".join(name for kind, (name, _, _) in _KINDS.items() if kind in kinds)
-    yield next(filter(None, own), None) or ((), f"expected {words}, got {brief(value)}")
+    yield next(filter(None, matching_faults), None) or ((), f"expected {words}, got {brief(value)}")
 
 
-def _of_fields(value: Any, known: inspect.StructType | inspect.DataclassType) -> Iterator[Fault]:
+def _of_fields(value: Any, type_info: inspect.StructType | inspect.DataclassType) -> Iterator[Fault]:
     if not isinstance(value, Mapping):
         return
-    fields = {each.encode_name: each for each in known.fields}
+    fields = {struct_field.encode_name: struct_field for struct_field in type_info.fields}
     for key, item in value.items():
         if key in fields:
             yield from _within(key, _faults(item, fields[key].type))
-        elif getattr(known, "forbid_unknown_fields", False):
+        elif getattr(type_info, "forbid_unknown_fields", False):
             yield (key,), f"there is no such key; {close_names(key, list(fields))}"
     for key, field in fields.items():
         if field.required and key not in value:
             yield (key,), "it is missing"
     try:  # what the fields mean together, or each beside its type
-        msgspec.convert(value, known.cls)
+        msgspec.convert(value, type_info.cls)
     except msgspec.ValidationError as error:
         if error.__cause__ is not None:
             yield (), str(error.__cause__)
 
 
-def _of_mapping(value: Mapping[Any, Any], known: inspect.DictType) -> Iterator[Fault]:
+def _of_mapping(value: Mapping[Any, Any], type_info: inspect.DictType) -> Iterator[Fault]:
     for key, item in value.items():
-        yield from _within(key, chain(_faults(key, known.key_type), _faults(item, known.value_type)))
+        yield from _within(key, chain(_faults(key, type_info.key_type), _faults(item, type_info.value_type)))
 
 
-def _of_items(value: Sequence[Any], known: Any) -> Iterator[Fault]:
-    if isinstance(known, inspect.TupleType):
-        if len(value) != len(known.item_types):
-            yield (), f"expected a list of length {len(known.item_types)}, got {brief(value)}"
-        kinds: Sequence[Any] = known.item_types
+def _of_items(value: Sequence[Any], type_info: Any) -> Iterator[Fault]:
+    if isinstance(type_info, inspect.TupleType):
+        if len(value) != len(type_info.item_types):
+            yield (), f"expected a list of length {len(type_info.item_types)}, got {brief(value)}"
+        kinds: Sequence[Any] = type_info.item_types
     else:
-        if known.min_length is not None and len(value) < known.min_length:
-            yield (), f"expected a list of length >= {known.min_length}, got {brief(value)}"
-        kinds = [known.item_type] * len(value)
+        if type_info.min_length is not None and len(value) < type_info.min_length:
+            yield (), f"expected a list of length >= {type_info.min_length}, got {brief(value)}"
+        kinds = [type_info.item_type] * len(value)
     for position, (item, kind) in enumerate(zip(value, kinds, strict=False)):
         yield from _within(position, _faults(item, kind))
 
 
-def _of_text(value: str, known: inspect.StrType) -> Iterator[Fault]:
-    if known.min_length is not None and len(value) < known.min_length:
-        yield (), f"expected a text of length >= {known.min_length}, got {brief(value)}"
+def _of_text(value: str, type_info: inspect.StrType) -> Iterator[Fault]:
+    if type_info.min_length is not None and len(value) < type_info.min_length:
+        yield (), f"expected a text of length >= {type_info.min_length}, got {brief(value)}"
 
 
-def _of_number(value: float, known: inspect.IntType | inspect.FloatType) -> Iterator[Fault]:
-    name, kinds, _ = _KINDS[type(known)]
+def _of_number(value: float, type_info: inspect.IntType | inspect.FloatType) -> Iterator[Fault]:
+    name, kinds, _ = _KINDS[type(type_info)]
     kind = float if float in kinds else int
     if kind is float and isinstance(value, int) and abs(value) > _LARGEST:
         yield (), f"number out of range, got {brief(value)}"
-    elif known.ge is not None and not value >= known.ge:  # not: NaN is neither
-        yield (), f"expected {name} >= {kind(known.ge)}, got {brief(value)}"
-    elif known.le is not None and value > known.le:
-        yield (), f"expected {name} <= {kind(known.le)}, got {brief(value)}"
+    elif type_info.ge is not None and not value >= type_info.ge:  # not: NaN is neither
+        yield (), f"expected {name} >= {kind(type_info.ge)}, got {brief(value)}"
+    elif type_info.le is not None and value > type_info.le:
+        yield (), f"expected {name} <= {kind(type_info.le)}, got {brief(value)}"
 
 
-def _of_names(value: object, known: inspect.EnumType) -> Iterator[Fault]:
-    names = [each.value for each in known.cls]
+def _of_names(value: object, type_info: inspect.EnumType) -> Iterator[Fault]:
+    names = [member.value for member in type_info.cls]
     if value not in names:
         yield (), f"it is not known; {close_names(value, names)}"
 
 
-def _nothing(value: object, known: object) -> Iterator[Fault]:
+def _nothing(value: object, type_info: object) -> Iterator[Fault]:
     return iter(())
 
 

@@ -84,10 +84,10 @@ class Messages(NamedTuple):
     def refuse_unknown(self, message: Message) -> None:
         """Raise an error of the kind `error` if a message, or one inside it, holds fields that are not known."""
         size = message.ByteSize()
-        known = type(message)()
-        known.CopyFrom(message)
-        known.DiscardUnknownFields()
-        if known.ByteSize() != size:
+        stripped_copy = type(message)()
+        stripped_copy.CopyFrom(message)
+        stripped_copy.DiscardUnknownFields()
+        if stripped_copy.ByteSize() != size:
             where = next(_unknown(message), "a field")
             raise self.error(f"the {self.what} holds {where}, which this format version does not have; {self.advice}")
 
@@ -111,5 +111,5 @@ def _unknown(message: Message) -> Iterator[str]:
     for field, value in message.ListFields():
         if field.message_type is not None:
             inner = [value] if hasattr(value, "DESCRIPTOR") else value
-            for each in inner:
-                yield from _unknown(each)
+            for submessage in inner:
+                yield from _unknown(submessage)

@@ -35,7 +35,7 @@ def check_writable(path: Path, advice: str = "give another path", *, folder: boo
     if not folder and is_special(path):
         return  # written to directly
     parents = path.absolute().parents
-    place = next(each for each in (path, *parents) if each.exists()) if folder else path.resolve().parent
+    place = next(ancestor for ancestor in (path, *parents) if ancestor.exists()) if folder else path.resolve().parent
     try:
         if path.is_dir() and not folder:
             raise IsADirectoryError(EISDIR, strerror(EISDIR))
@@ -76,14 +76,14 @@ def replace_file(target: Path, write: Callable[[BinaryIO], object]) -> None:
     if is_special(target):
         raise OSError(EINVAL, "a device or a pipe, which no file replaces")
     write = _with_permissions_of(target, write)
-    beside = target.with_name(f".{target.name[:100]}.{token_hex(4)}.part")
+    temp_path = target.with_name(f".{target.name[:100]}.{token_hex(4)}.part")
     try:
-        if not _wrote_nameless(beside, write):
-            with beside.open("xb") as file:
+        if not _wrote_nameless(temp_path, write):
+            with temp_path.open("xb") as file:
                 write(file)
-        beside.replace(target)
+        temp_path.replace(target)
     finally:
-        beside.unlink(missing_ok=True)
+        temp_path.unlink(missing_ok=True)
 
 
 def _with_permissions_of(target: Path, write: Callable[[BinaryIO], object]) -> Callable[[BinaryIO], object]:

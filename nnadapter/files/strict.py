@@ -69,8 +69,8 @@ class FileKind(Generic[Contents]):
         except UnicodeDecodeError as error:
             self.refuse(f"it is no UTF-8 text at byte {error.start}; save it as UTF-8", file, cause=error)
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            self.refuse(f"it cannot be read: {why}; check the path", file, cause=error)
+            reason = getattr(error, "strerror", None) or error
+            self.refuse(f"it cannot be read: {reason}; check the path", file, cause=error)
         if len(contents) > self.most_bytes:
             self.refuse(f"it has more than {self.most_bytes:,} bytes; {self.advice}", file)
         return self.parsed(text, file)
@@ -84,8 +84,8 @@ class FileKind(Generic[Contents]):
         try:
             document = self.parse(text)
         except (ValueError, RecursionError) as error:
-            why = _DEEP if isinstance(error, RecursionError) else error
-            self.refuse(f"it does not parse, or is cut off: {why}; {self.advice}", file, cause=error)
+            reason = _DEEP if isinstance(error, RecursionError) else error
+            self.refuse(f"it does not parse, or is cut off: {reason}; {self.advice}", file, cause=error)
         return self.converted(document, file)
 
     def converted(self, document: object, file: str = "") -> Contents:
@@ -132,14 +132,14 @@ def check_fields(value: msgspec.Struct, error: type[FileError]) -> None:
     Raises:
         NNAdapterError: it has not; of the type that was given.
     """
-    for each in msgspec.structs.fields(value):
-        field_value = getattr(value, each.name)
+    for struct_field in msgspec.structs.fields(value):
+        field_value = getattr(value, struct_field.name)
         try:
-            msgspec.convert(float(field_value) if isinstance(field_value, float) else field_value, each.type)
+            msgspec.convert(float(field_value) if isinstance(field_value, float) else field_value, struct_field.type)
         except msgspec.ValidationError as wrong:
-            place, problem = explained(field_value, each.type)
+            place, problem = explained(field_value, struct_field.type)
             item = "".join(f", item {step + 1}" for step in place if isinstance(step, int))
-            raise error(f"{each.encode_name!r}{item}: {problem}", key=each.encode_name) from wrong
+            raise error(f"{struct_field.encode_name!r}{item}: {problem}", key=struct_field.encode_name) from wrong
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | Twice:

@@ -83,14 +83,16 @@ class BenchReport:
     @property
     def ran(self) -> bool:
         """Nodes ran on the devices in question, and nothing fell back, so that the times are theirs."""
-        wanted = [device for device in self.devices if device not in HOSTS] or self.devices
-        return any(self.nodes.get(device, 0) for device in wanted) and not self.failures
+        target_devices = [device for device in self.devices if device not in HOSTS] or self.devices
+        return any(self.nodes.get(device, 0) for device in target_devices) and not self.failures
 
     def over(self, peer: EngineTiming) -> Spread | None:
         """The session's time over an engine's, of the ratios of all rounds; None where it does not run the model."""
         if not peer.turns:
             return None
-        return _spread([own / other for own, other in zip(self.session.turns, peer.turns, strict=True)])
+        return _spread(
+            [session_turn / other for session_turn, other in zip(self.session.turns, peer.turns, strict=True)]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As plain data: `over` of each peer is the session's time over its own."""

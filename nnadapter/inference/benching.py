@@ -135,15 +135,17 @@ def _opened(
     except DriverError as error:
         return EngineTiming(peer.name, peer.version, failure=str(error)), None
     compared = (
-        deviation(name, declared(got, type_), wanted, _TOLERANCE)
-        for ((name, type_), wanted), got in zip(expected.items(), results, strict=True)
+        deviation(name, declared(got, type_), expected_value, _TOLERANCE)
+        for ((name, type_), expected_value), got in zip(expected.items(), results, strict=True)
     )
     timed = EngineTiming(
         peer.name,
         peer.version,
         load_seconds=loaded - started,
         first_seconds=first,
-        differing={each.value: each.largest_absolute for each in compared if each.tolerances > 1},
+        differing={
+            difference.value: difference.largest_absolute for difference in compared if difference.tolerances > 1
+        },
     )
     return timed, partial(run, feed)
 

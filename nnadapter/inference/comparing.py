@@ -126,16 +126,16 @@ class CompareReport:
 
     def _where(self) -> str:
         """Of the feed with the fewest nodes on the devices."""
-        wanted = self._compared_devices
-        counts = min(self.nodes, key=lambda counts: sum(map(counts.__getitem__, wanted)), default=Counter[str]())
+        devices = self._compared_devices
+        counts = min(self.nodes, key=lambda counts: sum(map(counts.__getitem__, devices)), default=Counter[str]())
         total = sum(counts.values())
         if not self.compared:
-            names = ", ".join(wanted)
+            names = ", ".join(devices)
             return f"none of {total} nodes ran on {names}: nothing was compared; `nnadapter report` says why"
-        first, *others = wanted
-        spare = (device for device, number in counts.items() if number and device not in wanted)
+        first, *remaining_devices = devices
+        spare = (device for device, number in counts.items() if number and device not in devices)
         ran = f"{counts[first]} of {total} nodes ran on {first}"
-        return ", ".join((ran, *(f"{counts[device]} on {device}" for device in (*others, *spare))))
+        return ", ".join((ran, *(f"{counts[device]} on {device}" for device in (*remaining_devices, *spare))))
 
 
 def compare(
@@ -262,15 +262,15 @@ class _Gathered:
         computed = {*feed, *(value.name for segment in report.segments for value in segment.outputs)}
         of_feed = [
             replace(
-                _difference(len(self.nodes), name, got, wanted, tolerances.of(name), computed),
+                _difference(len(self.nodes), name, got, expected_value, tolerances.of(name), computed),
                 cpu_differs=name in judged.wrong_on_cpu,
             )
-            for name, got, wanted in zip(names, results, expected, strict=True)
+            for name, got, expected_value in zip(names, results, expected, strict=True)
         ]
         self.differences += of_feed
         self.nodes.append(nodes_run(report, tested.provenance))
         self.failures.update(dict.fromkeys(failures_of(report)))
-        agrees = all(each.agrees for each in of_feed)
+        agrees = all(difference.agrees for difference in of_feed)
         if self.telling is None or (self.telling.agrees and not agrees):
             of_names = dict(zip(names, expected, strict=True))
             self.telling = self._compared(
@@ -280,8 +280,8 @@ class _Gathered:
 
 def failures_of(report: PartitionReport) -> Iterator[str]:
     """What a report says of what fell back."""
-    others = (*KEEPING_NOTES, FEWER_OPTIMIZATIONS, DIVIDED_CHAINS)
-    return (note for note in report.notes if not note.startswith(others))
+    exempt_prefixes = (*KEEPING_NOTES, FEWER_OPTIMIZATIONS, DIVIDED_CHAINS)
+    return (note for note in report.notes if not note.startswith(exempt_prefixes))
 
 
 def _check_tolerances(**tolerances: float) -> None:

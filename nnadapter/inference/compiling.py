@@ -91,21 +91,21 @@ def compile(  # noqa: A001  as people call it: nnadapter.compile
     if kind_of(model) is SourceKind.COMPILED:
         raise InvalidOptionError("the model is compiled already; give the ONNX model that it was made of")
     model = as_onnx(model, chosen)
-    wanted = [] if input_shapes is None else list(read_shapes(input_shapes))
-    most = max(chosen.max_plans, len(wanted), _MOST_PLANS)
-    kept = replace(chosen, max_plans=most, max_plan_bytes=sys.maxsize, background=False)
+    shape_sets = [] if input_shapes is None else list(read_shapes(input_shapes))
+    most = max(chosen.max_plans, len(shape_sets), _MOST_PLANS)
+    engine_options = replace(chosen, max_plans=most, max_plan_bytes=sys.maxsize, background=False)
     setting = open_setting(default_devices() if devices is None else devices, chosen, sess_options)
-    engine = _engine(model, setting, kept, sess_options)
+    engine = _engine(model, setting, engine_options, sess_options)
     try:
-        for shapes in wanted or [{}]:
+        for shapes in shape_sets or [{}]:
             for name in engine.input_names:
                 if name not in engine.defaults:
                     check_known_rank(engine.prepared.graph.value(name), shapes.get(name))
         if chosen.verify is not None:
-            _verify(model, engine, wanted)
+            _verify(model, engine, shape_sets)
         leaves_open = input_shapes is None if open_sizes is None else open_sizes
         leaves_open = leaves_open and not engine.is_fixed
-        _plan_each(engine, partial(_leave_open if leaves_open else _prepare, engine, wanted))
+        _plan_each(engine, partial(_leave_open if leaves_open else _prepare, engine, shape_sets))
         report = build_report(engine.observed())  # makes a plan for usual shapes if there is none
         save(target, engine, setting, keeps_model=keep_model)
         return report
@@ -121,10 +121,10 @@ def _check_apart(model: str | os.PathLike[str] | bytes | onnx.ModelProto, target
 
 
 def _verify(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto, engine: PlannedEngine, wanted: Sequence[Shapes]
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto, engine: PlannedEngine, shape_sets: Sequence[Shapes]
 ) -> None:
     """Run at each of these shapes, so that what a device computes wrongly is taken from it, and drop the plans."""
-    for shapes in wanted or [default_shapes(engine.prepared)]:
+    for shapes in shape_sets or [default_shapes(engine.prepared)]:
         engine.run(None, random_feed(model, shapes))
     engine.forget_plans()
 
@@ -141,25 +141,25 @@ def _plan_each(engine: PlannedEngine, plan: Callable[[Chosen | None], None]) -> 
         raise errors[0]
 
 
-def _prepare(engine: PlannedEngine, wanted: Sequence[Shapes], chosen: Chosen | None) -> None:
+def _prepare(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
     """Make plans of a choice at shapes that are wanted, or else at usual ones."""
-    if wanted or chosen is not None or not engine.plans_kept:
-        for shapes in wanted or [default_shapes(_prepared(engine, chosen))]:
+    if shape_sets or chosen is not None or not engine.plans_kept:
+        for shapes in shape_sets or [default_shapes(_prepared(engine, chosen))]:
             engine.prepare_choice(shapes, chosen)
 
 
-def _leave_open(engine: PlannedEngine, wanted: Sequence[Shapes], chosen: Chosen | None) -> None:
+def _leave_open(engine: PlannedEngine, shape_sets: Sequence[Shapes], chosen: Chosen | None) -> None:
     """Make plans that leave sizes open, for shapes that are wanted or else likely; plans of their own for others."""
-    prepared, before = _prepared(engine, chosen), _count_open(engine)
+    prepared, initial_count = _prepared(engine, chosen), _count_open(engine)
     usual = default_shapes(prepared)
-    for shapes in wanted or [usual]:
+    for shapes in shape_sets or [usual]:
         complete = default_shapes(prepared, shapes)
         if not engine.open_for(complete, chosen):
             engine.prepare_choice(complete, chosen)
-    for count, shapes in enumerate(() if wanted else further_shapes(prepared, usual)):
+    for count, shapes in enumerate(() if shape_sets else further_shapes(prepared, usual)):
         with suppress(NNAdapterError):  # nobody asked for these
             engine.open_for(shapes, chosen)
-        if count == _TRIES and _count_open(engine) == before:
+        if count == _TRIES and _count_open(engine) == initial_count:
             return
 
 

@@ -117,11 +117,11 @@ def _of_onnx(
         if is_cacheable(requests, chosen, session_options):
             from nnadapter.kept_plans.opening import keeping
 
-            kept = keeping(source, requests, chosen)
-            found = kept.engine() if kept is not None else ""
-            if not isinstance(found, str):
-                return found
-            make = None if kept is None else kept.planned(found)
+            plan_cache = keeping(source, requests, chosen)
+            cached_engine = plan_cache.engine() if plan_cache is not None else ""
+            if not isinstance(cached_engine, str):
+                return cached_engine
+            make = None if plan_cache is None else plan_cache.planned(cached_engine)
     if chosen.checks:
         from nnadapter.accuracy.adding import with_checks
         from nnadapter.running.planned import PlannedEngine

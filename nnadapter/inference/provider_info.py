@@ -68,8 +68,8 @@ def _warn_of_ignored(options: onnxruntime.SessionOptions) -> None:
         ignored.append(("deterministic computation (use_deterministic_compute)", "open the session on 'cpu' alone"))
     for key, value in whole_model_entries(options).items():
         ignored.append((f"{key!r} = {value!r}", "leave the entry out, or open the session on 'cpu' alone"))
-    for what, advice in ignored:
-        text = f"the session options ask for {what}, which a session over devices ignores; {advice}"
+    for feature, advice in ignored:
+        text = f"the session options ask for {feature}, which a session over devices ignores; {advice}"
         warnings.warn(text, DriverWarning, stacklevel=3)
 
 
@@ -107,7 +107,7 @@ def refuse_tuning(results: Sequence[Mapping[str, Any]], *, error_on_invalid: boo
     """
     if not results:
         return
-    providers = ", ".join(str(each.get("ep", each)) for each in results)
+    providers = ", ".join(str(result.get("ep", result)) for result in results)
     text = f"no device of the session tunes kernels, got tuning results of {providers}; leave them out"
     if error_on_invalid:
         raise InvalidOptionError(text)

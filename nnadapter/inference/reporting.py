@@ -81,9 +81,9 @@ def partition_report(
             )
         _refuse_asking(options_from(options), devices=devices, input_shapes=input_shapes, save_plan=save_plan)
         file = CompiledFile(model)
-        told = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
+        note = f"the file is for {served(file, plans_held(file))}" if file.message.order else ""
         record = plan_of_file(file, input_values or {})
-        return build_report(KeptReport(file.report(record), notes=(told,) if told else ()))
+        return build_report(KeptReport(file.report(record), notes=(note,) if note else ()))
     chosen = options_from(options)
     contents = as_onnx(model, chosen)
     setting = open_setting(default_devices() if devices is None else devices, chosen)
@@ -91,10 +91,10 @@ def partition_report(
         proto = load_model(contents)
         observed = _observed(setting, proto, _name(model, proto), input_shapes or {}, input_values or {})
         partitioning = observed.partitioning
-        said: set[Cause] = set()
-        warn_of_idle(partitioning, said)
+        reported_causes: set[Cause] = set()
+        warn_of_idle(partitioning, reported_causes)
         refuse_fallback(partitioning)
-        warn_of_last_resort(partitioning, said)
+        warn_of_last_resort(partitioning, reported_causes)
         if save_plan is not None:
             write_plan(save_plan, _plan_file(partitioning, observed.model))
         if save_segments is not None:
@@ -106,11 +106,11 @@ def partition_report(
         setting.close()
 
 
-def _refuse_asking(options: Options, **asked: Any) -> None:
+def _refuse_asking(options: Options, **arguments: Any) -> None:
     """Refuse what asks for another report than the one that is kept in a compiled model."""
     usual = Options()
     placing = {name: getattr(options, name) != getattr(usual, name) for name in ("policy", "rules", "plan")}
-    named = [name for name, value in (asked | placing).items() if value]
+    named = [name for name, value in (arguments | placing).items() if value]
     if named:
         raise InvalidOptionError(
             "the report of a compiled model is kept in it, and says what was decided when it was compiled; leave "
@@ -128,20 +128,20 @@ def _observed(
     """The model placed and cut; by policy `measured`, as it was timed earlier, or with a note that it was not."""
     prepared = prepare_for(model, setting)
     shapes_by_name = {name: tuple(int(size) for size in shape) for name, shape in input_shapes.items()}
-    seen = list[Observed]()
+    observations = list[Observed]()
 
     def plan(chosen: Prepared) -> Partitioning:
-        seen.append(_planned(setting, chosen, shapes_by_name))
-        return seen[-1].partitioning
+        observations.append(_planned(setting, chosen, shapes_by_name))
+        return observations[-1].partitioning
 
     usual = partial(default_shapes, prepared, shapes_by_name)
     if setting.accelerators:
         partitioning, notes = of_choice(prepared, usual, input_values, plan)
     else:  # ONNX Runtime runs the model as it was given
         partitioning, notes = plan(prepared), ()
-    found = next(each for each in seen if each.partitioning is partitioning)
+    observed = next(observation for observation in observations if observation.partitioning is partitioning)
     return replace(
-        found, notes=(*found.notes, *_assumed(assumed_inputs(prepared.graph, shapes_by_name)), *notes), model=name
+        observed, notes=(*observed.notes, *_assumed(assumed_inputs(prepared.graph, shapes_by_name)), *notes), model=name
     )
 
 
@@ -152,11 +152,11 @@ def _planned(setting: Setting, prepared: Prepared, shapes: Shapes) -> Observed:
     if not setting.constraints.policy.times:
         partitioning = planner.settle(judgment)
         return Observed(partitioning=partitioning, cache=dict(looked_up(partitioning)))
-    known, why = PastChoices(setting).recall(judgment)
-    if known is None:
-        note = f"not measured yet: a run of the model measures it{f'; {why}' if why else ''}"
+    past_choice, reason = PastChoices(setting).recall(judgment)
+    if past_choice is None:
+        note = f"not measured yet: a run of the model measures it{f'; {reason}' if reason else ''}"
         return Observed(partitioning=planner.settle(judgment), chosen=note, notes=(note,))
-    return Observed(partitioning=planner.settle(known.judgment), timed=known.timed, chosen=EARLIER)
+    return Observed(partitioning=planner.settle(past_choice.judgment), timed=past_choice.timed, chosen=EARLIER)
 
 
 def _assumed(names: Sequence[str]) -> tuple[str, ...]:

@@ -44,8 +44,8 @@ def _segment(step: Step, piece: AdmittedSegment | None, partitioning: Partitioni
     parts = partitioning.model.parts
     model = None if piece is None else piece.part.model
     if not isinstance(model, Model):
-        given: onnx.ModelProto = (parts.cpu_part(step) if model is None else parts.part(step)).model
-        return given  # nodes that kernels compute are what they were
+        part_model: onnx.ModelProto = (parts.cpu_part(step) if model is None else parts.part(step)).model
+        return part_model  # nodes that kernels compute are what they were
     exported = export_model(model)
     if exported.refusals:
         original: onnx.ModelProto = parts.part(step).model

@@ -85,8 +85,8 @@ class InferenceSession:
         register_after_fork(self)
         is_path = isinstance(path_or_bytes, (str, os.PathLike))
         self._model_path = os.fspath(path_or_bytes) if is_path else None  # which clients of ONNX Runtime read
-        given = (providers, provider_options)
-        self._engine, self._devices = open_engine(path_or_bytes, sess_options, given, devices, options, kwargs)
+        provider_args = (providers, provider_options)
+        self._engine, self._devices = open_engine(path_or_bytes, sess_options, provider_args, devices, options, kwargs)
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -198,8 +198,8 @@ class InferenceSession:
         """Make plans ahead of time: for one set of input shapes, or for several."""
         from nnadapter.onnx.signature import read_shapes
 
-        for one in read_shapes(shapes):
-            self._engine.prepare(one)
+        for shape_set in read_shapes(shapes):
+            self._engine.prepare(shape_set)
 
     def report(self) -> PartitionReport:
         """What runs where and why: for the shapes of the last run, or for usual sizes if there was none.
@@ -374,7 +374,7 @@ class InferenceSession:
         from nnadapter.onnx.onnxruntime_limits import CPU_PROVIDER
         from nnadapter.process.real_onnxruntime import onnxruntime
 
-        cpu = next((each for each in onnxruntime.get_ep_devices() if each.ep_name == CPU_PROVIDER), None)
+        cpu = next((ep_device for ep_device in onnxruntime.get_ep_devices() if ep_device.ep_name == CPU_PROVIDER), None)
         return [cpu] * len(self.get_inputs())
 
     def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
@@ -439,11 +439,11 @@ class InferenceSession:
             return self._workers
 
 
-def _refuse_missing(inputs: Sequence[NodeArg], given: Mapping[str, Any]) -> None:
+def _refuse_missing(inputs: Sequence[NodeArg], feed: Mapping[str, Any]) -> None:
     needed = [value.name for value in inputs if not value.type.startswith("optional")]
-    missing = [name for name in needed if name not in given]
+    missing = [name for name in needed if name not in feed]
     if missing:
-        raise MissingInputError.of(missing, given, needed)
+        raise MissingInputError.of(missing, feed, needed)
 
 
 def _host_memory() -> onnxruntime.OrtMemoryInfo:

@@ -68,7 +68,7 @@ def _text(steps: Sequence[Step], number: int, names: Sequence[str], depth: int =
         return repr(function.value)
     if not depth:
         return "..."
-    inner = [_text(steps, each, names, depth - 1) for each in (first, second) if each >= 0]
+    inner = [_text(steps, operand, names, depth - 1) for operand in (first, second) if operand >= 0]
     sign = _SIGNS.get(function)
     if sign is None or len(inner) != 2:
         return f"{getattr(function, '__name__', 'a function')}({', '.join(inner)})"

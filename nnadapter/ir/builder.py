@@ -95,14 +95,14 @@ class ModelBuilder:
         types = [None if _is_absent(index) else self._operand(index, type_).type for index in inputs]
         complete, results = self._inferences.of(type_, types, attributes or {}, quantized)
         check_counts(type_, len(results), outputs=outputs, quantized=quantized)
-        made = tuple(
+        result_indices = tuple(
             [
                 self._add_result(outputs[position] if position < len(outputs) else "", result)
                 for position, result in enumerate(results)
             ]
         )
-        self._operations.append(Operation(type_, inputs, made, complete, tuple(origins)))
-        return made
+        self._operations.append(Operation(type_, inputs, result_indices, complete, tuple(origins)))
+        return result_indices
 
     def mark(self) -> tuple[int, int]:
         """How far the model has grown, for `undo`: the numbers of operands and operations."""
@@ -176,10 +176,10 @@ class ModelBuilder:
         index = self._made_up.pop(name, None)
         if index is None:
             raise InvalidModelError(f"the model has two operands named {name!r}; names must differ")
-        old, new = self._operands[index], self._free_name()
-        self._operands[index] = Operand(new, old.type, old.lifetime, old.value)
-        self._names.add(new)
-        self._made_up[new] = index
+        operand, free_name = self._operands[index], self._free_name()
+        self._operands[index] = Operand(free_name, operand.type, operand.lifetime, operand.value)
+        self._names.add(free_name)
+        self._made_up[free_name] = index
 
 
 def _is_absent(index: int) -> bool:

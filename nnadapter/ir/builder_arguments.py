@@ -54,7 +54,7 @@ def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type,
     if (
         isinstance(entries, str)
         or not isinstance(entries, Sequence)
-        or not all(isinstance(each, kind) for each in entries)
+        or not all(isinstance(entry, kind) for entry in entries)
     ):
         expected = "names" if kind is str else "QuantizedType, or None,"
         raise InvalidModelError(f"{type_}: {name} is {entries!r}, expected a list of {expected}")

@@ -105,9 +105,18 @@ def counted(op_types: Iterable[str]) -> str:
 def _type(operand: Operand) -> tuple[Any, ...]:
     type_ = operand.type
     quantization = type_.quantization
-    told = None if quantization is None else (quantization.scale, quantization.zero_point, quantization.axis)
-    held = None if operand.value is None else operand.value.dtype.str
-    return (operand.lifetime.value, type_.dtype.value, len(type_.dimensions), type_.layout.value, told, held)
+    quantization_parameters = (
+        None if quantization is None else (quantization.scale, quantization.zero_point, quantization.axis)
+    )
+    value_dtype = None if operand.value is None else operand.value.dtype.str
+    return (
+        operand.lifetime.value,
+        type_.dtype.value,
+        len(type_.dimensions),
+        type_.layout.value,
+        quantization_parameters,
+        value_dtype,
+    )
 
 
 def _contents(array: Array) -> Contents:
@@ -124,7 +133,7 @@ def _flat(array: Array) -> Any:
 
 def _check(value: Any) -> None:
     if isinstance(value, (tuple, list)):
-        for each in value:
-            _check(each)
+        for item in value:
+            _check(item)
     elif not isinstance(value, _PLAIN):
         raise NotCanonicalError(f"it holds {type(value).__name__}, of which is not known what it decides")

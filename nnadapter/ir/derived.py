@@ -45,16 +45,16 @@ def derived(function: Callable[..., Result], *arrays: Array | None, **parameters
         return function(*arrays, **parameters)
     contents = [None if array is None else _contents(array) for array in arrays]
     exact = tuple((name, told_apart(parameters[name])) for name in sorted(parameters))
-    key = (function, tuple(each and each.key for each in contents), exact)
-    known = _results.get(key)
-    if known is not None:
-        cached_result: Result = known[0]
+    key = (function, tuple(content and content.key for content in contents), exact)
+    cache_entry = _results.get(key)
+    if cache_entry is not None:
+        cached_result: Result = cache_entry[0]
         return cached_result
-    made: Result = _keep(key, _sealed(function(*arrays, **parameters), present_arrays), filter(None, contents))
-    for each in contents:
-        if each is not None and each.release is not None:
-            each.release()
-    return made
+    sealed_result: Result = _keep(key, _sealed(function(*arrays, **parameters), present_arrays), filter(None, contents))
+    for content in contents:
+        if content is not None and content.release is not None:
+            content.release()
+    return sealed_result
 
 
 def know_contents(array: Array, key: Hashable, release: Callable[[], object] | None = None) -> None:
@@ -90,9 +90,9 @@ _results: dict[Hashable, tuple[Any, tuple[weakref.ref[_Contents], ...]]] = {}
 
 def _contents(array: Array) -> _Contents:
     """What the array holds, worked out if it was not before."""
-    known = _holders.get(id(array))
-    if known is not None and known[0]() is array:
-        return known[1]
+    holder = _holders.get(id(array))
+    if holder is not None and holder[0]() is array:
+        return holder[1]
     return _register(array, (dtype_name(array.dtype), array.shape, digest_of(array)))
 
 
@@ -119,7 +119,7 @@ def _keep(key: Hashable, result: Any, parts: Iterable[_Contents]) -> Any:
 def _sealed(result: Any, arrays: list[Array]) -> Any:
     """The result with read-only arrays, since they are shared, and no views, which would keep `arrays` alive."""
     if isinstance(result, tuple):
-        return tuple(_sealed(each, arrays) for each in result)
+        return tuple(_sealed(element, arrays) for element in result)
     if result is None:
         return None
     result = np.asarray(result)  # numpy makes scalars of arrays without dimensions

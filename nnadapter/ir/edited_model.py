@@ -114,16 +114,18 @@ class EditedModel:
         if index in self._place_of:
             return self._place_of[index], False, index
         if self._places is None:
-            self._places = {each: place for place, each in enumerate(self._sequence)}
+            self._places = {operation_index: place for place, operation_index in enumerate(self._sequence)}
         return self._places[index], True, index
 
     def _resolve(self, index: int) -> None:
         """Let an operation read what stands for its inputs by now; once for all of them, as it may have very many."""
         self._stale.discard(index)
-        old = self._operations[index]
-        if old is not None:
-            inputs = tuple(map(self._resolved, old.inputs))
-            self._operations[index] = Operation(old.type, inputs, old.outputs, old.attributes, old.origins)
+        operation = self._operations[index]
+        if operation is not None:
+            inputs = tuple(map(self._resolved, operation.inputs))
+            self._operations[index] = Operation(
+                operation.type, inputs, operation.outputs, operation.attributes, operation.origins
+            )
 
     def _resolved(self, operand: int) -> int:
         if operand not in self._alias:

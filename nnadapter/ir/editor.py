@@ -72,8 +72,8 @@ class ModelEditor(EditedModel):
             value = self.value_of(operand)
             assert value is not None, "only constants can be computed with"
             quantization = self.type_of(operand).quantization
-            kept = None if quantization is None or quantization.axis is not None else quantization
-            self._derived[key] = self.add_constant(stem, derived(function, value), kept)
+            result_quantization = None if quantization is None or quantization.axis is not None else quantization
+            self._derived[key] = self.add_constant(stem, derived(function, value), result_quantization)
         return self._derived[key]
 
     def add_constant(self, stem: str, value: Array, quantization: Quantization | None = None) -> int:
@@ -109,19 +109,19 @@ class ModelEditor(EditedModel):
         read = tuple(map(self._resolved, inputs))
         types = tuple(None if index == ABSENT else self._operands[index].type for index in read)
         complete, results = inferred(type_, types, attributes or {}, quantized)
-        made = tuple(map(self._add_result, results, chain(map(self._unique, names), repeat(""))))
+        result_indices = tuple(map(self._add_result, results, chain(map(self._unique, names), repeat(""))))
         index = len(self._operations)
-        operation = Operation(type_, read, made, complete)
+        operation = Operation(type_, read, result_indices, complete)
         self._operations.append(operation)
         if type_ not in self.types:
             self.types |= {type_}
         self._origins[index] = tuple(map(self._origins_of, origins))
         self._placed.setdefault(self._position, []).append(index)
         self._place_of[index] = self._position
-        self._producer.update(dict.fromkeys(made, index))
+        self._producer.update(dict.fromkeys(result_indices, index))
         self._read(index, operation)
         self._is_settled, self.changed = False, True
-        return made
+        return result_indices
 
     def remove(self, operations: Sequence[int]) -> None:
         """Take operations out. What reads their outputs has to be removed or substituted as well."""
@@ -144,39 +144,46 @@ class ModelEditor(EditedModel):
         outputs = self.operation(operations[0]).outputs
         self._check_results(operations[0], results)
         self.remove(operations)
-        for old, new in zip(outputs, results, strict=True):
-            self.substitute(old, new)
+        for output, result in zip(outputs, results, strict=True):
+            self.substitute(output, result)
 
-    def can_stand_for(self, old: int, new: int) -> bool:
-        """True if `new` may be read in the place of `old`: a model output keeps its name and is made by something."""
-        if not self.is_output(old):
+    def can_stand_for(self, original: int, replacement: int) -> bool:
+        """True if `replacement` may be read in the place of `original`: a model output keeps name and producer."""
+        if not self.is_output(original):
             return True
-        return self._operands[new].lifetime is Lifetime.TEMPORARY
+        return self._operands[replacement].lifetime is Lifetime.TEMPORARY
 
-    def substitute(self, old: int, new: int) -> None:
-        """Let every later reader of `old`, and the model's outputs, have `new`, which takes the name over if it can.
+    def substitute(self, original: int, replacement: int) -> None:
+        """Let later readers of `original`, and the model's outputs, have `replacement`, which takes the name if it can.
 
         Raises:
             InvalidModelError: the data types or dimensions differ.
         """
-        before, after = self._operands[old], self._operands[new]
-        if self._resolved(new) == old:
-            raise InvalidModelError(f"operand {before.name!r} is made from itself, expected operations in order")
-        if (before.type.dtype, before.type.dimensions) != (after.type.dtype, after.type.dimensions):
-            raise InvalidModelError(f"operand {before.name!r} is {before.type} and cannot become {after.type}")
-        if new in self._unnamed or self.is_output(old):
-            self._unnamed.discard(new)
-            same = before.type.layout is after.type.layout
+        operand, replacement_operand = self._operands[original], self._operands[replacement]
+        if self._resolved(replacement) == original:
+            raise InvalidModelError(f"operand {operand.name!r} is made from itself, expected operations in order")
+        if (operand.type.dtype, operand.type.dimensions) != (
+            replacement_operand.type.dtype,
+            replacement_operand.type.dimensions,
+        ):
+            raise InvalidModelError(
+                f"operand {operand.name!r} is {operand.type} and cannot become {replacement_operand.type}"
+            )
+        if replacement in self._unnamed or self.is_output(original):
+            self._unnamed.discard(replacement)
+            same = operand.type.layout is replacement_operand.type.layout
             # the type that was there may say how the operand is quantized, which no shape rule does
-            self._operands[new] = Operand(before.name, before.type if same else after.type, before.lifetime)
-        if self.is_output(old):
-            self._outputs.discard(old)
-            self._outputs.add(new)
-        readers = self._readers(old)
+            self._operands[replacement] = Operand(
+                operand.name, operand.type if same else replacement_operand.type, operand.lifetime
+            )
+        if self.is_output(original):
+            self._outputs.discard(original)
+            self._outputs.add(replacement)
+        readers = self._readers(original)
         self._stale.update(readers)
-        self._readers(new).update(readers)
-        self._consumers[old] = {}
-        self._alias[old] = new
+        self._readers(replacement).update(readers)
+        self._consumers[original] = {}
+        self._alias[original] = replacement
         self.changed = True
 
     def adopt(self, operation: int, origins: Sequence[int]) -> None:
@@ -190,22 +197,20 @@ class ModelEditor(EditedModel):
         self._name_results()
         operations = [(self.operation(index), self._origins.get(index)) for index in self.order()]
         outputs = self.outputs
-        used = set(chain(self.model.inputs, outputs))
+        live_operands = set(chain(self.model.inputs, outputs))
         for operation, _ in operations:
-            used.update(operation.inputs)
-            used.update(operation.outputs)
-        used.discard(ABSENT)
-        kept = sorted(used)
-        new = {operand: position for position, operand in enumerate(kept)}
-        new[ABSENT] = ABSENT
-        number = new.__getitem__
+            live_operands.update(operation.inputs)
+            live_operands.update(operation.outputs)
+        live_operands.discard(ABSENT)
+        operand_order = sorted(live_operands)
+        renumbering = {operand: position for position, operand in enumerate(operand_order)}
+        renumbering[ABSENT] = ABSENT
+        number = renumbering.__getitem__
         return Model(
-            tuple(map(self._operands.__getitem__, kept)),
-            tuple(
-                each.renumbered(number, None if origins is None else flattened(origins)) for each, origins in operations
-            ),
-            tuple(new[operand] for operand in self.model.inputs),
-            tuple(new[operand] for operand in outputs),
+            tuple(map(self._operands.__getitem__, operand_order)),
+            tuple(op.renumbered(number, None if origins is None else flattened(origins)) for op, origins in operations),
+            tuple(renumbering[operand] for operand in self.model.inputs),
+            tuple(renumbering[operand] for operand in outputs),
         )
 
     def _check_results(self, operation: int, results: Sequence[int]) -> None:

@@ -17,23 +17,23 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
     3. Lifetimes are set anew: an operand in `inputs` is a model input, one in `outputs` a model output.
     4. Of a sound model, all of it is the model itself.
     """
-    input_set, wanted = frozenset(inputs), frozenset(outputs)
+    input_set, output_set = frozenset(inputs), frozenset(outputs)
     chosen = [model.operations[index] for index in operations]
     touched = {*inputs, *outputs}
     for operation in chosen:
         touched.update(operation.inputs)
         touched.update(operation.outputs)
     touched.discard(ABSENT)
-    kept = sorted(touched)
-    is_sound = model.is_sound and _is_complete(model, operations, inputs, outputs, kept)
-    if is_sound and _is_whole(model, operations, inputs, outputs, kept):
+    operands = sorted(touched)
+    is_sound = model.is_sound and _is_complete(model, operations, inputs, outputs, operands)
+    if is_sound and _is_whole(model, operations, inputs, outputs, operands):
         return model
-    position = {operand: new for new, operand in enumerate(kept)}
+    position = {operand: number for number, operand in enumerate(operands)}
     position[ABSENT] = ABSENT
     place = position.__getitem__
     part = Model(
-        tuple(_placed(model.operands[index], index in input_set, index in wanted) for index in kept),
-        tuple(each.renumbered(place) for each in chosen),
+        tuple(_placed(model.operands[index], index in input_set, index in output_set) for index in operands),
+        tuple(op.renumbered(place) for op in chosen),
         tuple(map(place, inputs)),
         tuple(map(place, outputs)),
     )
@@ -43,12 +43,12 @@ def submodel(model: Model, operations: Sequence[int], inputs: Sequence[int], out
 
 
 def _is_whole(
-    model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], kept: Sequence[int]
+    model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
     """Whether a part that is sound lacks nothing; what varies in a part is not said."""
     return (
         len(operations) == len(model.operations)
-        and len(kept) == len(model.operands)
+        and len(operands) == len(model.operands)
         and tuple(inputs) == model.inputs
         and tuple(outputs) == model.outputs
         and not model.varying
@@ -56,25 +56,25 @@ def _is_whole(
 
 
 def _is_complete(
-    model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], kept: Sequence[int]
+    model: Model, operations: Sequence[int], inputs: Sequence[int], outputs: Sequence[int], operands: Sequence[int]
 ) -> bool:
     """Whether such a part of a sound model is sound: operations in order, operands given, made or constant."""
     input_set = frozenset(inputs)
-    made = set(chain.from_iterable(model.operations[index].outputs for index in operations))
+    result_set = set(chain.from_iterable(model.operations[index].outputs for index in operations))
     constant = Lifetime.CONSTANT
-    constants = {index for index in kept if model.operands[index].lifetime is constant}
+    constants = {index for index in operands if model.operands[index].lifetime is constant}
     return (
-        all(one < other for one, other in pairwise((-1, *operations)))
+        all(previous < other for previous, other in pairwise((-1, *operations)))
         and len(input_set) == len(inputs)
-        and input_set.isdisjoint(made | constants)
+        and input_set.isdisjoint(result_set | constants)
         and input_set.isdisjoint((ABSENT,))
         and ABSENT not in outputs
-        and len(input_set) + len(made) + len(constants) == len(kept)
+        and len(input_set) + len(result_set) + len(constants) == len(operands)
     )
 
 
-def _placed(operand: Operand, is_input: bool, wanted: bool) -> Operand:
+def _placed(operand: Operand, is_input: bool, is_output: bool) -> Operand:
     if operand.lifetime is Lifetime.CONSTANT:
         return operand
-    lifetime = Lifetime.MODEL_INPUT if is_input else Lifetime.MODEL_OUTPUT if wanted else Lifetime.TEMPORARY
+    lifetime = Lifetime.MODEL_INPUT if is_input else Lifetime.MODEL_OUTPUT if is_output else Lifetime.TEMPORARY
     return operand if lifetime is operand.lifetime else Operand(operand.name, operand.type, lifetime)

@@ -28,8 +28,8 @@ _INTEGERS = frozenset([int])
 class Replay:
     """The numbers of a trace at some sizes, and what models made of them that they share."""
 
-    def __init__(self, known: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
-        self.known = known
+    def __init__(self, replay_values: Sequence[Any], types: Callable[[], list[OperandType]]) -> None:
+        self.known = replay_values
         """Every number."""
         self._types = types
         self.places: list[int] = []
@@ -69,26 +69,26 @@ class SpecializationGroup:
     @property
     def models(self) -> Sequence[SpecializableModel]:
         """In their places, as long as somebody has them."""
-        return tuple([model for held in self._models if (model := held()) is not None])
+        return tuple([model for reference in self._models if (model := reference()) is not None])
 
     def add(self, type_: OperandType) -> int:
         """The number of a traced type, the same for types that are equal wherever a replay does not refuse."""
         key = (type_.dtype, self._values.add(type_.dimensions), type_.layout, type_.quantization)
         return self._types.setdefault(key, len(self._types))
 
-    def add_likeness(self, likeness: Hashable) -> Hashable:
+    def add_likeness(self, sharing_key: Hashable) -> Hashable:
         """The same for all that are equal, so that they are compared at once."""
-        return self._likenesses.setdefault(likeness, likeness)
+        return self._likenesses.setdefault(sharing_key, sharing_key)
 
     def add_border(self, inputs: Sequence[Hashable], outputs: Sequence[Hashable]) -> int:
         """The number of a border, the same where types of inputs and outputs, or their numbers, are the same."""
         return self._borders.setdefault((tuple(inputs), tuple(outputs)), len(self._borders))
 
-    def at(self, known: Sequence[Any]) -> Replay:
+    def at(self, replay_values: Sequence[Any]) -> Replay:
         """What models share at these numbers, as long as the same ones are asked for again."""
         last = self._last
-        if last is None or last.known is not known:
-            last = self._last = Replay(known, partial(_types_at, self._types, self._values, known))
+        if last is None or last.known is not replay_values:
+            last = self._last = Replay(replay_values, partial(_types_at, self._types, self._values, replay_values))
         return last
 
     def prepared(self, key: Hashable, prepare: Callable[[SpecializationGroup], Any]) -> Any:
@@ -98,9 +98,9 @@ class SpecializationGroup:
         return self._prepared[key]
 
 
-def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, known: Sequence[Any]) -> list[OperandType]:
-    settled = values.settled(known)
-    return [OperandType(dtype, settled[dimensions], *rest) for dtype, dimensions, *rest in types]
+def _types_at(types: Iterable[tuple[Any, ...]], values: Interned, replay_values: Sequence[Any]) -> list[OperandType]:
+    settled = values.settled(replay_values)
+    return [OperandType(dtype, settled[dimensions], *type_fields) for dtype, dimensions, *type_fields in types]
 
 
 class SpecializableModel:
@@ -111,8 +111,8 @@ class SpecializableModel:
         given: operands, among its inputs, whose contents follow from sizes.
     """
 
-    def __init__(self, model: Model, given: Sequence[int] = ()) -> None:
-        self.given = frozenset(given)
+    def __init__(self, model: Model, constant_inputs: Sequence[int] = ()) -> None:
+        self.given = frozenset(constant_inputs)
         operands = [
             Operand(operand.name, operand.type, Lifetime.CONSTANT) if index in self.given else operand
             for index, operand in enumerate(model.operands)
@@ -124,12 +124,12 @@ class SpecializableModel:
         self.is_sound = model.is_sound
         self.has_traced_operations = any(map(is_traced, _values(model.operations)))
         every = numbers(model)
-        self._traced_numbers = tuple([each.number for each in every if isinstance(each, Traced)])
-        plain = repr([None if isinstance(each, Traced) else each for each in every])
+        self._traced_numbers = tuple([value.number for value in every if isinstance(value, Traced)])
+        plain = repr([None if isinstance(value, Traced) else value for value in every])
         self._take = taking(list(self._traced_numbers))
         self.likeness: Hashable = (self.model.structure, plain)
         """What models have in common that differ in names, in traced numbers and in what constants hold."""
-        holds = self.given or any(each.value is not None for each in operands)
+        holds = self.given or any(model_operand.value is not None for model_operand in operands)
         self.kind: Hashable = (self.likeness, self._traced_numbers, object() if holds else None)
         """Equal for those of one trace that are the same at any sizes, but for names; with constants, none is."""
         self._types: dict[int, int] = {}
@@ -153,15 +153,15 @@ class SpecializableModel:
         }
         plain = self.model.operands
         inputs, outputs = (
-            [self._types.get(index, plain[index].type) for index in each]
-            for each in (self.model.inputs, self.model.outputs)
+            [self._types.get(index, plain[index].type) for index in indices]
+            for indices in (self.model.inputs, self.model.outputs)
         )
         self.border = together.add_border(inputs, outputs)
 
-    def numbers_at(self, known: Sequence[Any]) -> Hashable:
+    def numbers_at(self, replay_values: Sequence[Any]) -> Hashable:
         """The numbers of the model in the order of `ir.structure.numbers`, equal where they are the very same."""
-        taken = self._take(known)
-        return taken if _INTEGERS.issuperset(map(type, taken)) else repr(taken)
+        model_values = self._take(replay_values)
+        return model_values if _INTEGERS.issuperset(map(type, model_values)) else repr(model_values)
 
     def type_at(self, operand: int, replay: Replay) -> OperandType:
         """The type of an operand with the numbers of a replay."""
@@ -178,13 +178,13 @@ class SpecializedModel(Model):
         contents: of the operands that are given.
     """
 
-    def __init__(self, of: SpecializableModel, known: Sequence[Any], contents: Mapping[int, Array]) -> None:
-        replay = of.together.at(known)
+    def __init__(self, of: SpecializableModel, replay_values: Sequence[Any], contents: Mapping[int, Array]) -> None:
+        replay = of.together.at(replay_values)
         replay.places.append(of.place)
         # Model's own __init__ would want what is made later, and sets every field the slow way.
         self.__dict__.update(
             of=of,
-            known=known,
+            known=replay_values,
             replay=replay,
             contents=contents,
             inputs=of.model.inputs,

@@ -32,12 +32,14 @@ class TableComputation:
     def _traced(self) -> SymbolicModel:
         return SymbolicModel(self.model)
 
-    def at(self, known: Sequence[Any]) -> dict[str, Array]:
+    def at(self, replay_values: Sequence[Any]) -> dict[str, Array]:
         """The tables with the numbers of a replay."""
         from nnadapter.ir.definition import by_definition  # of every operation, and few models have tables
 
-        made = by_definition(self._traced.filled(known), [array.filled(known) for array in self.sizes.values()])
-        return {name: freeze(array) for name, array in zip(self.outputs, made, strict=True)}
+        tables = by_definition(
+            self._traced.filled(replay_values), [array.filled(replay_values) for array in self.sizes.values()]
+        )
+        return {name: freeze(array) for name, array in zip(self.outputs, tables, strict=True)}
 
 
 class Given:
@@ -62,19 +64,19 @@ class Given:
         arrays = (*self.sizes.values(), *(tables.sizes.values() if tables is not None else ()))
         items = (item for array in arrays for item in array.items.flat)
         of_tables = numbers(tables.model) if tables is not None else ()
-        return frozenset(each.number for each in (*of_tables, *items) if isinstance(each, Traced))
+        return frozenset(value.number for value in (*of_tables, *items) if isinstance(value, Traced))
 
-    def at(self, known: Sequence[Any]) -> Mapping[str, Array]:
+    def at(self, replay_values: Sequence[Any]) -> Mapping[str, Array]:
         """The values with the numbers of a replay.
 
         Raises:
             OverflowError: a size that the model's own type cannot hold.
         """
         last = self._last
-        if last is not None and last[0] is known:  # as in a run like the one before
+        if last is not None and last[0] is replay_values:  # as in a run like the one before
             return last[1]
-        values = {name: array.filled(known) for name, array in self.sizes.items()}
+        values = {name: array.filled(replay_values) for name, array in self.sizes.items()}
         if self.tables is not None:
-            values |= self.tables.at(known)
-        self._last = known, values
+            values |= self.tables.at(replay_values)
+        self._last = replay_values, values
         return values

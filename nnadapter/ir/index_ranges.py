@@ -248,10 +248,10 @@ def _most_boxes(view: View, reader: Reader) -> list[Use]:
 
 
 def _max_unpool(view: View, reader: Reader) -> list[Use]:
-    made = view.shape(reader.outputs[0])
-    if made is None or not all(isinstance(size, int) for size in made):
+    output_shape = view.shape(reader.outputs[0])
+    if output_shape is None or not all(isinstance(size, int) for size in output_shape):
         return [Use(1, (Allowed(Size(reader.outputs[0], -1), counts_back=False),))]
-    return [Use(1, (Allowed(int(np.prod(made, dtype=np.int64)), counts_back=False),))]
+    return [Use(1, (Allowed(int(np.prod(output_shape, dtype=np.int64)), counts_back=False),))]
 
 
 def _labels(view: View, reader: Reader) -> list[Use]:
@@ -379,12 +379,12 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
         allowed: its range.
         enters: says whether a value comes from outside, so that it can be checked.
     """
-    pending, seen = [(name, allowed)], set[tuple[str, Columns]]()
+    pending, visited = [(name, allowed)], set[tuple[str, Columns]]()
     while pending:
         current = pending.pop()
-        if current in seen:
+        if current in visited:
             continue
-        seen.add(current)
+        visited.add(current)
         name, allowed = current
         constant = view.constant(name)
         if constant is not None:
@@ -395,12 +395,12 @@ def trace_back(view: View, name: str, allowed: Columns, enters: Callable[[str], 
             yield Found(name, allowed)
         else:
             reader = view.node(name)
-            before = None if reader is None else _before(view, reader, allowed)
-            if before is None:
+            input_ranges = None if reader is None else _before(view, reader, allowed)
+            if input_ranges is None:
                 interval = _of_sizes(view, reader, name)
                 yield Found(name, allowed, interval, reader)
             else:
-                pending += before
+                pending += input_ranges
 
 
 def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
@@ -415,13 +415,13 @@ def _of_sizes(view: View, reader: Reader | None, name: str) -> Interval | None:
 
 
 def _of_constant(view: View, name: str, constant: Array, allowed: Columns) -> Iterator[Found]:
-    for column, (interval, each) in enumerate(zip(_of_columns(constant, len(allowed)), allowed, strict=True)):
-        if interval is None or _is_within(interval, each):
+    for column, (interval, allowed_range) in enumerate(zip(_of_columns(constant, len(allowed)), allowed, strict=True)):
+        if interval is None or _is_within(interval, allowed_range):
             continue
-        if isinstance(each.size, Size):
-            yield Found(name, (each,), interval)
+        if isinstance(allowed_range.size, Size):
+            yield Found(name, (allowed_range,), interval)
         else:
-            yield Found(f"{name}[{column}]" if len(allowed) > 1 else name, (each,), interval, view.node(name))
+            yield Found(f"{name}[{column}]" if len(allowed) > 1 else name, (allowed_range,), interval, view.node(name))
 
 
 def _of_columns(array: Array, count: int) -> list[Interval | None]:
@@ -437,10 +437,11 @@ def is_proven(view: View, name: str, allowed: Columns) -> bool:
         columns = _columns(view, name, len(allowed))
         if columns is not None:
             return all(
-                each is not None and _is_within(each, range_) for each, range_ in zip(columns, allowed, strict=True)
+                column is not None and _is_within(column, range_)
+                for column, range_ in zip(columns, allowed, strict=True)
             )
     interval = interval_of(view, name)
-    return interval is not None and all(_is_within(interval, each) for each in allowed)
+    return interval is not None and all(_is_within(interval, allowed_range) for allowed_range in allowed)
 
 
 def _is_within(interval: Interval, allowed: Allowed) -> bool:
@@ -545,7 +546,7 @@ def _input_range_of_arithmetic(view: View, reader: Reader, allowed: Columns) -> 
     if reader.kind in ("Max", "Min"):
         low, high = (number, None) if reader.kind == "Max" else (None, number)
         return [(name, (_cut(allowed[0], low, high),))] if len(allowed) == 1 else None
-    return [(name, tuple(each.shifted(number if reader.kind == "Add" else -number) for each in allowed))]
+    return [(name, tuple(column.shifted(number if reader.kind == "Add" else -number) for column in allowed))]
 
 
 def _beside(allowed: Allowed, steps: Array) -> Allowed:
@@ -618,14 +619,18 @@ def _is_small(interval: Interval) -> bool:
 
 
 def _union(intervals: Sequence[Interval | None]) -> Interval | None:
-    known = [each for each in intervals if each is not None]
-    if not known or len(known) < len(intervals):
+    defined_intervals = [interval for interval in intervals if interval is not None]
+    if not defined_intervals or len(defined_intervals) < len(intervals):
         return None
-    highs = {each.high for each in known}
-    high = highs.pop() if len(highs) == 1 else max(each.high for each in known if isinstance(each.high, int))
-    if len(highs) and any(isinstance(each.high, Size) for each in known):
+    highs = {interval.high for interval in defined_intervals}
+    high = (
+        highs.pop()
+        if len(highs) == 1
+        else max(interval.high for interval in defined_intervals if isinstance(interval.high, int))
+    )
+    if len(highs) and any(isinstance(interval.high, Size) for interval in defined_intervals):
         return None
-    return Interval(min(each.low for each in known), high)
+    return Interval(min(interval.low for interval in defined_intervals), high)
 
 
 def _interval(view: View, reader: Reader, name: str, depth: int) -> Interval | None:
@@ -643,7 +648,7 @@ def _interval(view: View, reader: Reader, name: str, depth: int) -> Interval | N
     if kind in _MOVES or kind in _CHOOSES:
         return of(0) if name == reader.outputs[0] or kind == "Split" else None
     if kind == "Concat":
-        return _union([interval_of(view, each, depth) for each in reader.inputs])
+        return _union([interval_of(view, input_name, depth) for input_name in reader.inputs])
     if kind == "Where":
         return _union([of(1), of(2)])
     if kind in ("ScatterElements", "ScatterND", "Scatter"):
@@ -651,8 +656,8 @@ def _interval(view: View, reader: Reader, name: str, depth: int) -> Interval | N
     if kind in ("CumSum", "ReduceSum"):
         return _of_sum(view, reader, of(0))
     if kind == "Cast":
-        found = of(0) if not (view.dtype(reader.input(0)) or "float").startswith("float") else None
-        return found if found is not None and _fits(found, view.dtype(name)) else None
+        interval = of(0) if not (view.dtype(reader.input(0)) or "float").startswith("float") else None
+        return interval if interval is not None and _fits(interval, view.dtype(name)) else None
     if kind in ("TopK", "ArgMax", "ArgMin"):
         axis = _axis(view, reader.input(0), reader, -1 if kind == "TopK" else 0)
         is_indices = kind != "TopK" or name != reader.outputs[0]
@@ -687,8 +692,8 @@ def _of_range(view: View, reader: Reader, depth: int) -> Interval | None:
         return None
     limit = _scalar(view, reader.input(1), 0)
     if limit is None:
-        found = interval_of(view, reader.input(1), depth)
-        limit = None if found is None else found.high
+        limit_interval = interval_of(view, reader.input(1), depth)
+        limit = None if limit_interval is None else limit_interval.high
     if limit is None:
         return None
     if isinstance(limit, Size):
@@ -709,7 +714,7 @@ def _scalar(view: View, name: str, depth: int) -> Bound | None:
         is_one = shape is not None and len(shape) == 1 and not reader.attributes
         return view.size(reader.input(0), 0) if is_one else None
     if reader.kind in ("Add", "Sub"):
-        parts = [_scalar(view, each, depth + 1) for each in reader.inputs]
+        parts = [_scalar(view, input_name, depth + 1) for input_name in reader.inputs]
         sign = 1 if reader.kind == "Add" else -1
         if isinstance(parts[1], int) and parts[0] is not None:
             return _plus(parts[0], sign * parts[1])
@@ -758,7 +763,7 @@ def _arithmetic(view: View, reader: Reader, of: Callable[[int], Interval | None]
     if kind == "Sub":
         return Interval(first.low - second.high, first.high - second.low)
     if kind == "Mul":
-        products = [one * other for one in (first.low, first.high) for other in (second.low, second.high)]
+        products = [factor * other for factor in (first.low, first.high) for other in (second.low, second.high)]
         return Interval(min(products), max(products))
     if kind == "Div" and second.low > 0 and first.low >= 0:
         return Interval(first.low // second.high, first.high // second.low)
@@ -783,24 +788,24 @@ def _of_bounds(reader: Reader, inputs: Sequence[Interval | None]) -> Interval | 
             return None
         inside = inside if least is None else _largest([inside, least])
         return inside if most is None else _smallest([inside, most])
-    known = [each for each in inputs if each is not None]
-    if len(known) < len(inputs):
+    intervals = [interval for interval in inputs if interval is not None]
+    if len(intervals) < len(inputs):
         return None
-    return _smallest(known) if reader.kind == "Min" else _largest(known)
+    return _smallest(intervals) if reader.kind == "Min" else _largest(intervals)
 
 
 def _smallest(intervals: Sequence[Interval]) -> Interval:
     """Return the interval of the smallest of several values; of its upper bounds, one is stated."""
-    highs = [each.high for each in intervals]
+    highs = [interval.high for interval in intervals]
     numbers = [high for high in highs if isinstance(high, int)]
     sizes = [high for high in highs if isinstance(high, Size)]
     is_number = bool(numbers) and (not sizes or min(numbers) < _MOST)
-    return Interval(min(each.low for each in intervals), min(numbers) if is_number else sizes[0])
+    return Interval(min(interval.low for interval in intervals), min(numbers) if is_number else sizes[0])
 
 
 def _largest(intervals: Sequence[Interval]) -> Interval:
     """Return the interval of the largest of several values."""
-    low, highs = max(each.low for each in intervals), {each.high for each in intervals}
+    low, highs = max(interval.low for interval in intervals), {interval.high for interval in intervals}
     sizes = [high for high in highs if isinstance(high, Size)]
     numbers = [high for high in highs if isinstance(high, int)]
     if sizes and (len(sizes) > 1 or any(number > sizes[0].offset + 1 for number in numbers)):  # a size is 1 at least
@@ -834,28 +839,33 @@ def _parts(view: View, name: str, depth: int = 0) -> tuple[int, list[Interval]] 
         scores = reader.input(1)
         return 1, [_below(view.size(scores, axis)) for axis in range(3)]
     if reader.kind in ("Identity", "Cast", "Transpose"):
-        found, shape = _parts(view, first, depth + 1), view.shape(first)
-        if found is None or reader.kind != "Transpose" or shape is None:
-            return found
+        axis_intervals, shape = _parts(view, first, depth + 1), view.shape(first)
+        if axis_intervals is None or reader.kind != "Transpose" or shape is None:
+            return axis_intervals
         order = list(reader.attributes.get("perm", range(len(shape) - 1, -1, -1)))
-        return order.index(found[0]), found[1]
+        return order.index(axis_intervals[0]), axis_intervals[1]
     return None
 
 
 def _columns(view: View, name: str, count: int) -> Sequence[Interval | None] | None:
     """Return the intervals of the elements along the last axis."""
-    found, shape = _parts(view, name), view.shape(name)
-    if found is None or shape is None or found[0] != len(shape) - 1 or len(found[1]) != count:
+    axis_intervals, shape = _parts(view, name), view.shape(name)
+    if (
+        axis_intervals is None
+        or shape is None
+        or axis_intervals[0] != len(shape) - 1
+        or len(axis_intervals[1]) != count
+    ):
         return None
-    return found[1]
+    return axis_intervals[1]
 
 
 def _chosen(view: View, reader: Reader, name: str) -> Interval | None:
     """Return the interval of what is chosen along an axis that has intervals of its own for every index."""
-    found = _parts(view, reader.input(0))
-    if found is None:
+    axis_intervals = _parts(view, reader.input(0))
+    if axis_intervals is None:
         return None
-    axis, intervals = found
+    axis, intervals = axis_intervals
     if reader.kind == "Gather" and _axis(view, reader.input(0), reader) == axis:
         places = view.constant(reader.input(1))
         if places is not None and places.size and np.all(np.abs(places) < len(intervals)):

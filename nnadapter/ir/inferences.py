@@ -63,12 +63,14 @@ class Inferences:
             InvalidModelError: unknown type, or inputs, attributes or results that do not fit the schema.
         """
         key = None if any(quantized) else _key(type_, types, attributes)
-        known = self._known.get(key) if key is not None else None
-        if known is not None:
-            return {**known[0]}, known[1]
-        complete, made = inferred(type_, types, attributes, quantized)
-        results = tuple(map(self.shared, made))
-        if key is not None and all(id(each) in self._shared for each in (*types, *results) if each is not None):
+        cache_entry = self._known.get(key) if key is not None else None
+        if cache_entry is not None:
+            return {**cache_entry[0]}, cache_entry[1]
+        complete, output_types = inferred(type_, types, attributes, quantized)
+        results = tuple(map(self.shared, output_types))
+        if key is not None and all(
+            id(operand_type) in self._shared for operand_type in (*types, *results) if operand_type is not None
+        ):
             self._known[key] = {**complete}, results
         return complete, results
 

@@ -51,9 +51,9 @@ class Structure:
 
     __slots__ = ("_hash", "_held")
 
-    def __init__(self, held: Hashable) -> None:
-        self._held = held
-        self._hash = hash(held)
+    def __init__(self, key: Hashable) -> None:
+        self._held = key
+        self._hash = hash(key)
 
     def __reduce__(self) -> tuple[type[Structure], tuple[Hashable]]:
         """What it holds: hashes of texts are others in another process."""

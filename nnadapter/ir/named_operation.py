@@ -39,8 +39,8 @@ class NamedOperation:
     @property
     def positions(self) -> tuple[int, ...]:
         """Where its inputs are in the model: one for every role, `ABSENT` where an optional one is left out."""
-        given, roles = self._operation.inputs, self.schema.inputs
-        return given + (ABSENT,) * (len(roles) - len(given) if not roles[-1].variadic else 0)
+        inputs, roles = self._operation.inputs, self.schema.inputs
+        return inputs + (ABSENT,) * (len(roles) - len(inputs) if not roles[-1].variadic else 0)
 
     @property
     def inputs(self) -> tuple[Operand | None, ...]:

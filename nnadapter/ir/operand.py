@@ -109,11 +109,11 @@ class Quantization:
         """Take numpy's numbers and lists for what they are; what is no number stays, for `verify` to refuse."""
         try:
             scale, zero_point = tuple(map(float, self.scale)), tuple(map(int, self.zero_point))
-            whole = all(point == raw_point for point, raw_point in zip(zero_point, self.zero_point, strict=True))
-            texts = any(isinstance(each, str) for each in (*self.scale, *self.zero_point))
+            is_integral = all(point == raw_point for point, raw_point in zip(zero_point, self.zero_point, strict=True))
+            texts = any(isinstance(number, str) for number in (*self.scale, *self.zero_point))
         except (TypeError, ValueError, OverflowError):
             return
-        if whole and not texts:
+        if is_integral and not texts:
             object.__setattr__(self, "scale", scale)
             object.__setattr__(self, "zero_point", zero_point)
 

@@ -13,13 +13,13 @@ def flattened(origins: Origins) -> tuple[str, ...]:
     if all(type(part) is str for part in origins):
         return tuple(dict.fromkeys(origins))  # type: ignore[arg-type]
     names: dict[str, None] = {}
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     stack: list[object] = [origins]
     while stack:
         part = stack.pop()
         if isinstance(part, str):
             names[part] = None
-        elif isinstance(part, tuple) and id(part) not in seen:
-            seen.add(id(part))
+        elif isinstance(part, tuple) and id(part) not in visited_ids:
+            visited_ids.add(id(part))
             stack.extend(reversed(part))
     return tuple(names)

@@ -149,11 +149,13 @@ def _check_possible(schema: OperationSchema, pattern: OperationPattern) -> None:
     for name, expected in pattern.attributes.items():
         attribute = schema.attribute(name)
         if attribute is None:
-            known = close_names(name, [each.name for each in schema.attributes])
-            raise InvalidModelError(f"{schema.type}: the pattern has an unknown attribute {name!r}; {known}")
+            suggestion = close_names(name, [schema_attribute.name for schema_attribute in schema.attributes])
+            raise InvalidModelError(f"{schema.type}: the pattern has an unknown attribute {name!r}; {suggestion}")
         if attribute.choices and isinstance(expected, str) and expected not in attribute.choices:
-            known = close_names(expected, attribute.choices)
-            raise InvalidModelError(f"{schema.type}: the pattern has {name}={expected!r}, which it cannot be; {known}")
+            suggestion = close_names(expected, attribute.choices)
+            raise InvalidModelError(
+                f"{schema.type}: the pattern has {name}={expected!r}, which it cannot be; {suggestion}"
+            )
 
 
 def either(*patterns: Pattern) -> EitherPattern:
@@ -175,12 +177,12 @@ def match_at(editor: ModelEditor, index: int, pattern: OperationPattern) -> Matc
 
 def _may_read(editor: ModelEditor, pattern: OperationPattern, operation: Operation) -> bool:
     """Whether what makes the operation's inputs can be what the pattern wants; a quick look before the whole."""
-    for position, wanted in enumerate(pattern.inputs):
-        if not isinstance(wanted, OperationPattern):
+    for position, input_pattern in enumerate(pattern.inputs):
+        if not isinstance(input_pattern, OperationPattern):
             continue
         read = operation.inputs if operation.type in COMMUTATIVE else operation.inputs[position : position + 1]
         for operand in read:
-            if _may_make(editor, operand, wanted.types, pattern.most_operations):
+            if _may_make(editor, operand, input_pattern.types, pattern.most_operations):
                 break
         else:
             return False
@@ -267,7 +269,9 @@ def _match_operand(editor: ModelEditor, pattern: Pattern, index: int, state: _St
         if producer is not None and editor.operation(producer).outputs[0] == index:
             yield from _match_operation(editor, pattern, producer, state)
     elif isinstance(pattern, EitherPattern):
-        yield from chain.from_iterable(_match_operand(editor, each, index, state) for each in pattern.patterns)
+        yield from chain.from_iterable(
+            _match_operand(editor, alternative, index, state) for alternative in pattern.patterns
+        )
     elif (bound := _bound(editor, pattern, index, state)) is not None:
         yield bound
 
@@ -278,10 +282,10 @@ def _bound(editor: ModelEditor, pattern: OperandPattern | ConstantPattern, index
         return None
     if not pattern.name:
         return state
-    known = state.operands.get(pattern.name)
-    if known is None:
+    bound_index = state.operands.get(pattern.name)
+    if bound_index is None:
         return _State({**state.operands, pattern.name: index}, state.named, state.operations)
-    return state if known == index else None
+    return state if bound_index == index else None
 
 
 def _is_meant(pattern: OperandPattern | ConstantPattern, operand: Operand) -> bool:

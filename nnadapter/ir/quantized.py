@@ -39,10 +39,11 @@ def check_quantization(name: str, type_: OperandType) -> None:
         raise InvalidModelError(f"{name} is {type_} and quantized, expected an integer data type")
     if axis is not None and not 0 <= axis < type_.rank:
         raise InvalidModelError(f"{name} is quantized along axis {axis}, expected one of 0 to {type_.rank - 1}")
-    wanted = 1 if axis is None else type_.dimensions[axis]
-    if count != wanted or len(quantization.zero_point) != wanted:
+    expected_count = 1 if axis is None else type_.dimensions[axis]
+    if count != expected_count or len(quantization.zero_point) != expected_count:
         raise InvalidModelError(
-            f"{name} has {count} scales and {len(quantization.zero_point)} zero points, expected {wanted} of each"
+            f"{name} has {count} scales and {len(quantization.zero_point)} zero points, "
+            f"expected {expected_count} of each"
         )
     if not all(isinstance(scale, float) for scale in quantization.scale):
         raise InvalidModelError(f"{name} has a scale that is no number, expected numbers")

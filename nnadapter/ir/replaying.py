@@ -125,16 +125,16 @@ class _Simplifier:
             self._own.append(number if number < self._variables else self._slot(number))
         for number, answer in self._answers.items():
             self._check(number, answer)
-        self._checks.update(dict.fromkeys((self._own[one], self._own[other]) for one, other in self._following))
+        self._checks.update(dict.fromkeys((self._own[first], self._own[other]) for first, other in self._following))
         every = [self._answer_slot(number) for number in range(len(self._values))]
         steps, ends = self._ordered()
         slots, firsts = list(map(self._final, every)), dict[int, int]()
-        checks = [(self._final(one), self._final(other)) for one, other in _joining(self._checks)]
+        checks = [(self._final(first), self._final(other)) for first, other in _joining(self._checks)]
         return Replay(
             tuple(self._constants),
             steps,
             ends,
-            taking([one for one, _ in checks]),
+            taking([first for first, _ in checks]),
             taking([other for _, other in checks]),
             taking(slots),
             [self._variables <= slot < self._variables + len(self._constants) for slot in slots],
@@ -151,11 +151,15 @@ class _Simplifier:
         first = [(step, slot) for step, slot in self._made.items() if slot in read]
         for _, slot in chain(first, *last.values()):
             self._places[slot] = self._variables + len(self._constants) + len(self._places)
-        steps = [(function, self._final(one), self._final(other)) for (function, one, other), _ in first]
+        steps = [
+            (function, self._final(first_operand), self._final(other)) for (function, first_operand, other), _ in first
+        ]
         ends = []
         for (_, unary), group in last.items():
-            operands = [[one for (_, one, _), _ in group], [other for (_, _, other), _ in group]][: 1 if unary else 2]
-            ends.append((group[0][0][0], [taking(list(map(self._final, each))) for each in operands]))
+            operands = [[first_operand for (_, first_operand, _), _ in group], [other for (_, _, other), _ in group]][
+                : 1 if unary else 2
+            ]
+            ends.append((group[0][0][0], [taking(list(map(self._final, column))) for column in operands]))
         return steps, ends
 
     def _join(self, number: int, answer: Any) -> None:
@@ -175,16 +179,16 @@ class _Simplifier:
             return None
         return (first, second) if type(self._values[first]) is type(self._values[second]) is int else None
 
-    def _unite(self, one: int, other: int) -> None:
-        pending = [(one, other)]
+    def _unite(self, member: int, other: int) -> None:
+        pending = [(member, other)]
         while pending:
-            one, other = pending.pop()
-            first, second = sorted((self._root(one), self._root(other)))
+            member, other = pending.pop()
+            first, second = sorted((self._root(member), self._root(other)))
             if first == second:
                 continue
-            self._following.append((one, other))
+            self._following.append((member, other))
             self._first[second] = first
-            for number in (one, other, second):
+            for number in (member, other, second):
                 if number in self._fixed:
                     self._fixed.setdefault(first, self._fixed[number])
                 elif number >= self._variables and isinstance(self._steps[number - self._variables][0], Constant):
@@ -196,10 +200,10 @@ class _Simplifier:
         sums, more = self._sums.get(first, []), self._sums.pop(second, [])
         self._sums[first] = [*sums, *more]
         return [
-            (one[1 - place], other[1 - other_place])
-            for one, other in product(sums, more)
+            (terms[1 - place], other[1 - other_place])
+            for terms, other in product(sums, more)
             for place, other_place in product((0, 1), repeat=2)
-            if one[place] == other[other_place]
+            if terms[place] == other[other_place]
         ]
 
     def _sums_of_whole_numbers(self) -> dict[int, list[tuple[int, int]]]:
@@ -213,10 +217,14 @@ class _Simplifier:
         """The number that a whole number is 0 more than."""
         while number >= self._variables:
             function, *operands = self._steps[number - self._variables]
-            others = [each for each in operands if not self._is_nothing(each)]
-            if function is not operator.add or len(others) != 1 or type(self._values[others[0]]) is not int:
+            nonzero_operands = [operand for operand in operands if not self._is_nothing(operand)]
+            if (
+                function is not operator.add
+                or len(nonzero_operands) != 1
+                or type(self._values[nonzero_operands[0]]) is not int
+            ):
                 break
-            number = others[0]
+            number = nonzero_operands[0]
         return number
 
     def _is_nothing(self, number: int) -> bool:
@@ -240,7 +248,7 @@ class _Simplifier:
             return self._constant(function.value)
         if self._equal(number, self._answers.get(number)) is not None:
             return self._constant(self._answers[number])  # what is checked is that the two are equal
-        operands = [self._used(each) for each in (first, second) if each >= 0]
+        operands = [self._used(argument) for argument in (first, second) if argument >= 0]
         if all(operand < _NONE for operand in operands):
             return self._constant(self._values[number])
         left_alone = self._left_alone(function, operands, number)
@@ -259,10 +267,10 @@ class _Simplifier:
 
     def _check(self, number: int, answer: Any) -> None:
         equal = self._equal(number, answer)
-        one, other = (number, None) if equal is None else equal
-        self._checks[self._own[one], self._constant(answer) if other is None else self._own[other]] = None
+        first, other = (number, None) if equal is None else equal
+        self._checks[self._own[first], self._constant(answer) if other is None else self._own[other]] = None
         if type(answer) is float and answer == 0:  # 0.0 == -0.0, and their quotients differ
-            sign = self._made.setdefault((_sign, self._own[one], _NONE), self._variables + len(self._made))
+            sign = self._made.setdefault((_sign, self._own[first], _NONE), self._variables + len(self._made))
             self._checks[sign, self._constant(_sign(answer))] = None
 
     def _answer_slot(self, number: int) -> int:
@@ -297,9 +305,9 @@ def _joining(pairs: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
     joining = []
     for pair in pairs:
-        one, other = map(root, pair)
-        if one != other:
-            roots[other] = one
+        first_root, other = map(root, pair)
+        if first_root != other:
+            roots[other] = first_root
             joining.append(pair)
     return joining
 

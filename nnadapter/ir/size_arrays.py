@@ -42,9 +42,9 @@ class SymbolicArray:
         """The contents for the sizes that are traced."""
         return self._filled(list(map(current, self.items.flat)))
 
-    def filled(self, known: Sequence[Any]) -> Array:
+    def filled(self, replay_values: Sequence[Any]) -> Array:
         """The contents for the sizes of a replay."""
-        return self._filled([known[item.number] if type(item) is Traced else item for item in self.items.flat])
+        return self._filled([replay_values[item.number] if type(item) is Traced else item for item in self.items.flat])
 
     def _filled(self, items: list[Any]) -> Array:
         array = np.array(items, self.dtype).reshape(self.items.shape)

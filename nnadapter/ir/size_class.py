@@ -78,8 +78,8 @@ class DynamicDimensions:
 
     def variables(self, shapes: Shapes) -> Sequence[int] | None:
         """The sizes that stand for traced dimensions, in their order; None if the shapes differ elsewhere."""
-        own: list[Any] = list(map(shapes.get, self._names))
-        if len(shapes) != len(own) or None in own or list(map(len, own)) != self._ranks:
+        input_shapes: list[Any] = list(map(shapes.get, self._names))
+        if len(shapes) != len(input_shapes) or None in input_shapes or list(map(len, input_shapes)) != self._ranks:
             return None
-        every = tuple(chain.from_iterable(own))
+        every = tuple(chain.from_iterable(input_shapes))
         return self._variables(every) if self._others(every) == self._expected else None

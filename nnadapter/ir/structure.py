@@ -87,11 +87,14 @@ class SymbolicModel:
         part = submodel(self._model, *key)
         return self._parts.keep(key, self if part.structure == self._model.structure else SymbolicModel(part))
 
-    def filled(self, known: Sequence[Any]) -> Model:
+    def filled(self, replay_values: Sequence[Any]) -> Model:
         """The model with the numbers of a replay."""
         operands, operations = list(self._model.operands), list(self._model.operations)
-        values = self._values.settled(known)
-        types = [OperandType(dtype, values[dimensions], *rest) for dtype, dimensions, *rest in self._types]  # type: ignore[arg-type,call-overload]
+        values = self._values.settled(replay_values)
+        types = [
+            OperandType(dtype, values[dimensions], *fields)  # type: ignore[arg-type,call-overload]
+            for dtype, dimensions, *fields in self._types
+        ]
         for index, type_ in self._operands:
             operand = operands[index]
             operands[index] = Operand(operand.name, types[type_], operand.lifetime, operand.value)
@@ -129,11 +132,11 @@ def _with_attributes(operation: Operation, source: Iterator[Any]) -> Operation:
     changed = {}
     for name, value in operation.attributes.items():
         if isinstance(value, tuple):
-            new: Any = tuple(next(source) for _ in value)
-            if not _same(new, value):
-                changed[name] = new
-        elif is_number(value) and (new := next(source)) is not value:
-            changed[name] = new
+            replacement: Any = tuple(next(source) for _ in value)
+            if not _same(replacement, value):
+                changed[name] = replacement
+        elif is_number(value) and (replacement := next(source)) is not value:
+            changed[name] = replacement
     if not changed:
         return operation
     attributes = {**operation.attributes, **changed}
@@ -142,4 +145,4 @@ def _with_attributes(operation: Operation, source: Iterator[Any]) -> Operation:
 
 def _same(first: Sequence[Any], second: Sequence[Any]) -> bool:
     """Whether all are the very same numbers; to compare traced ones would be to decide something."""
-    return all(one is other for one, other in zip(first, second, strict=True))
+    return all(item is other for item, other in zip(first, second, strict=True))

@@ -38,10 +38,10 @@ def to_named_text(model: Model) -> str:
 def digest(model: Model) -> str:
     """Return the SHA-256, 64 hexadecimal digits, of the text form and of the contents of every constant."""
     digests = _digests(model)
-    whole = sha256(_text(model, digests).encode())
-    for each in digests.values():
-        whole.update(each.encode())
-    return whole.hexdigest()
+    hasher = sha256(_text(model, digests).encode())
+    for content_digest in digests.values():
+        hasher.update(content_digest.encode())
+    return hasher.hexdigest()
 
 
 def _digests(model: Model) -> Mapping[int, str]:
@@ -59,7 +59,10 @@ def _percent(index: int) -> str:
 
 def _text(model: Model, digests: Mapping[int, str], number: _Number = _percent) -> str:
     lines = [f"input {_operand(model, index, number)}" for index in model.inputs]
-    lines += [f"constant {_operand(model, index, number)} sha256 {each[:_PREFIX]}" for index, each in digests.items()]
+    lines += [
+        f"constant {_operand(model, index, number)} sha256 {content_digest[:_PREFIX]}"
+        for index, content_digest in digests.items()
+    ]
     lines += [_operation(model, operation, number) for operation in model.operations]
     lines += [f"output {_read(model, index, number)}" for index in model.outputs]
     return "\n".join(lines) + "\n"
@@ -83,12 +86,12 @@ def _type(type_: OperandType) -> str:
 
 
 def _operation(model: Model, operation: Operation, number: _Number) -> str:
-    made = ", ".join(_operand(model, index, number) for index in operation.outputs)
+    results = ", ".join(_operand(model, index, number) for index in operation.outputs)
     read = ", ".join(_read(model, index, number) for index in operation.inputs)
     attributes = ", ".join(f"{name}={_value(value)}" for name, value in sorted(operation.attributes.items()))
     origins = ", ".join(map(_quoted, operation.origins))
     return (
-        f"{made} = {operation.type}({read})"
+        f"{results} = {operation.type}({read})"
         f"{f' {{{attributes}}}' if attributes else ''}{f' from {origins}' if origins else ''}"
     )
 

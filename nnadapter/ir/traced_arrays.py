@@ -88,18 +88,18 @@ class ArrayTrace:
             return None
         values: list[Any] = list(arrays)
         for step in self._steps:
-            arguments = [values[each] if isinstance(each, int) else each for each in step.arrays]
-            made = _made(step.function, arguments, step.parameters, step.deferral)
+            arguments = [values[argument] if isinstance(argument, int) else argument for argument in step.arrays]
+            result = _made(step.function, arguments, step.parameters, step.deferral)
             if step.form is None:
-                if made != step.answer:
+                if result != step.answer:
                     return None
-            elif _form(made) != step.form:
+            elif _form(result) != step.form:
                 return None
             else:
-                values.extend(made if isinstance(made, tuple) else (made,))
+                values.extend(result if isinstance(result, tuple) else (result,))
         if any(digest_of(contents_of(values[number])) != digest for number, digest in self._looked.items()):
             return None
-        return values if all(_agrees(each, values) for each in self._comparisons.values()) else None
+        return values if all(_agrees(comparison, values) for comparison in self._comparisons.values()) else None
 
     def apply(
         self,
@@ -112,14 +112,14 @@ class ArrayTrace:
 
         If it is deferred, it is not called before somebody asks for what it makes.
         """
-        made = _made(function, list(map(self._value, arrays)), parameters, deferral)
-        form = _form(made)
+        result = _made(function, list(map(self._value, arrays)), parameters, deferral)
+        form = _form(result)
         self._steps.append(_TracedStep(function, tuple(map(_given, arrays)), parameters, form, deferral))
-        parts = made if isinstance(made, tuple) else (made,)
+        parts = result if isinstance(result, tuple) else (result,)
         first = len(self._values)
         self._values.extend(parts)
         traced = [None if part is None else self._traced(first + at) for at, part in enumerate(parts)]
-        return tuple(traced) if isinstance(made, tuple) else traced[0]
+        return tuple(traced) if isinstance(result, tuple) else traced[0]
 
     def decide(self, function: Callable[..., _Answer], arrays: Sequence[Any], parameters: dict[str, Any]) -> _Answer:
         """What a function says of arrays, on which something is decided from here on."""
@@ -198,7 +198,7 @@ class TracedArray(NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, function: np.ufunc, method: str, *arrays: Any, **arguments: Any) -> Any:
         """What arithmetic makes of the contents, which are looked at."""
-        plain = [self.trace.look(each) if isinstance(each, TracedArray) else each for each in arrays]
+        plain = [self.trace.look(array) if isinstance(array, TracedArray) else array for array in arrays]
         return getattr(function, method)(*plain, **arguments)
 
     def __getattr__(self, name: str) -> Any:
@@ -265,16 +265,16 @@ def _given(array: Any) -> int | Array | None:
     return array.number if isinstance(array, TracedArray) else array
 
 
-def _form(made: Any) -> _Form:
+def _form(result: Any) -> _Form:
     """An empty tuple for None, so that None itself can stand for what is no array."""
-    if isinstance(made, tuple):
-        return tuple(map(_form, made))
-    return () if made is None else (dtype_name(made.dtype), made.shape)
+    if isinstance(result, tuple):
+        return tuple(map(_form, result))
+    return () if result is None else (dtype_name(result.dtype), result.shape)
 
 
 def _agrees(comparison: _Comparison, values: Sequence[Any]) -> bool:
-    known: dict[Hashable, int] = {}
+    numbers_by_key: dict[Hashable, int] = {}
     return all(
-        known.setdefault(comparison.key(contents_of(values[number])), number) == first
+        numbers_by_key.setdefault(comparison.key(contents_of(values[number])), number) == first
         for number, first in zip(comparison.arrays, comparison.firsts, strict=True)
     )

@@ -104,11 +104,11 @@ class Trace:
         """A number made from one or two others, of which one at least is traced."""
         numbers = self._number(first), -1 if second is None else self._number(second)
         key = (function, *numbers)
-        known = self._known.get(key)
-        if known is None:
+        result_number = self._known.get(key)
+        if result_number is None:
             arguments = [self._values[number] for number in numbers if number >= 0]
-            known = self._known[key] = self._add((function, *numbers), function(*arguments))
-        return Traced(self, known)
+            result_number = self._known[key] = self._add((function, *numbers), function(*arguments))
+        return Traced(self, result_number)
 
     def answer(self, number: Traced) -> Any:
         """The value of a number, on which something is decided from here on."""
@@ -116,9 +116,9 @@ class Trace:
         self._answers.setdefault(number.number, value)
         return value
 
-    def take_back(self, known: int) -> Mapping[int, Any]:
+    def take_back(self, answer_count: int) -> Mapping[int, Any]:
         """Forget what was decided since there were so many answers, as nothing follows from it; return it."""
-        forgotten = dict(list(self._answers.items())[known:])
+        forgotten = dict(list(self._answers.items())[answer_count:])
         for number in forgotten:
             del self._answers[number]
         self._replay = None
@@ -134,9 +134,9 @@ class Trace:
         return self._values[number]
 
     def _shortened(self) -> Replay:
-        known = len(self._steps), len(self._answers)
-        if self._replay is None or self._replay[:2] != known:
-            self._replay = *known, replay_of(self._variables, self._steps, self._answers, self._values)
+        counts = len(self._steps), len(self._answers)
+        if self._replay is None or self._replay[:2] != counts:
+            self._replay = *counts, replay_of(self._variables, self._steps, self._answers, self._values)
         return self._replay[2]
 
     def _add(self, step: Step | None, value: Any) -> int:
@@ -149,10 +149,10 @@ class Trace:
         if isinstance(value, Traced):
             return value.number
         key = exactly(value)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._add((Constant(value), 0, -1), value)
-        return known
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = self._add((Constant(value), 0, -1), value)
+        return number
 
 
 def _unary(function: Callable[[Any], Any]) -> Callable[[Traced], Any]:
@@ -297,20 +297,20 @@ class Interned:
             self._values.append(value)
         return position
 
-    def settled(self, known: Sequence[Any]) -> list[Any]:
+    def settled(self, replay_values: Sequence[Any]) -> list[Any]:
         """The values by position, with the numbers of a replay."""
         settling = self._settling
         if len(settling) < len(self._values):  # another thread may be at it, too
             settling = [*settling, *map(self._settled, self._values[len(settling) :])]
             self._settling = settling
-        numbers = (*known, *reversed(self._plain.values()))
+        numbers = (*replay_values, *reversed(self._plain.values()))
         return [settle(numbers) for settle in settling]
 
     def _settled(self, value: Any) -> Callable[[Sequence[Any]], Any]:
         """What settles one value, its form looked at now."""
         if not isinstance(value, tuple):
             return operator.itemgetter(self._place(value))
-        if len(value) > 1 and not any(isinstance(each, tuple) for each in value):
+        if len(value) > 1 and not any(isinstance(element, tuple) for element in value):
             return operator.itemgetter(*map(self._place, value))
         parts = tuple(map(self._settled, value))
         return lambda numbers: tuple([part(numbers) for part in parts])
@@ -348,12 +348,12 @@ def settled(value: Any, values: Sequence[Any]) -> Any:
     if isinstance(value, Traced):
         return values[value.number]
     if isinstance(value, (tuple, list)):
-        if not any(isinstance(each, (Traced, *_HOLDING)) for each in value):
+        if not any(isinstance(element, (Traced, *_HOLDING)) for element in value):
             return value
-        told = [settled(each, values) for each in value]
-        return told if isinstance(value, list) else tuple(told)
+        elements = [settled(element, values) for element in value]
+        return elements if isinstance(value, list) else tuple(elements)
     if isinstance(value, (dict, MappingProxyType)):
-        return {key: settled(each, values) for key, each in value.items()}
+        return {key: settled(item, values) for key, item in value.items()}
     return value
 
 

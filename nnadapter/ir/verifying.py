@@ -179,15 +179,15 @@ def verify(model: Model) -> None:
     for operand in model.operands:
         _check_operand(operand)
     _check_inputs_and_outputs(model)
-    known = {index for index, operand in enumerate(model.operands) if operand.lifetime in _GIVEN}
+    defined_operands = {index for index, operand in enumerate(model.operands) if operand.lifetime in _GIVEN}
     for position, operation in enumerate(model.operations):
         try:
-            _check_operation(model, operation, known)
+            _check_operation(model, operation, defined_operands)
         except InvalidModelError as error:
             raise InvalidModelError(f"operation {position}, from nodes {list(operation.origins)}: {error}") from None
-        known.update(operation.outputs)
-    if len(known) != len(model.operands):
-        index = next(index for index in range(len(model.operands)) if index not in known)
+        defined_operands.update(operation.outputs)
+    if len(defined_operands) != len(model.operands):
+        index = next(index for index in range(len(model.operands)) if index not in defined_operands)
         operand = model.operands[index]
         raise InvalidModelError(
             f"operand {index} {operand.name!r} is {operand.lifetime.value}, expected an operation that makes it"
@@ -249,10 +249,10 @@ def _check_listed(model: Model, listed: Sequence[int], lifetime: Lifetime, allow
             raise InvalidModelError(f"operand {index} {operand.name!r} is {lifetime.value}, expected it in that list")
 
 
-def _check_operation(model: Model, operation: Operation, known: set[int]) -> None:
+def _check_operation(model: Model, operation: Operation, defined_operands: set[int]) -> None:
     schema = schema_of(operation.type)
     for index in operation.inputs:
-        if index != ABSENT and index not in known:
+        if index != ABSENT and index not in defined_operands:
             raise InvalidModelError(f"{operation.type}: reads operand {index}, expected one that exists by then")
     types = tuple(model.type_of(index) for index in operation.inputs)
     check_inputs(schema, types)
@@ -261,7 +261,7 @@ def _check_operation(model: Model, operation: Operation, known: set[int]) -> Non
         missing = sorted(complete.keys() - operation.attributes.keys())
         raise InvalidModelError(f"{operation.type}: attributes {missing} are missing, expected every one of the schema")
     inferred = schema.infer(types, complete)
-    _check_made(model, operation, len(inferred), known)
+    _check_made(model, operation, len(inferred), defined_operands)
     quantized = [model.operands[index].type.quantized for index in operation.outputs]
     for index, expected in zip(
         operation.outputs, quantized_results(schema, types, complete, inferred, quantized), strict=True
@@ -269,7 +269,7 @@ def _check_operation(model: Model, operation: Operation, known: set[int]) -> Non
         _check_output(operation, model.operands[index], expected)
 
 
-def _check_made(model: Model, operation: Operation, count: int, known: set[int]) -> None:
+def _check_made(model: Model, operation: Operation, count: int, defined_operands: set[int]) -> None:
     """Which operands an operation makes; of what type they are is looked at where they are those that it may make."""
     if len(operation.outputs) != count:
         raise InvalidModelError(f"{operation.type}: {len(operation.outputs)} outputs, expected {count}")
@@ -278,7 +278,7 @@ def _check_made(model: Model, operation: Operation, count: int, known: set[int])
     for index in operation.outputs:
         if not 0 <= index < len(model.operands):
             raise InvalidModelError(f"{operation.type}: makes operand {index}, expected one of {len(model.operands)}")
-        if index in known:
+        if index in defined_operands:
             raise InvalidModelError(
                 f"{operation.type}: makes operand {index} {model.operands[index].name!r},"
                 " expected one that does not exist yet"

@@ -28,9 +28,9 @@ def check_well_formed(model: Model) -> None:
     for name, listed in (("input", model.inputs), ("output", model.outputs)):
         if not isinstance(listed, tuple):
             raise InvalidModelError(f"model {name}s are {listed!r}, expected a tuple of whole numbers")
-        for each in listed:
-            if not _is_whole(each):
-                raise InvalidModelError(f"model {name} {each!r} is no operand, expected a whole number")
+        for operand_index in listed:
+            if not _is_whole(operand_index):
+                raise InvalidModelError(f"model {name} {operand_index!r} is no operand, expected a whole number")
     for position, operation in enumerate(model.operations):
         _check_operation(position, operation)
 
@@ -109,10 +109,10 @@ def _check_operation(position: int, operation: Operation) -> None:
             raise InvalidModelError(
                 f"operation {position}, {operation.type}: {verb} {operands!r}, expected a tuple of whole numbers"
             )
-        for each in operands:
-            if not _is_whole(each):
+        for operand in operands:
+            if not _is_whole(operand):
                 raise InvalidModelError(
-                    f"operation {position}, {operation.type}: {verb} operand {each!r}, expected a whole number"
+                    f"operation {position}, {operation.type}: {verb} operand {operand!r}, expected a whole number"
                 )
     if not isinstance(operation.attributes, Mapping):
         raise InvalidModelError(

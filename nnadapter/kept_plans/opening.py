@@ -124,7 +124,7 @@ def keeping(source: Any, requests: Requests, options: Options) -> Keeping | None
             require_driver(name)  # before much is read in vain
         telling = begun_source(source)  # while devices are opened, and their packages imported
         devices = tuple(_selected(named, options.isolated))
-        isolate = {each.name: each.limits for each in devices if each.limits is not None}
+        isolate = {device.name: device.limits for device in devices if device.limits is not None}
         options = replace(options, isolate=isolate or False)
         told = telling()
         place = Place(folder_of(options), key_of(told, devices, options))

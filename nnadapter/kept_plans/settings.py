@@ -50,18 +50,25 @@ def key_of(source: Source, devices: Sequence[Selected], options: Options) -> Key
     """
     around = {device.name: of_device(device.name) for device in devices if device.name not in HOSTS}
     parts = {
-        **{part: _joined({name: each[part] for name, each in around.items()}) for part in ("device", "driver")},
+        **{
+            part: _joined({name: key_parts[part] for name, key_parts in around.items()})
+            for part in ("device", "driver")
+        },
         "host": text_part(
             {
                 "nnadapter": own_version(),
                 "files": _own_files(),
-                **{each: installed_version(each) for each in _PACKAGES},
+                **{package: installed_version(package) for package in _PACKAGES},
                 "onnxruntime": installed_builds("onnxruntime"),
             }
         ),
         "machine": _machine(devices),
         "options": text_part(
-            {**_of_session(options), **dict(_of_devices(devices)), "order": [each.name for each in devices]}
+            {
+                **_of_session(options),
+                **dict(_of_devices(devices)),
+                "order": [selected_device.name for selected_device in devices],
+            }
         ),
         "structure": source.model,
         "shapes": KeyPart(source.model.digest, {"inputs": "any"}),
@@ -84,7 +91,7 @@ def _machine(devices: Sequence[Selected]) -> KeyPart:
 
 def _calibrations(devices: Sequence[Selected]) -> Iterator[tuple[str, str]]:
     """Names and digests of the files (`nnadapter.costs`) with calibrations of devices, and of the hosts behind them."""
-    for name in sorted({*HOSTS, *(each.name for each in devices)}):
+    for name in sorted({*HOSTS, *(device.name for device in devices)}):
         for file in calibrations_of_driver(name):
             yield file.name, sha256(file.read_bytes()).hexdigest()
 
@@ -133,9 +140,9 @@ def _own_files() -> str:
 
 def _listed(folder: Path | str, inside: str) -> Iterator[tuple[str, int, int]]:
     with os.scandir(folder) as entries:
-        for each in entries:
-            if each.name.endswith(".py"):
-                status = each.stat()
-                yield inside + each.name, status.st_size, status.st_mtime_ns
-            elif each.name != "__pycache__" and each.is_dir(follow_symlinks=False):
-                yield from _listed(each.path, f"{inside}{each.name}/")
+        for entry in entries:
+            if entry.name.endswith(".py"):
+                status = entry.stat()
+                yield inside + entry.name, status.st_size, status.st_mtime_ns
+            elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
+                yield from _listed(entry.path, f"{inside}{entry.name}/")

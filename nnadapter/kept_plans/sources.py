@@ -126,7 +126,7 @@ def _beside(path: Path) -> tuple[int, str]:
 def _source(held: Any, digest: str, size: int, beside: dict[str, tuple[int, str]]) -> Source:
     own = KeyPart(digest, {"operations": "a model", "bytes": str(size)})
     whole = sha256(repr((digest, sorted(beside.items()))).encode()).hexdigest()
-    nbytes = size + sum(each for each, _ in beside.values())
+    nbytes = size + sum(file_size for file_size, _ in beside.values())
     return Source(own, KeyPart(whole, {"files": str(1 + len(beside)), "bytes": str(nbytes)}), held)
 
 

@@ -126,11 +126,11 @@ def _carried(message: Message, old: Container, writer: LinkingWriter) -> Message
     assert isinstance(old, LinkedContainer), "entries of plans are read so"
     carried = MESSAGES.new(message.DESCRIPTOR.name)
     carried.CopyFrom(message)
-    for each in _messages(carried):
-        name = each.DESCRIPTOR.name
+    for submessage in _messages(carried):
+        name = submessage.DESCRIPTOR.name
         for field in _PARTS.get(name, ()):
-            setattr(each, field, old.brought(getattr(each, field), writer))
-        if name == "Segment" and each.form == ModelForm.IR.value:  # it names its constants by what they hold
+            setattr(submessage, field, old.brought(getattr(submessage, field), writer))
+        if name == "Segment" and submessage.form == ModelForm.IR.value:  # it names its constants by what they hold
             for number, part in enumerate(old.parts):
                 if part.kind == CONSTANT:
                     old.brought(number, writer)
@@ -156,5 +156,5 @@ def _messages(message: Message) -> Iterator[Message]:
     yield message
     for field, value in message.ListFields():
         if field.message_type is not None and not field.message_type.GetOptions().map_entry:
-            for each in (value,) if hasattr(value, "DESCRIPTOR") else value:
-                yield from _messages(each)
+            for submessage in (value,) if hasattr(value, "DESCRIPTOR") else value:
+                yield from _messages(submessage)

@@ -48,8 +48,8 @@ class KernelCall:
             ExecutionError: the kernel raised, or gave something else than the model says. Names the kernel.
         """
         arguments = [
-            None if array is None else _argument(array, wanted, type_)
-            for array, wanted, type_ in zip(
+            None if array is None else _argument(array, kernel_type, type_)
+            for array, kernel_type, type_ in zip(
                 self.call.spread(inputs), _padded(self.kernel.inputs, len(self.types)), self.types, strict=True
             )
         ]
@@ -68,15 +68,15 @@ class KernelCall:
     def _checked(self, kernel_result: object, inputs: Sequence[Array]) -> list[Array]:
         results = list(kernel_result) if isinstance(kernel_result, (tuple, list)) else [kernel_result]
         # A function that reduces to a scalar gives numpy's number, not an array.
-        results = [np.asarray(each) if isinstance(each, np.generic) else each for each in results]
+        results = [np.asarray(result) if isinstance(result, np.generic) else result for result in results]
         if len(results) == len(self.call.outputs):
-            wanted = _padded(self.kernel.outputs, len(results))
-            results = [_turned_back(*each) for each in zip(results, wanted, self.call.outputs, strict=True)]
+            kernel_types = _padded(self.kernel.outputs, len(results))
+            results = [_turned_back(*triple) for triple in zip(results, kernel_types, self.call.outputs, strict=True)]
         expected = [(type_.dimensions, type_.dtype.array_type) for type_ in self.call.outputs]
         return [_own(array, inputs) for array in check_results(results, self.names, expected)]
 
-    def _failed(self, what: str, advice: str) -> ExecutionError:
-        return ExecutionError(f"kernel {self.kernel.name!r} of {self.call.display_name} {what}; {advice}")
+    def _failed(self, problem: str, advice: str) -> ExecutionError:
+        return ExecutionError(f"kernel {self.kernel.name!r} of {self.call.display_name} {problem}; {advice}")
 
 
 def _told(error: BaseException) -> str:
@@ -90,19 +90,24 @@ def _padded(stated: Sequence[KernelType], count: int) -> list[KernelType | None]
     return [*stated[:count], *[None] * (count - len(stated))]
 
 
-def _argument(array: Array, wanted: KernelType | None, type_: OperandType | None) -> Array:
-    if wanted is not None and turns(wanted, type_):
-        array = array.transpose(_TO_NHWC if wanted.layout is Layout.NHWC else _TO_NCHW)
+def _argument(array: Array, kernel_type: KernelType | None, type_: OperandType | None) -> Array:
+    if kernel_type is not None and turns(kernel_type, type_):
+        array = array.transpose(_TO_NHWC if kernel_type.layout is Layout.NHWC else _TO_NCHW)
     return read_only(array)
 
 
-def _turned_back(result: object, wanted: KernelType | None, type_: OperandType) -> object:
-    if wanted is None or not turns(wanted, type_) or type(result) is not np.ndarray or result.ndim != type_.rank:
+def _turned_back(result: object, kernel_type: KernelType | None, type_: OperandType) -> object:
+    if (
+        kernel_type is None
+        or not turns(kernel_type, type_)
+        or type(result) is not np.ndarray
+        or result.ndim != type_.rank
+    ):
         return result
-    return np.ascontiguousarray(result.transpose(_TO_NCHW if wanted.layout is Layout.NHWC else _TO_NHWC))
+    return np.ascontiguousarray(result.transpose(_TO_NCHW if kernel_type.layout is Layout.NHWC else _TO_NHWC))
 
 
 def _own(result: Array, inputs: Sequence[Array]) -> Array:
     """A result that nobody else holds: a kernel may well give back what it was given."""
-    held = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
-    return result.copy() if held else result
+    is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
+    return result.copy() if is_shared else result

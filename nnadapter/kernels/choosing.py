@@ -89,21 +89,21 @@ class KernelTable:
         candidates = self.by_op.get((request.domain, request.op_type), ())
         fitting = [kernel for kernel in candidates if not misfit(kernel, request)]
         refusals = [f"kernel {kernel.name!r}: {misfit(kernel, request)}" for kernel in candidates]
-        for kernel in sorted(fitting, key=lambda each: order(each, request)):
+        for kernel in sorted(fitting, key=lambda fitting_kernel: order(fitting_kernel, request)):
             outputs = _outputs(kernel, request)
             if not isinstance(outputs, str):
                 warn_of_infer(refusals)
                 return Choice(kernel, outputs)
             refusals.append(f"kernel {kernel.name!r}: {outputs}")
-        told = "; ".join(text for text in refusals if not text.endswith(": "))
+        refusal_text = "; ".join(text for text in refusals if not text.endswith(": "))
         operator_name = f"{request.domain}::{request.op_type}" if request.domain else request.op_type
-        why = f"no kernel of device {self.device!r} fits {operator_name}{': ' if told else ''}{told}"
-        return Unsupported(Reason.UNSUPPORTED_OPERATION, why)
+        detail = f"no kernel of device {self.device!r} fits {operator_name}{': ' if refusal_text else ''}{refusal_text}"
+        return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
 
 
 def warn_of_infer(refusals: Sequence[str]) -> None:
     """Say which kernels nobody hears of any more because their `infer` failed: something else does their work."""
-    failed = [each for each in refusals if f": {_INFER}" in each]
+    failed = [refusal for refusal in refusals if f": {_INFER}" in refusal]
     if failed:
         warnings.warn(f"{'; '.join(failed)}; it is passed over, so correct its infer", DriverWarning, stacklevel=2)
 
@@ -120,24 +120,24 @@ def _misfits(kernel: Kernel, request: Request) -> Iterator[str]:
     if kernel.attributes is not None and not request.attributes.keys() <= kernel.attributes.keys():
         unknown = sorted(request.attributes.keys() - kernel.attributes.keys())
         yield f"it does not know the attributes {', '.join(unknown)}"
-    for what, stated, types in (
+    for side, stated, types in (
         ("input", kernel.inputs, request.inputs),
         ("output", kernel.outputs, request.outputs or ()),
     ):
-        if types and len(stated) > len(types) and what == "output":
+        if types and len(stated) > len(types) and side == "output":
             yield f"it states {len(stated)} outputs, the op has {len(types)}"
-        for position, (wanted, type_) in enumerate(zip(stated, types, strict=False)):
-            why = "" if type_ is None else _mismatch(wanted, type_)
-            if why:
-                yield f"{what} {position} {why}"
+        for position, (kernel_type, type_) in enumerate(zip(stated, types, strict=False)):
+            mismatch = "" if type_ is None else _mismatch(kernel_type, type_)
+            if mismatch:
+                yield f"{side} {position} {mismatch}"
 
 
-def _mismatch(wanted: KernelType, type_: OperandType) -> str:
-    if wanted.target is Target.DEVICE:
+def _mismatch(kernel_type: KernelType, type_: OperandType) -> str:
+    if kernel_type.target is Target.DEVICE:
         return "is wanted in the device's memory, and drivers hand over host memory"
-    if type_.dtype not in wanted.precision:
-        return f"is {type_.dtype.value}, it takes {', '.join(sorted(wanted.precision))}"
-    if wanted.layout is Layout.NHWC and type_.rank != _IMAGE_RANK:
+    if type_.dtype not in kernel_type.precision:
+        return f"is {type_.dtype.value}, it takes {', '.join(sorted(kernel_type.precision))}"
+    if kernel_type.layout is Layout.NHWC and type_.rank != _IMAGE_RANK:
         return f"has rank {type_.rank}, its layout NHWC is for rank {_IMAGE_RANK}"
     return ""
 
@@ -147,8 +147,8 @@ def order(kernel: Kernel, request: Request) -> tuple[int, ...]:
     pairs = [*_paired(kernel.inputs, request.inputs), *_paired(kernel.outputs, request.outputs or ())]
     return (
         -kernel.priority,
-        sum(turns(wanted, type_) for wanted, type_ in pairs),
-        sum(len(wanted.precision) for wanted, _ in pairs),
+        sum(turns(kernel_type, type_) for kernel_type, type_ in pairs),
+        sum(len(kernel_type.precision) for kernel_type, _ in pairs),
         -len(kernel.inputs) - len(kernel.outputs),
         0 if ":" in kernel.device else 1,
         -kernel.since_version,
@@ -160,13 +160,18 @@ def order(kernel: Kernel, request: Request) -> tuple[int, ...]:
 def _paired(
     stated: Sequence[KernelType], types: Sequence[OperandType | None]
 ) -> Iterator[tuple[KernelType, OperandType | None]]:
-    for wanted, type_ in zip_longest(stated[: len(types)], types):
-        yield wanted or _ANYTHING, type_
+    for kernel_type, type_ in zip_longest(stated[: len(types)], types):
+        yield kernel_type or _ANYTHING, type_
 
 
-def turns(wanted: KernelType, type_: OperandType | None) -> bool:
+def turns(kernel_type: KernelType, type_: OperandType | None) -> bool:
     """Whether the host turns the axes of an argument around for a kernel."""
-    return wanted.layout is not None and type_ is not None and type_.layout is not wanted.layout and type_.rank == 4
+    return (
+        kernel_type.layout is not None
+        and type_ is not None
+        and type_.layout is not kernel_type.layout
+        and type_.rank == 4
+    )
 
 
 def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) -> tuple[OperandType, ...] | str:
@@ -176,7 +181,11 @@ def inferred(infer: InferRule, request: Request, attributes: Mapping[str, Any]) 
     except FAILURES as error:  # a person's function may raise anything; this is its border
         return f"{_INFER} failed: {describe(error)}"
     types = (output_types,) if isinstance(output_types, OperandType) else output_types
-    if isinstance(types, (tuple, list)) and types and all(isinstance(each, OperandType) for each in types):
+    if (
+        isinstance(types, (tuple, list))
+        and types
+        and all(isinstance(output_type, OperandType) for output_type in types)
+    ):
         return tuple(types)
     return f"{_INFER} gave {output_types!r}, expected an OperandType for each output"
 
@@ -187,14 +196,18 @@ def complete(kernel: Kernel, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _outputs(kernel: Kernel, request: Request) -> tuple[OperandType, ...] | str:
-    known = request.outputs
+    declared_outputs = request.outputs
     if kernel.infer is None:
-        return known if known is not None else "neither ONNX nor the model says what it makes, and it has no infer"
+        return (
+            declared_outputs
+            if declared_outputs is not None
+            else "neither ONNX nor the model says what it makes, and it has no infer"
+        )
     output_types = inferred(kernel.infer, request, complete(kernel, request.attributes))
-    if isinstance(output_types, str) or known is None:
+    if isinstance(output_types, str) or declared_outputs is None:
         return output_types
-    if [(each.dtype, each.dimensions) for each in output_types[: len(known)]] != [
-        (each.dtype, each.dimensions) for each in known
+    if [(output_type.dtype, output_type.dimensions) for output_type in output_types[: len(declared_outputs)]] != [
+        (declared_output.dtype, declared_output.dimensions) for declared_output in declared_outputs
     ]:
-        return f"it makes {', '.join(map(str, output_types))}; the model says {', '.join(map(str, known))}"
-    return known
+        return f"it makes {', '.join(map(str, output_types))}; the model says {', '.join(map(str, declared_outputs))}"
+    return declared_outputs

@@ -48,8 +48,8 @@ class KernelContext(Context):
         if segment is None:
             return self.inner.supported(model)
         verdicts: list[Verdict] = [SUPPORTED] * len(segment.operations)
-        rest, positions = without_calls(segment)
-        inner_verdicts = ask_supported(self.inner, rest, len(positions)) if positions else ()
+        inner_model, positions = without_calls(segment)
+        inner_verdicts = ask_supported(self.inner, inner_model, len(positions)) if positions else ()
         for position, verdict in zip(positions, inner_verdicts, strict=True):
             verdicts[position] = verdict
         for position in segment.calls:
@@ -107,7 +107,9 @@ class KernelContext(Context):
         if not _calls_kernels(blob):
             return self.inner.deserialize(blob)
         stored, blobs = read(blob)
-        return _assembled(stored, [_Deserialized(self.inner, each) for each in blobs], self._bound_again(stored.calls))
+        return _assembled(
+            stored, [_Deserialized(self.inner, inner_blob) for inner_blob in blobs], self._bound_again(stored.calls)
+        )
 
     def deserialize_view(self, blob: memoryview) -> Program:
         """See `Context.deserialize_view`: for what the device alone wrote."""
@@ -176,7 +178,7 @@ class _Compiled:
             blamed = blamed_nodes(error, len(positions))
             if not blamed:
                 raise
-            refused = {positions[position]: why for position, why in blamed.items()}
+            refused = {positions[position]: refusal for position, refusal in blamed.items()}
             raise CompilationError(str(error), refused=refused) from error
 
 
@@ -195,12 +197,13 @@ class _Deserialized:
 
 
 def _stored(segment: Segment, pieces: Sequence[KernelPiece]) -> StoredKernelProgram:
-    own = [piece for piece in pieces if piece.model is not None]
-    numbers = iter(range(len(own)))
+    driver_pieces = [piece for piece in pieces if piece.model is not None]
+    numbers = iter(range(len(driver_pieces)))
     return StoredKernelProgram(
         calls=calls_model(segment),
         pieces=tuple(
-            StoredPiece(piece.inputs, piece.outputs, tuple(map(segment.type_of, piece.outputs))) for piece in own
+            StoredPiece(piece.inputs, piece.outputs, tuple(map(segment.type_of, piece.outputs)))
+            for piece in driver_pieces
         ),
         order=tuple(-1 if piece.model is None else next(numbers) for piece in pieces),
         inputs=segment.inputs,
@@ -217,7 +220,7 @@ def _assembled(
     def slots(names: Sequence[str]) -> tuple[int, ...]:
         return tuple(numbers.setdefault(name, len(numbers)) for name in names)
 
-    made: list[Program] = []
+    built_programs: list[Program] = []
     turns: list[Turn] = []
     waiting = iter(zip(stored.calls.operations, calls, strict=True))
     try:
@@ -225,15 +228,18 @@ def _assembled(
             if number == -1:
                 operation, call = next(waiting)
                 sides = (operation.inputs, operation.outputs)
-                input_names, written = ([stored.calls.operands[each].name for each in side] for side in sides)
+                input_names, written = ([stored.calls.operands[operand].name for operand in side] for side in sides)
                 turns.append(Turn(call, slots(input_names), slots(written)))
                 continue
             piece = stored.pieces[number]
-            made.append(programs[number].program())
-            expected = [None if each is None else (each.dimensions, each.dtype.array_type) for each in piece.types]
-            turns.append(Turn(made[-1], slots(piece.inputs), slots(piece.outputs), piece.outputs, expected))
+            built_programs.append(programs[number].program())
+            expected = [
+                None if value_type is None else (value_type.dimensions, value_type.dtype.array_type)
+                for value_type in piece.types
+            ]
+            turns.append(Turn(built_programs[-1], slots(piece.inputs), slots(piece.outputs), piece.outputs, expected))
     except BaseException:
-        close_all(made)
+        close_all(built_programs)
         raise
     inputs, outputs = slots(stored.inputs), slots(stored.outputs)
     return KernelProgram(turns, inputs, outputs, _constants(stored.calls.operands, numbers), stored)
@@ -258,25 +264,25 @@ class _Texts:
     def call(self, piece: KernelPiece, bound: KernelCall) -> None:
         name = bound.kernel.name
         self._calls[name] += 1
-        again = f" #{self._calls[name]}" if self._calls[name] > 1 else ""
-        self.runs_as[piece.operations[0]] = f"{KERNEL}{name}{again}"
+        suffix = f" #{self._calls[name]}" if self._calls[name] > 1 else ""
+        self.runs_as[piece.operations[0]] = f"{KERNEL}{name}{suffix}"
 
     def program(self, piece: KernelPiece, segment: Segment, answer: Admission) -> None:
         number, self._programs = self._programs, self._programs + 1
-        told = answer.runs_as if len(answer.runs_as) == len(piece.operations) else ()
+        labels = answer.runs_as if len(answer.runs_as) == len(piece.operations) else ()
         for place, position in enumerate(piece.operations):
-            text = told[place] if told else f"{segment.operations[position].type} {position}"
+            text = labels[place] if labels else f"{segment.operations[position].type} {position}"
             self.runs_as[position] = text if not number or text == NO_OPERATION else f"{text} (program {number + 1})"
 
 
 def _summed(facts: Sequence[Mapping[str, int | float | str]]) -> dict[str, int | float | str]:
     """Numbers added up over the pieces; of texts, the first."""
     totals: dict[str, int | float | str] = {}
-    for each in facts:
-        for name, value in each.items():
-            before = totals.get(name)
-            both = isinstance(value, (int, float)) and isinstance(before, (int, float))
-            totals[name] = before + value if both else totals.get(name, value)  # type: ignore[operator]
+    for piece_facts in facts:
+        for name, value in piece_facts.items():
+            total = totals.get(name)
+            both = isinstance(value, (int, float)) and isinstance(total, (int, float))
+            totals[name] = total + value if both else totals.get(name, value)  # type: ignore[operator]
     return totals
 
 

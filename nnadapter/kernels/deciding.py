@@ -46,7 +46,7 @@ def type_rules(
         (domain, op_type)
         for table in tables
         for (domain, op_type), kernels in table.by_op.items()
-        if domain or any(each.infer for each in kernels)
+        if domain or any(kernel.infer for kernel in kernels)
     }
     ops.update(offered)
     answer = _answer(tables)
@@ -78,7 +78,9 @@ def calls_of(
     return KernelCalls(answer=_answer(tables, domains), ops=ops, domains=domains, opsets=plain)
 
 
-def called_nodes(graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, asked: Sequence[Asked]) -> frozenset[str]:
+def called_nodes(
+    graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, device_candidates: Sequence[Asked]
+) -> frozenset[str]:
     """Return the names of the nodes with a converter that are calls.
 
     Nodes of an atom that some device takes as a whole stay in it.
@@ -87,19 +89,22 @@ def called_nodes(graph: Graph, nodes: Sequence[OnnxNode], calls: KernelCalls, as
         graph: what is placed.
         nodes: its nodes with their attributes.
         calls: of the session, for versions.
-        asked: the devices but the host's, in the order of preference.
+        device_candidates: the devices but the host's, in the order of preference.
     """
     call_names = set()
     for atom, members in enumerate(graph.atoms):
         if len(members) == 1 and calls.has_kernel(nodes[members[0]]):
             node = nodes[members[0]]
-            if _is_called(_request(graph, node, calls), [(each.table, each.verdicts[atom]) for each in asked]):
+            if _is_called(
+                _request(graph, node, calls),
+                [(device_candidate.table, device_candidate.verdicts[atom]) for device_candidate in device_candidates],
+            ):
                 call_names.add(node.name)
     return frozenset(call_names)
 
 
-def _is_called(request: Request | None, asked: Sequence[tuple[KernelTable, Verdict]]) -> bool:
-    for table, verdict in asked:
+def _is_called(request: Request | None, table_verdicts: Sequence[tuple[KernelTable, Verdict]]) -> bool:
+    for table, verdict in table_verdicts:
         choice = table.choose(request) if request is not None else None
         if isinstance(choice, Choice) and (not verdict or choice.kernel.overrides):
             return True
@@ -142,15 +147,15 @@ def _answer(tables: Sequence[KernelTable], domains: frozenset[str] = frozenset()
             outputs=outputs,
         )
         choices = [table.choose(request) for table in tables if (node.domain, node.op_type) in table.by_op]
-        taken = next((each for each in choices if isinstance(each, Choice)), None)
-        if taken is not None:
-            return taken.outputs
+        kernel_choice = next((choice for choice in choices if isinstance(choice, Choice)), None)
+        if kernel_choice is not None:
+            return kernel_choice.outputs
         if node.domain in domains:
             return _stated(node, outputs)
-        refused = [each for each in choices if isinstance(each, Unsupported)]
+        refused = [choice for choice in choices if isinstance(choice, Unsupported)]
         if not refused:
             return _stated(node, outputs)
-        return Unsupported(refused[0].reason, "; ".join(each.detail for each in refused))
+        return Unsupported(refused[0].reason, "; ".join(refusal.detail for refusal in refused))
 
     return answer
 

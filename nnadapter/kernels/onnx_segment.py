@@ -46,14 +46,14 @@ def call_node(
         types: of the inputs that are present.
     """
     call = CustomCall.of(attributes)
-    made = [*node.output, *[""] * (len(call.outputs) - len(node.output))]
+    output_names = [*node.output, *[""] * (len(call.outputs) - len(node.output))]
     return message_of(
         WrittenNode(
             op_type=CUSTOM,
             domain=CALLS,
             name=name,
             inputs=tuple(node.input[position] for position in call.present),
-            outputs=tuple(each or f"{name}%{position}" for position, each in enumerate(made)),
+            outputs=tuple(output_name or f"{name}%{position}" for position, output_name in enumerate(output_names)),
             attributes={**attributes, _INPUT_TYPES: written_types(types)},
         )
     )
@@ -62,17 +62,17 @@ def call_node(
 def onnx_segment(model: onnx.ModelProto) -> Segment:
     """A segment as ONNX, with calls in it."""
     graph, index = read_graph(model), OnnxIndex.of(model)
-    used = {name for node in model.graph.node if node.domain == CALLS for name in node.input}
+    call_inputs = {name for node in model.graph.node if node.domain == CALLS for name in node.input}
 
     def part(positions: Sequence[int], inputs: Sequence[str], outputs: Sequence[str]) -> onnx.ModelProto:
         read = dict.fromkeys(name for at in positions for name in graph.nodes[at].reads if name in graph.constants)
         return extract(index, graph, positions, inputs, list(read), outputs)
 
     return Segment(
-        tuple(_read(*each, graph.constants) for each in zip(model.graph.node, graph.nodes, strict=True)),
+        tuple(_read(*pair, graph.constants) for pair in zip(model.graph.node, graph.nodes, strict=True)),
         graph.inputs,
         graph.outputs,
-        {name: _constant(index.initializers[name]) for name in sorted(used & graph.constants)},
+        {name: _constant(index.initializers[name]) for name in sorted(call_inputs & graph.constants)},
         part,
         lambda name: operand_type(graph.value(name)),
     )
@@ -81,7 +81,7 @@ def onnx_segment(model: onnx.ModelProto) -> Segment:
 def _read(proto: onnx.NodeProto, node: Node, constants: frozenset[str]) -> SegmentOperation:
     called = None
     if proto.domain == CALLS:
-        attributes = {each.name: value_of_attribute(each) for each in proto.attribute}
+        attributes = {attribute.name: value_of_attribute(attribute) for attribute in proto.attribute}
         types = read_types(str(attributes.pop(_INPUT_TYPES)))
         called = Called(CustomCall.of(attributes), tuple(proto.input), types)  # type: ignore[arg-type]
     reads = tuple(name for name in node.reads if name not in constants)

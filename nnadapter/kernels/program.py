@@ -59,19 +59,19 @@ class KernelProgram(Program):
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`: all of the driver's programs, and what is kept for kernels."""
-        return sum(each.memory_bytes for each in self._programs) + sum(
+        return sum(program.memory_bytes for program in self._programs) + sum(
             array.nbytes for array in self._constants.values()
         )
 
     @property
     def execution_bytes(self) -> int:
         """See `Program.execution_bytes`."""
-        return sum(each.execution_bytes for each in self._programs)
+        return sum(program.execution_bytes for program in self._programs)
 
     @property
     def shared_bytes(self) -> Mapping[Hashable, int]:
         """See `Program.shared_bytes`."""
-        return {key: nbytes for each in self._programs for key, nbytes in each.shared_bytes.items()}
+        return {key: nbytes for program in self._programs for key, nbytes in program.shared_bytes.items()}
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`: None where the driver has no such form of one of its programs."""

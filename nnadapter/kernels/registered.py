@@ -22,7 +22,7 @@ def add_kernel(kernel: Kernel) -> None:
 def remove_kernel(kernel: Kernel) -> None:
     """Forget a kernel; one that is not there is passed over."""
     with _lock:
-        _registered[:] = [each for each in _registered if each is not kernel]
+        _registered[:] = [registered_kernel for registered_kernel in _registered if registered_kernel is not kernel]
 
 
 def registered_kernels() -> tuple[Kernel, ...]:

@@ -97,9 +97,9 @@ def _accelerator(device: object) -> str:
 
 def _warn_of_an_unknown_name(device: str) -> None:
     """A driver may be installed later, so that a name that is unknown is no error."""
-    driver, known = device.partition(":")[0], sources().keys() - HOSTS
-    if driver not in known:
-        hint = close_names(driver, known)
+    driver, driver_names = device.partition(":")[0], sources().keys() - HOSTS
+    if driver not in driver_names:
+        hint = close_names(driver, driver_names)
         warnings.warn(f"a kernel is registered for {device!r}, which no driver offers now; {hint}", DriverWarning, 4)
 
 
@@ -125,10 +125,10 @@ def kernel_table(device: str, context: Context) -> KernelTable:
     """
     driver, _, id_ = inside(device).partition(":")
     names = {driver, f"{driver}:{id_ or 0}"}
-    own = tuple(each for each in registered_kernels() if each.device in names)
+    user_kernels = tuple(user_kernel for user_kernel in registered_kernels() if user_kernel.device in names)
     try:
         offered = named_call(device, "kernels")(lambda: list(context.kernels()))
-        if not all(isinstance(each, Kernel) for each in offered):
+        if not all(isinstance(offered_kernel, Kernel) for offered_kernel in offered):
             raise TypeError("Context.kernels gave something that is no Kernel")
     except FAILURES as error:
         warnings.warn(
@@ -138,8 +138,8 @@ def kernel_table(device: str, context: Context) -> KernelTable:
         )
         offered = []
     theirs = tuple(
-        replace(each, origin=KernelOrigin.DRIVER, number=number - len(offered))
-        for number, each in enumerate(offered)
-        if each.device in ("", *names)
+        replace(offered_kernel, origin=KernelOrigin.DRIVER, number=number - len(offered))
+        for number, offered_kernel in enumerate(offered)
+        if offered_kernel.device in ("", *names)
     )
-    return KernelTable(device, (*theirs, *own))
+    return KernelTable(device, (*theirs, *user_kernels))

@@ -90,20 +90,24 @@ def ir_segment(model: Model, is_call: Callable[[Operation, Sequence[OperandType]
         types = tuple(operands[operand].type for operand in operation.inputs if operand != ABSENT)
         if operation.type == CUSTOM and is_call(operation, types):
             called = Called(CustomCall.of(operation.attributes), names(operation.inputs), types)
-        computed = (each for each in operation.inputs if each != ABSENT and operands[each].value is None)
+        computed = (
+            input_index
+            for input_index in operation.inputs
+            if input_index != ABSENT and operands[input_index].value is None
+        )
         return SegmentOperation(operation.type, names(computed), names(operation.outputs), called)
 
     operations = tuple(map(read, model.operations))
-    kept = {name for operation in operations if operation.called for name in operation.called.inputs}
-    kept.update(names(model.outputs))
+    needed_names = {name for operation in operations if operation.called for name in operation.called.inputs}
+    needed_names.update(names(model.outputs))
     return Segment(
         operations,
         names(model.inputs),
         names(model.outputs),
         {
-            each.name: Constant(each.type, each.value)
-            for each in operands
-            if each.value is not None and each.name in kept
+            constant_operand.name: Constant(constant_operand.type, constant_operand.value)
+            for constant_operand in operands
+            if constant_operand.value is not None and constant_operand.name in needed_names
         },
         part,
         lambda name: operands[numbers[name]].type,

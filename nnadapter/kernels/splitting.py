@@ -39,11 +39,11 @@ def split(segment: Segment) -> tuple[KernelPiece, ...]:
 def without_calls(segment: Segment) -> tuple[SegmentModel, list[int]]:
     """Return what of a segment is the driver's, with holes where kernels compute, and where its operations stand."""
     operations = segment.operations
-    rest = [position for position, operation in enumerate(operations) if operation.called is None]
-    made = {name for position in rest for name in operations[position].makes}
-    wanted = [*segment.outputs, *(name for position in segment.calls for name in operations[position].reads)]
-    outputs = [name for name in dict.fromkeys(wanted) if name in made]
-    return segment.part(rest, _inputs_of(segment, rest, made), outputs), rest
+    positions = [position for position, operation in enumerate(operations) if operation.called is None]
+    produced_names = {name for position in positions for name in operations[position].makes}
+    required_names = [*segment.outputs, *(name for position in segment.calls for name in operations[position].reads)]
+    outputs = [name for name in dict.fromkeys(required_names) if name in produced_names]
+    return segment.part(positions, _inputs_of(segment, positions, produced_names), outputs), positions
 
 
 def _levels(segment: Segment) -> list[int]:
@@ -63,20 +63,22 @@ def _levels(segment: Segment) -> list[int]:
 
 def _read_outside(segment: Segment, levels: Sequence[int]) -> set[str]:
     """Values that are read on another level than they are made on, or by a call, or go out."""
-    made = {name: levels[at] for at, operation in enumerate(segment.operations) for name in operation.makes}
+    producer_levels = {name: levels[at] for at, operation in enumerate(segment.operations) for name in operation.makes}
     boundary_values = set(segment.outputs)
     for at, operation in enumerate(segment.operations):
-        apart = levels[at] % 2 == 1
-        boundary_values.update(name for name in operation.reads if apart or made.get(name) != levels[at])
+        is_call_level = levels[at] % 2 == 1
+        boundary_values.update(
+            name for name in operation.reads if is_call_level or producer_levels.get(name) != levels[at]
+        )
     return boundary_values
 
 
 def _pieces(segment: Segment, positions: list[int], read: set[str]) -> Iterator[KernelPiece]:
     operations = [segment.operations[position] for position in positions]
     if operations[0].called is None:
-        made = dict.fromkeys(name for operation in operations for name in operation.makes)
-        inputs = _inputs_of(segment, positions, made.keys())
-        outputs = tuple(name for name in made if name in read)
+        produced_names = dict.fromkeys(name for operation in operations for name in operation.makes)
+        inputs = _inputs_of(segment, positions, produced_names.keys())
+        outputs = tuple(name for name in produced_names if name in read)
         yield KernelPiece(tuple(positions), inputs, outputs, segment.part(positions, inputs, outputs))
         return
     # Calls may wait for calls of their own level: the model's order is one in which all can run.
@@ -85,6 +87,6 @@ def _pieces(segment: Segment, positions: list[int], read: set[str]) -> Iterator[
         yield KernelPiece((position,), operation.called.inputs, operation.makes, None)
 
 
-def _inputs_of(segment: Segment, positions: Sequence[int], made: Set[str]) -> tuple[str, ...]:
+def _inputs_of(segment: Segment, positions: Sequence[int], produced_names: Set[str]) -> tuple[str, ...]:
     read = (name for position in positions for name in segment.operations[position].reads)
-    return tuple(name for name in dict.fromkeys(read) if name not in made)
+    return tuple(name for name in dict.fromkeys(read) if name not in produced_names)

@@ -50,9 +50,10 @@ def calls_model(segment: Segment) -> Model:
     """The calls of a segment as a model of their own, with what passes the segment by."""
     called = [segment.operations[position] for position in segment.calls]
     operands: dict[str, Operand] = {
-        name: Operand(name, each.type, Lifetime.CONSTANT, each.value) for name, each in segment.constants.items()
+        name: Operand(name, constant.type, Lifetime.CONSTANT, constant.value)
+        for name, constant in segment.constants.items()
     }
-    made = [name for operation in called for name in operation.makes]
+    produced_names = [name for operation in called for name in operation.makes]
     for operation in called:
         assert operation.called is not None, "it is a call"
         results = zip(operation.makes, operation.called.call.outputs, strict=True)
@@ -62,12 +63,12 @@ def calls_model(segment: Segment) -> Model:
         for name, type_ in zip(operation.called.inputs, operation.called.types, strict=True):
             operands.setdefault(name, Operand(name, type_, Lifetime.MODEL_INPUT))
     numbers = {name: number for number, name in enumerate(operands)}
-    kept = [name for name in dict.fromkeys(segment.outputs) if name in segment.constants]
+    passthrough_names = [name for name in dict.fromkeys(segment.outputs) if name in segment.constants]
     return Model(
         tuple(operands.values()),
-        tuple(_operation(each, numbers) for each in called),
-        tuple(numbers[name] for name, each in operands.items() if each.lifetime is Lifetime.MODEL_INPUT),
-        tuple(numbers[name] for name in dict.fromkeys((*made, *kept))),
+        tuple(_operation(call, numbers) for call in called),
+        tuple(numbers[name] for name, operand in operands.items() if operand.lifetime is Lifetime.MODEL_INPUT),
+        tuple(numbers[name] for name in dict.fromkeys((*produced_names, *passthrough_names))),
     )
 
 
@@ -86,8 +87,12 @@ def write(stored: StoredKernelProgram, blobs: Sequence[bytes]) -> bytes:
     header = {
         "lengths": list(map(len, parts)),
         "pieces": [
-            {"inputs": each.inputs, "outputs": each.outputs, "types": [type_ and _type(type_) for type_ in each.types]}
-            for each in stored.pieces
+            {
+                "inputs": piece.inputs,
+                "outputs": piece.outputs,
+                "types": [type_ and _type(type_) for type_ in piece.types],
+            }
+            for piece in stored.pieces
         ],
         "order": stored.order,
         "inputs": stored.inputs,
@@ -106,14 +111,16 @@ def read(blob: bytes) -> tuple[StoredKernelProgram, list[bytes]]:
 
     header, contents = _ENVELOPE.open(blob)
     try:
-        told = json.loads(header)
-        parts = _parts(contents, told["lengths"])
+        fields = json.loads(header)
+        parts = _parts(contents, fields["lengths"])
         pieces = tuple(
-            StoredPiece(tuple(each["inputs"]), tuple(each["outputs"]), tuple(map(_read_type, each["types"])))
-            for each in told["pieces"]
+            StoredPiece(tuple(piece["inputs"]), tuple(piece["outputs"]), tuple(map(_read_type, piece["types"])))
+            for piece in fields["pieces"]
         )
         calls = from_bytes(parts[0], {"weights": parts[1]})
-        stored = StoredKernelProgram(calls, pieces, tuple(told["order"]), tuple(told["inputs"]), tuple(told["outputs"]))
+        stored = StoredKernelProgram(
+            calls, pieces, tuple(fields["order"]), tuple(fields["inputs"]), tuple(fields["outputs"])
+        )
         _check(stored, len(parts) - 2)
     except (ValueError, KeyError, TypeError, IndexError, InvalidModelError, ModelFileError) as error:
         raise IncompatibleProgramError(f"the program with kernels contradicts itself: {error}; {ADVICE}") from error
@@ -121,7 +128,7 @@ def read(blob: bytes) -> tuple[StoredKernelProgram, list[bytes]]:
 
 
 def _check(stored: StoredKernelProgram, blobs: int) -> None:
-    programs = [each for each in stored.order if each != -1]
+    programs = [number for number in stored.order if number != -1]
     if programs != list(range(len(stored.pieces))) or blobs != len(programs):
         raise ValueError(f"{blobs} programs and {len(stored.pieces)} pieces, in the order {programs}")
     if stored.order.count(-1) != len(stored.calls.operations):
@@ -139,8 +146,8 @@ def _type(type_: OperandType) -> list[object]:
     return [type_.dtype.value, list(type_.dimensions)]
 
 
-def _read_type(told: Sequence[object] | None) -> OperandType | None:
-    if told is None:
+def _read_type(fields: Sequence[object] | None) -> OperandType | None:
+    if fields is None:
         return None
-    dtype, dimensions = told
+    dtype, dimensions = fields
     return OperandType(DataType(str(dtype)), tuple(map(int, dimensions)))  # type: ignore[call-overload]

@@ -56,13 +56,13 @@ class _Gaps:
         if start == end:
             return
         if start in self._by_end:
-            before = self._by_end[start]
-            self._remove(before, start)
-            start = before
+            gap_start = self._by_end[start]
+            self._remove(gap_start, start)
+            start = gap_start
         if end in self._by_start:
-            after = self._by_start[end]
-            self._remove(end, after)
-            end = after
+            gap_end = self._by_start[end]
+            self._remove(end, gap_end)
+            end = gap_end
         self._add(start, end)
 
     def _extend(self, size: int) -> int:

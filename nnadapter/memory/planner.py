@@ -67,11 +67,11 @@ def _tries(
     buffers: Sequence[Buffer], sizes: Sequence[int], breadths: Sequence[int], count: int
 ) -> Iterator[tuple[list[int], int]]:
     """Offsets and arena of one order after the other, at most `count`."""
-    beside = neighbors(buffers)
+    adjacency = neighbors(buffers)
     attempts = []
     for key in _keys(buffers, sizes, breadths):
         order = sorted(range(len(buffers)), key=key)
-        offsets, arena = _place_in_order(order, sizes, beside)
+        offsets, arena = _place_in_order(order, sizes, adjacency)
         yield offsets, arena
         attempts.append((arena, order, offsets))
     arena, order, offsets = min(attempts)
@@ -79,7 +79,7 @@ def _tries(
         highest = [index for index in order if offsets[index] + sizes[index] == arena]
         first = frozenset(highest)
         order = highest + [index for index in order if index not in first]
-        offsets, arena = _place_in_order(order, sizes, beside)
+        offsets, arena = _place_in_order(order, sizes, adjacency)
         yield offsets, arena
 
 
@@ -98,23 +98,23 @@ def _keys(
 
 
 def _place_in_order(
-    order: Sequence[int], sizes: Sequence[int], beside: Sequence[Sequence[int]]
+    order: Sequence[int], sizes: Sequence[int], adjacency: Sequence[Sequence[int]]
 ) -> tuple[list[int], int]:
     """Return the offsets, each the lowest that is free when its turn comes, and where the last buffer ends."""
     offsets = [-1] * len(order)
     arena = 0
     for index in order:
-        taken = sorted((offsets[other], sizes[other]) for other in beside[index] if offsets[other] >= 0)
-        offset = _lowest_gap(taken, sizes[index])
+        intervals = sorted((offsets[other], sizes[other]) for other in adjacency[index] if offsets[other] >= 0)
+        offset = _lowest_gap(intervals, sizes[index])
         offsets[index] = offset
         arena = max(arena, offset + sizes[index])
     return offsets, arena
 
 
-def _lowest_gap(taken: Sequence[tuple[int, int]], size: int) -> int:
+def _lowest_gap(intervals: Sequence[tuple[int, int]], size: int) -> int:
     """The lowest offset at which `size` bytes fit between offsets and sizes that are sorted."""
     offset = 0
-    for start, length in taken:
+    for start, length in intervals:
         if start - offset >= size:
             break
         offset = max(offset, start + length)

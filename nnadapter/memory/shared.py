@@ -152,9 +152,9 @@ def _part() -> None:
         place = ctypes.CDLL(None).mmap
         place.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
         place.restype = ctypes.c_void_p
-        fixed = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_FIXED
         for block in list(_all.values()):
-            place(block.address, block.nbytes, mmap.PROT_READ | mmap.PROT_WRITE, fixed, -1, 0)
+            place(block.address, block.nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
     _all.clear()
 
 

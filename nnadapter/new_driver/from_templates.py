@@ -34,10 +34,10 @@ def write_package(folder: Path, write: Callable[[Path], None]) -> tuple[Path, ..
     if folder.exists():
         raise InvalidOptionError(f"{str(folder)!r} exists already; remove it, or give another folder")
     try:
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as beside:
-            new = Path(beside) / "new"
-            write(new)
-            new.rename(folder)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as staging_dir:
+            package_dir = Path(staging_dir) / "new"
+            write(package_dir)
+            package_dir.rename(folder)
     except OSError as error:
         raise InvalidOptionError(
             f"{str(folder)!r} cannot be written: {error.strerror or error}; give another folder"

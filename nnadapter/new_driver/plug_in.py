@@ -26,7 +26,7 @@ def write_plug_in(name: str, folder: Path) -> tuple[Path, ...]:
     library = library_path(name)
     if library is None:
         raise InvalidOptionError(f"driver {name!r} is not in C, and Paddle loads nothing else; name one in C")
-    return write_package(folder, lambda new: write_plug_in_part(name, library, new))
+    return write_package(folder, lambda package_dir: write_plug_in_part(name, library, package_dir))
 
 
 def write_plug_in_part(name: str, library: Path, folder: Path) -> None:

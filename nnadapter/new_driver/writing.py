@@ -54,14 +54,14 @@ def write_driver(name: str, folder: Path, language: str = "python", *, paddle: b
     if paddle and language != "c":
         raise InvalidOptionError(f"Paddle loads drivers in C, language is {language!r}; add --lang c")
 
-    def write(new: Path) -> None:
+    def write(package_dir: Path) -> None:
         for part in ("any", language):
-            write_part(part, new, words_of(name))
-        (new / EXAMPLE).write_bytes(parse(_MODEL).SerializeToString())
+            write_part(part, package_dir, words_of(name))
+        (package_dir / EXAMPLE).write_bytes(parse(_MODEL).SerializeToString())
         if language == "c":
-            copy_header(new / "csrc")
+            copy_header(package_dir / "csrc")
         if paddle:
-            write_plug_in_part(name, Path(name, f"nnadapter_{name}.so"), new / "paddle")
+            write_plug_in_part(name, Path(name, f"nnadapter_{name}.so"), package_dir / "paddle")
 
     return write_package(folder, write)
 

@@ -163,9 +163,12 @@ def _groups(conversion: Conversion, fused: Model) -> list[tuple[int, ...]]:
     None are behind what makes tables of sizes.
     """
     operations = conversion.model.operations
-    node_of = {operations[each].origins[0]: node for node, made in enumerate(conversion.operations) for each in made}
-    tables = {operations[each].origins[0] for each in conversion.tables}
-    return [tuple(sorted({node_of[name] for name in each.origins if name not in tables})) for each in fused.operations]
+    node_of = {operations[index].origins[0]: node for node, made in enumerate(conversion.operations) for index in made}
+    tables = {operations[table].origins[0] for table in conversion.tables}
+    return [
+        tuple(sorted({node_of[name] for name in operation.origins if name not in tables}))
+        for operation in fused.operations
+    ]
 
 
 def joined(nodes: int, groups: Iterable[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

@@ -72,7 +72,7 @@ def with_calls(model: onnx.ModelProto, nodes: Sequence[int], graph: Graph, calls
 def _request(
     node: Node, position: int, graph: Graph, conversion: Conversion
 ) -> tuple[Request, Attributes, tuple[OperandType, ...]] | None:
-    operations = [conversion.model.operations[each] for each in conversion.operations[position]]
+    operations = [conversion.model.operations[index] for index in conversion.operations[position]]
     if [operation.type for operation in operations] != [CUSTOM]:
         return None
     attributes = operations[0].attributes

@@ -308,7 +308,7 @@ class ConversionTracing:
 
     def _hangs_on_sizes(self, node: OnnxNode) -> bool:
         sizes = [self._sizes[name] for name in node.inputs if name in self._sizes]
-        return not self._tables.isdisjoint(node.inputs) or any(each.is_traced for each in sizes)
+        return not self._tables.isdisjoint(node.inputs) or any(size.is_traced for size in sizes)
 
     def _add_table(self, node: OnnxNode, growing: GrowingConversion) -> bool:
         """Convert a node that makes a table of sizes; whether that was done."""

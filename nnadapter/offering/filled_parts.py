@@ -34,7 +34,7 @@ class SpecializablePart:
         self._given = {index: name for name, index in named if name in given.names}
         self.model = SpecializableModel(part.model, tuple(self._given))
         """Of the segment."""
-        own = {each.number for each in numbers(part.model) if isinstance(each, Traced)}
+        own = {value.number for value in numbers(part.model) if isinstance(value, Traced)}
         self._key = taking(sorted(own | given.numbers))
 
     def key(self, known: Sequence[Any]) -> tuple[Any, ...]:

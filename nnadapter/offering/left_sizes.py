@@ -151,7 +151,7 @@ def _one_hot(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> S
 
 def _led_by(size: Any, inferred: Sizes) -> Sizes | None:
     rest = inferred[1:]
-    return (size, *rest) if inferred and all(isinstance(each, int) for each in rest) else None
+    return (size, *rest) if inferred and all(isinstance(dimension, int) for dimension in rest) else None
 
 
 def _sampled(node: OnnxNode, read: Sequence[Sizes | None], inferred: Sizes) -> Sizes | None:

@@ -80,7 +80,7 @@ class DynamicConversion:
     def tables(self) -> Mapping[str, int]:
         """Values that are tables, and their operands."""
         conversion = self.conversion
-        made = {operand for each in conversion.tables for operand in conversion.model.operations[each].outputs}
+        made = {operand for table in conversion.tables for operand in conversion.model.operations[table].outputs}
         return {name: operand for name, operand in conversion.operand_of.items() if operand in made}
 
     def given_sizes(self, operands: set[int]) -> Iterator[str]:

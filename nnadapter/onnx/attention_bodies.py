@@ -58,10 +58,10 @@ def attention_body(body: BodyBuilder) -> Sequence[str]:
     scale = body.node.number("scale", 1 / sqrt(heads.size))
     scaled = body.add("Mul", query, body.constant(scale, dtype))
     bias, sees = _mask(body, query, key)
-    made = _weighted_values(body, (scaled, key, value), bias, heads)
+    output = _weighted_values(body, (scaled, key, value), bias, heads)
     if sees:
-        made = body.add("Where", sees, made, body.constant(0.0, dtype))
-    return (joined(body, made, heads.queries * heads.wide) if packed else made), key, value
+        output = body.add("Where", sees, output, body.constant(0.0, dtype))
+    return (joined(body, output, heads.queries * heads.wide) if packed else output), key, value
 
 
 def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
@@ -79,8 +79,8 @@ def rotary_embedding_body(body: BodyBuilder) -> Sequence[str]:
         for position in (1, 2)
     )
     interleaved = body.node.integer("interleaved", 0) != 0
-    made = turned_plainly(body, x, (cosine, sine), pairs, size, interleaved=interleaved)
-    return [joined(body, made, width) if packed else made]
+    rotated = turned_plainly(body, x, (cosine, sine), pairs, size, interleaved=interleaved)
+    return [joined(body, rotated, width) if packed else rotated]
 
 
 def _heads(body: BodyBuilder) -> _Heads:
@@ -114,8 +114,8 @@ def _weighted_values(body: BodyBuilder, parts: tuple[str, str, str], bias: str, 
         scores = body.add("Mul", body.add("Tanh", body.add("Div", scores, cap)), cap)
     if bias:
         scores = body.add("Add", scores, _of_shared(body, bias, heads) if share > 1 else bias)
-    made = body.add("MatMul", body.add("Softmax", scores, axis=-1), value)
-    return body.reshape(made, 0, heads.queries, -1, heads.wide) if share > 1 else made
+    output = body.add("MatMul", body.add("Softmax", scores, axis=-1), value)
+    return body.reshape(output, 0, heads.queries, -1, heads.wide) if share > 1 else output
 
 
 def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
@@ -128,16 +128,16 @@ def _of_shared(body: BodyBuilder, bias: str, heads: _Heads) -> str:
         raise body.invalid(f"has a mask for {count} heads; expected 1 or {heads.queries}")
     if count == 1:
         return body.unsqueeze(bias, rank - 2)
-    whole = body.unsqueeze(bias, 0) if rank == 3 else bias
+    batched_bias = body.unsqueeze(bias, 0) if rank == 3 else bias
     shape = body.add(
         "Concat",
-        length_of(body, whole, 0),
+        length_of(body, batched_bias, 0),
         body.constant((heads.keys, heads.queries // heads.keys)),
-        length_of(body, whole, 2),
-        length_of(body, whole, 3),
+        length_of(body, batched_bias, 2),
+        length_of(body, batched_bias, 3),
         axis=0,
     )
-    return body.add("Reshape", whole, shape)
+    return body.add("Reshape", batched_bias, shape)
 
 
 def _mask(body: BodyBuilder, query: str, key: str) -> tuple[str, str]:

@@ -69,7 +69,10 @@ def _graph_bytes(graph: Any, outer: dict[str, bytes] | None = None) -> bytes:
 
     inputs = [_joined((number(info.name), _message_bytes(info.type))) for info in graph.input]
     tensors = [_joined((number(tensor.name), _unnamed_bytes(tensor))) for tensor in graph.initializer]
-    sparse = [_joined((number(each.values.name), _message_bytes(each))) for each in graph.sparse_initializer]
+    sparse = [
+        _joined((number(initializer.values.name), _message_bytes(initializer)))
+        for initializer in graph.sparse_initializer
+    ]
     nodes = [_node_bytes(proto, number, numbers) for proto in graph.node]
     outputs = [number(info.name) for info in graph.output]
     return _joined(map(_joined, (inputs, tensors, sparse, nodes, outputs)))
@@ -81,8 +84,8 @@ def _node_bytes(proto: Any, number: Callable[[str], bytes], numbers: dict[str, b
     bodies = {name: value for name, value in node.attributes.items() if hasattr(value, "node")}
     plain = {name: value for name, value in node.attributes.items() if name not in bodies}
     inside = _joined(_joined((name.encode(), _graph_bytes(bodies[name], numbers))) for name in sorted(bodies))
-    made = _joined(map(number, node.outputs))
-    return _joined((node.domain.encode(), node.op_type.encode(), read, attribute_bytes(plain), inside, made))
+    outputs = _joined(map(number, node.outputs))
+    return _joined((node.domain.encode(), node.op_type.encode(), read, attribute_bytes(plain), inside, outputs))
 
 
 def _unnamed_bytes(tensor: Any) -> bytes:

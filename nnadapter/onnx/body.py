@@ -75,14 +75,16 @@ class Body:
             constants: contents of inputs that are known, by position.
         """
         graph = onnx.GraphProto(name="body")
-        own = {name: array for position, array in constants.items() if (name := self.inputs[position])}
-        for name, array in (own | self.plain_constants()).items():
+        input_arrays = {name: array for position, array in constants.items() if (name := self.inputs[position])}
+        for name, array in (input_arrays | self.plain_constants()).items():
             if array.size <= _SMALL_ELEMENTS and array.dtype != object:
                 graph.initializer.append(initializer_of(name, array))
             else:
                 graph.input.append(array_info(name, array))
-        told = {name: value for name, value in zip(self.inputs, inputs, strict=True) if name and name not in own}
-        graph.input.extend(info_of(_named(value, name)) for name, value in told.items() if value is not None)
+        input_values = {
+            name: value for name, value in zip(self.inputs, inputs, strict=True) if name and name not in input_arrays
+        }
+        graph.input.extend(info_of(_named(value, name)) for name, value in input_values.items() if value is not None)
         graph.node.extend(self._protos())
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)])
         return dict(infer(model))
@@ -90,24 +92,25 @@ class Body:
     def plain_constants(self) -> dict[str, Array]:
         """The constants as arrays."""
         return {
-            name: each.plain() if isinstance(each, SymbolicArray) else each for name, each in self.constants.items()
+            name: constant.plain() if isinstance(constant, SymbolicArray) else constant
+            for name, constant in self.constants.items()
         }
 
     def _protos(self) -> Iterator[onnx.NodeProto]:
-        for each in self.nodes:
-            made = helper.make_node(each.op_type, each.inputs, each.outputs)
-            made.attribute.extend(starmap(helper.make_attribute, each.attributes.items()))
-            yield made
+        for node in self.nodes:
+            proto = helper.make_node(node.op_type, node.inputs, node.outputs)
+            proto.attribute.extend(starmap(helper.make_attribute, node.attributes.items()))
+            yield proto
 
 
 def _named(value: Value, name: str) -> Value:
     return Value(name, value.dtype, value.shape, value.itemsize)
 
 
-def _without_new_symbols(info: onnx.ValueInfoProto, known: set[Any]) -> onnx.ValueInfoProto:
+def _without_new_symbols(info: onnx.ValueInfoProto, symbols: set[Any]) -> onnx.ValueInfoProto:
     """Names that inference made up are those of other sizes in the next body."""
     for dimension in info.type.tensor_type.shape.dim:
-        if dimension.dim_param and dimension.dim_param not in known:
+        if dimension.dim_param and dimension.dim_param not in symbols:
             dimension.Clear()
     return info
 
@@ -194,11 +197,13 @@ class BodyBuilder:
         while read and not read[-1]:
             read.pop()
         number = len(self._nodes)
-        made = tuple(f"value{number}" if not index else f"value{number}_{index}" for index in range(outputs))
+        output_names = tuple(f"value{number}" if not index else f"value{number}_{index}" for index in range(outputs))
         stated = {name: tuple(value) if isinstance(value, list) else value for name, value in attributes.items()}
-        kept = {name: value for name, value in stated.items() if value is not None}
-        self._nodes.append(OnnxNode(self.node.name, op_type, "", version, tuple(read), made, kept))
-        return made
+        present_attributes = {name: value for name, value in stated.items() if value is not None}
+        self._nodes.append(
+            OnnxNode(self.node.name, op_type, "", version, tuple(read), output_names, present_attributes)
+        )
+        return output_names
 
     def cast(self, x: str, dtype: str) -> str:
         """Add a Cast to a data type, by its name."""
@@ -214,10 +219,10 @@ class BodyBuilder:
 
     def finish(self, outputs: Sequence[str]) -> Body:
         """Return the body; an output that no node of its own makes is copied."""
-        wanted = [name if self.wants(position) else "" for position, name in enumerate(outputs)]
-        made: set[str] = set(self._names) | self._constants.keys()
-        for position, name in enumerate(wanted):
-            if name and name in made:
-                wanted[position] = self.add("Identity", name)
-            made.add(wanted[position])
-        return Body(self._names, tuple(wanted), tuple(self._nodes), self._constants, self.opset)
+        output_names = [name if self.wants(position) else "" for position, name in enumerate(outputs)]
+        defined_names: set[str] = set(self._names) | self._constants.keys()
+        for position, name in enumerate(output_names):
+            if name and name in defined_names:
+                output_names[position] = self.add("Identity", name)
+            defined_names.add(output_names[position])
+        return Body(self._names, tuple(output_names), tuple(self._nodes), self._constants, self.opset)

@@ -34,12 +34,12 @@ def inline_branches(
     """
     copy = with_nodes(model, ())
     names, stands_for = node_names(model), list[int]()
-    taken = {name for node in model.graph.node for name in node.output}
+    existing_names = {name for node in model.graph.node for name in node.output}
     for position, node in enumerate(model.graph.node):
         if position in conditions:
-            wanted = "then_branch" if conditions[position] else "else_branch"
-            branch = next(attribute.g for attribute in node.attribute if attribute.name == wanted)
-            _insert(copy.graph, node, _free(names[position], taken), branch)
+            branch_name = "then_branch" if conditions[position] else "else_branch"
+            branch = next(attribute.g for attribute in node.attribute if attribute.name == branch_name)
+            _insert(copy.graph, node, _free(names[position], existing_names), branch)
         else:
             copy.graph.node.add().CopyFrom(node)
             copy.graph.node[-1].name = names[position]
@@ -56,18 +56,18 @@ def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
     if not any(map(_large, _branches(model.graph))):
         return model
     copy = copied(model)
-    taken = _every_name(copy.graph)
+    existing_names = _every_name(copy.graph)
     for graph in list(_branches(copy.graph)):
         renamed: dict[str, str] = {}
         for tensor in _large(graph):
-            renamed[tensor.name] = _unused(f"{graph.name}/{tensor.name}", taken)
-            taken.add(renamed[tensor.name])
+            renamed[tensor.name] = _unused(f"{graph.name}/{tensor.name}", existing_names)
+            existing_names.add(renamed[tensor.name])
             outside = copy.graph.initializer.add()
             outside.CopyFrom(tensor)
             outside.name = renamed[tensor.name]
-        kept = [tensor for tensor in graph.initializer if tensor.name not in renamed]
+        remaining_tensors = [tensor for tensor in graph.initializer if tensor.name not in renamed]
         del graph.initializer[:]
-        graph.initializer.extend(kept)
+        graph.initializer.extend(remaining_tensors)
         for node in graph.node:
             _rename(node, renamed)
     return copy
@@ -76,11 +76,11 @@ def with_weights_outside(model: onnx.ModelProto) -> onnx.ModelProto:
 def _every_name(graph: onnx.GraphProto) -> set[str]:
     """Names of all values of a graph and of those inside of it, read or not."""
     nodes = list(with_nested(graph.node))
-    inner = (each for node in nodes for attribute in node.attribute for each in graphs_of(attribute))
+    inner = (subgraph for node in nodes for attribute in node.attribute for subgraph in graphs_of(attribute))
     names = {name for node in nodes for name in (*node.input, *node.output)}
-    for each in (graph, *inner):
-        names.update(value.name for value in (*each.input, *each.output, *each.initializer))
-        names.update(tensor.values.name for tensor in each.sparse_initializer)
+    for graph_proto in (graph, *inner):
+        names.update(value.name for value in (*graph_proto.input, *graph_proto.output, *graph_proto.initializer))
+        names.update(tensor.values.name for tensor in graph_proto.sparse_initializer)
     return names
 
 
@@ -96,44 +96,44 @@ def _branches(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 def _large(branch: onnx.GraphProto) -> list[onnx.TensorProto]:
     """Initializers of a branch that are worth it, and that it may capture."""
-    given = {value.name for value in (*branch.output, *branch.input)}
+    interface_names = {value.name for value in (*branch.output, *branch.input)}
     return [
         tensor
         for tensor in branch.initializer
-        if tensor.name not in given and not is_reference(tensor) and fits(tensor, bytes_of(tensor))
+        if tensor.name not in interface_names and not is_reference(tensor) and fits(tensor, bytes_of(tensor))
     ]
 
 
-def _unused(name: str, taken: Collection[str]) -> str:
-    while name in taken:
+def _unused(name: str, existing_names: Collection[str]) -> str:
+    while name in existing_names:
         name += "_"
     return name
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, existing_names: set[str]) -> str:
     """`name`, or one like it, that no value of the model begins with."""
-    while any(value.startswith(f"{name}/") for value in taken):
+    while any(value.startswith(f"{name}/") for value in existing_names):
         name += "_"
     return name
 
 
 def _insert(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, branch: onnx.GraphProto) -> None:
     renamed = _renamed(branch, name)
-    made = {output for inner in branch.node for output in inner.output if output}
+    defined_names = {output for inner in branch.node for output in inner.output if output}
     passed_on: list[tuple[str, str]] = []
-    for result, wanted in zip(branch.output, node.output, strict=False):
-        if result.name in made and renamed[result.name] not in node.output:
-            renamed[result.name] = wanted or renamed[result.name]
-        elif wanted:
-            passed_on.append((result.name, wanted))
+    for result, output_name in zip(branch.output, node.output, strict=False):
+        if result.name in defined_names and renamed[result.name] not in node.output:
+            renamed[result.name] = output_name or renamed[result.name]
+        elif output_name:
+            passed_on.append((result.name, output_name))
     for inner, inner_name in zip(branch.node, node_names(onnx.ModelProto(graph=branch)), strict=True):
         added = graph.node.add()
         added.CopyFrom(inner)
         added.name = f"{name}/{inner_name}"
         _rename(added, renamed)
     graph.node.extend(
-        helper.make_node("Identity", [renamed.get(source, source)], [wanted], f"{name}/{wanted}")
-        for source, wanted in passed_on
+        helper.make_node("Identity", [renamed.get(source, source)], [output_name], f"{name}/{output_name}")
+        for source, output_name in passed_on
     )
     for tensor in branch.initializer:
         graph.initializer.add().CopyFrom(tensor)
@@ -149,10 +149,10 @@ def _insert(graph: onnx.GraphProto, node: onnx.NodeProto, name: str, branch: onn
 
 def _renamed(branch: onnx.GraphProto, name: str) -> dict[str, str]:
     """The new name of everything that a branch defines."""
-    own = [tensor.name for tensor in branch.initializer]
-    own.extend(sparse.values.name for sparse in branch.sparse_initializer)
-    own.extend(output for node in branch.node for output in node.output if output)
-    return {value: f"{name}/{value}" for value in own}
+    local_names = [tensor.name for tensor in branch.initializer]
+    local_names.extend(sparse.values.name for sparse in branch.sparse_initializer)
+    local_names.extend(output for node in branch.node for output in node.output if output)
+    return {value: f"{name}/{value}" for value in local_names}
 
 
 def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
@@ -164,9 +164,9 @@ def _rename(node: onnx.NodeProto, renamed: Mapping[str, str]) -> None:
 
 
 def _rename_captured(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
-    own.update(output for node in graph.node for output in node.output)
-    outer = {name: new for name, new in renamed.items() if name not in own}
+    local_names = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    local_names.update(output for node in graph.node for output in node.output)
+    outer = {name: replacement for name, replacement in renamed.items() if name not in local_names}
     for node in graph.node:
         _rename(node, outer)
     for info in graph.output:

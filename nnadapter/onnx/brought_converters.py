@@ -64,7 +64,7 @@ def bringing(
             brought = f"{distribution} brings {domain}::{op_type}"
             if not devices:
                 return f"{brought}, and no device: name one that takes it, as its vendor says"
-            if {each.partition(":")[0] for each in named}.intersection(devices):
+            if {device_name.partition(":")[0] for device_name in named}.intersection(devices):
                 return f"{brought}; {listed} does not take it here"
             return f"{brought} for {listed}: name {'one of these' if devices[1:] else 'it'} first"
     return ""
@@ -99,8 +99,8 @@ def _checked(value: object, plug_in: PlugIn) -> ExternalConverter:
         except FAILURES as error:
             detail = f"converter {plug_in.name} of {plug_in.distribution} failed: {describe(error)}; ask its vendor"
             raise Refusal(Reason.DRIVER_ERROR, detail) from error
-        made = context.operand_of
-        missing = [name for name in node.outputs if name and not (name in made or context.is_constant(name))]
+        operands = context.operand_of
+        missing = [name for name in node.outputs if name and not (name in operands or context.is_constant(name))]
         if missing:
             detail = (
                 f"converter {plug_in.name} of {plug_in.distribution} adds nothing that makes {missing}; ask its vendor"

@@ -37,9 +37,11 @@ def build(
 ) -> onnx.ModelProto:
     """Return a model of nodes of ONNX's own."""
     like = onnx.ModelProto(ir_version=_IR_VERSION, opset_import=[helper.make_opsetid("", opset)])
-    made = [helper.make_node(op_type, read, results, **stated) for op_type, read, results, stated in nodes]
-    graph_inputs, wanted = ([info_of(value) for value in values] for values in (inputs, outputs))
-    return model_of(like, made, graph_inputs, wanted, [initializer_of(*each) for each in constants.items()])
+    node_protos = [helper.make_node(op_type, read, results, **stated) for op_type, read, results, stated in nodes]
+    graph_inputs, graph_outputs = ([info_of(value) for value in values] for values in (inputs, outputs))
+    return model_of(
+        like, node_protos, graph_inputs, graph_outputs, [initializer_of(*entry) for entry in constants.items()]
+    )
 
 
 def info_of(value: Value) -> onnx.ValueInfoProto:
@@ -58,15 +60,15 @@ def model_of(
     functions: Iterable[onnx.FunctionProto] = (),
 ) -> onnx.ModelProto:
     """Return a model of its own that imports what `like` does; IR version as there if none is given."""
-    made = onnx.ModelProto(
+    model = onnx.ModelProto(
         ir_version=ir_version or like.ir_version, opset_import=like.opset_import, functions=functions
     )
-    made.graph.name = like.graph.name or "part"
-    made.graph.node.extend(nodes)
-    made.graph.input.extend(inputs)
-    made.graph.output.extend(outputs)
-    made.graph.initializer.extend(initializers)
-    return made
+    model.graph.name = like.graph.name or "part"
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(inputs)
+    model.graph.output.extend(outputs)
+    model.graph.initializer.extend(initializers)
+    return model
 
 
 def copied(message: _Message) -> _Message:
@@ -128,7 +130,7 @@ def with_inputs_for(model: onnx.ModelProto, names: Collection[str]) -> onnx.Mode
 def with_constants(model: onnx.ModelProto, constants: Sequence[onnx.TensorProto]) -> onnx.ModelProto:
     """Return a model whose inputs called as `constants` are these."""
     names = {tensor.name for tensor in constants}
-    fixed = model_of(
+    bound_model = model_of(
         model,
         model.graph.node,
         (value for value in model.graph.input if value.name not in names),
@@ -136,8 +138,8 @@ def with_constants(model: onnx.ModelProto, constants: Sequence[onnx.TensorProto]
         (*model.graph.initializer, *constants),
         functions=model.functions,
     )
-    fixed.graph.value_info.extend(model.graph.value_info)
-    return fixed
+    bound_model.graph.value_info.extend(model.graph.value_info)
+    return bound_model
 
 
 def tensor_info(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
@@ -151,8 +153,8 @@ def array_info(name: str, array: object) -> onnx.ValueInfoProto:
         return onnx.ValueInfoProto(name=name)
     is_text = array.dtype.kind in "OUS"
     element = onnx.TensorProto.STRING if is_text else helper.np_dtype_to_tensor_dtype(array.dtype)
-    made: onnx.ValueInfoProto = helper.make_tensor_value_info(name, element, array.shape)
-    return made
+    info: onnx.ValueInfoProto = helper.make_tensor_value_info(name, element, array.shape)
+    return info
 
 
 def untyped(names: Iterable[str]) -> list[onnx.ValueInfoProto]:
@@ -171,5 +173,5 @@ def tensor_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
 
 def initializer_of(name: str, array: np.ndarray[Any, Any]) -> onnx.TensorProto:
     """Return `array` as an initializer called `name`."""
-    made: onnx.TensorProto = numpy_helper.from_array(array, name)
-    return made
+    tensor: onnx.TensorProto = numpy_helper.from_array(array, name)
+    return tensor

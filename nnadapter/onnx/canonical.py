@@ -68,9 +68,9 @@ class _Scope:
     """Numbers of the values of a graph."""
 
     def __init__(self, graph: onnx.GraphProto, around: _Scope | None) -> None:
-        made = (name for node in graph.node for name in node.output)
+        node_outputs = (name for node in graph.node for name in node.output)
         listed = (row.name for rows in (graph.input, graph.initializer) for row in rows)
-        self._own = {*made, *listed}
+        self._own = {*node_outputs, *listed}
         self._around = around
         self._counter: list[int] = [0] if around is None else around._counter
         self.numbers: dict[str, int] = {}
@@ -102,23 +102,26 @@ class _Writer:
         nodes = [self._node(node, scope) for node in graph.node]
         outputs = [scope.number(row.name) for row in graph.output]
         types = [self._value(row, scope) for rows in (graph.input, graph.output) for row in rows]
-        said = [self._value(row, scope) for row in _in_order(graph.value_info, scope)]
-        held = [(scope.numbers[row.name], self._tensor(row)) for row in _in_order(graph.initializer, scope)]
-        return (inputs, nodes, outputs, types, said, held)
+        value_infos = [self._value(row, scope) for row in _in_order(graph.value_info, scope)]
+        initializers = [(scope.numbers[row.name], self._tensor(row)) for row in _in_order(graph.initializer, scope)]
+        return (inputs, nodes, outputs, types, value_infos, initializers)
 
     def _node(self, node: onnx.NodeProto, scope: _Scope) -> tuple[Any, ...]:
         _check(node, "node")
         if node.op_type in _ELSEWHERE:
             raise NotCanonicalError(f"{node.op_type} may name a file")
         reads, makes = ([scope.number(name) for name in names] for names in (node.input, node.output))
-        attributes = [self._attribute(each, scope) for each in sorted(node.attribute, key=lambda each: each.name)]
+        attributes = [
+            self._attribute(attribute, scope)
+            for attribute in sorted(node.attribute, key=lambda attribute: attribute.name)
+        ]
         return (node.domain, node.op_type, node.overload, reads, makes, attributes)
 
     def _attribute(self, attribute: onnx.AttributeProto, scope: _Scope) -> tuple[Any, ...]:
         _check(attribute, "attribute")
         numbers = (attribute.f, attribute.i, attribute.s, *map(list, (attribute.floats, attribute.ints)))
-        tensors = [self._tensor(each) for each in (*_set(attribute, "t"), *attribute.tensors)]
-        graphs = [self.graph(each, scope) for each in (*_set(attribute, "g"), *attribute.graphs)]
+        tensors = [self._tensor(tensor) for tensor in (*_set(attribute, "t"), *attribute.tensors)]
+        graphs = [self.graph(subgraph, scope) for subgraph in (*_set(attribute, "g"), *attribute.graphs)]
         return (attribute.name, attribute.type, *numbers, list(attribute.strings), tensors, graphs)
 
     def _tensor(self, tensor: onnx.TensorProto) -> tuple[Any, ...]:
@@ -141,10 +144,10 @@ class _Writer:
         return (kind, type_.denotation, tensor.elem_type, len(tensor.shape.dim) if is_shaped else None)
 
     def _size(self, size: onnx.TensorShapeProto.Dimension) -> tuple[str, int]:
-        known = size.WhichOneof("value")
-        if known == "dim_param":
+        field = size.WhichOneof("value")
+        if field == "dim_param":
             return ("any", self._sizes.setdefault(size.dim_param, len(self._sizes)))
-        return ("", size.dim_value) if known else ("any", -1)
+        return ("", size.dim_value) if field else ("any", -1)
 
 
 def _in_order(rows: Sequence[Any], scope: _Scope) -> Iterator[Any]:
@@ -168,9 +171,9 @@ def _set(message: Any, name: str) -> Iterable[Any]:
 
 
 def _check(message: Any, kind: str) -> None:
-    known = _KNOWN[kind]
+    allowed_fields = _KNOWN[kind]
     for field, _ in message.ListFields():
-        if field.name not in known and field.name not in _FOR_PEOPLE:
+        if field.name not in allowed_fields and field.name not in _FOR_PEOPLE:
             raise NotCanonicalError(f"its {kind} holds {field.name}, of which is not known what it decides")
 
 

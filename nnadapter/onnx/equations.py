@@ -41,8 +41,8 @@ def check_equations(model: onnx.ModelProto) -> None:
         for attribute in function.attribute_proto
         if (key_of(function), attribute.name) in places
     )
-    for attribute, what in stated:
-        _check(attribute, what)
+    for attribute, label in stated:
+        _check(attribute, label)
 
 
 def check_equations_in(source: str | os.PathLike[str] | bytes) -> None:
@@ -57,8 +57,8 @@ def _places(nodes_by_function: dict[FunctionKey, list[onnx.NodeProto]]) -> set[_
     """Where equations stand: at Einsum, and at functions that hand an attribute on to such a place."""
     handed_on: dict[_Place, list[_Place]] = {}
     for function, inside in nodes_by_function.items():
-        for place, own in _references(inside):
-            handed_on.setdefault(place, []).append((function, own))
+        for place, attribute_name in _references(inside):
+            handed_on.setdefault(place, []).append((function, attribute_name))
     places = {_EINSUM}
     waiting = [_EINSUM]
     while waiting:
@@ -76,15 +76,15 @@ def _references(nodes: list[onnx.NodeProto]) -> Iterator[tuple[_Place, str]]:
 
 
 def _described(node: onnx.NodeProto) -> str:
-    what = "Einsum" if node.op_type == "Einsum" else f"Einsum inside of {node.op_type}"
-    made = next(filter(None, node.output), None)
-    if node.name or made is None:
-        return f"{what} {node.name!r}"
-    return f"the {what} that makes {made!r}"
+    label = "Einsum" if node.op_type == "Einsum" else f"Einsum inside of {node.op_type}"
+    output_name = next(filter(None, node.output), None)
+    if node.name or output_name is None:
+        return f"{label} {node.name!r}"
+    return f"the {label} that makes {output_name!r}"
 
 
-def _check(attribute: onnx.AttributeProto, what: str) -> None:
+def _check(attribute: onnx.AttributeProto, label: str) -> None:
     try:
         terms_of(attribute.s.decode("utf-8", "replace"))
     except InvalidModelError as error:
-        raise InvalidModelError(f"{what} cannot be computed: {error}; export the model again") from error
+        raise InvalidModelError(f"{label} cannot be computed: {error}; export the model again") from error

@@ -24,20 +24,20 @@ from nnadapter.onnx.references import bytes_of, fits, is_reference, refer, refer
 
 
 def refer_to_files(
-    model: onnx.ModelProto, path: str | None, what: str, in_memory: Mapping[str, memoryview] | None = None
+    model: onnx.ModelProto, path: str | None, label: str, in_memory: Mapping[str, memoryview] | None = None
 ) -> None:
     """Let large initializers with external data refer to their files, and read what is small.
 
     Args:
         model: changed in place; what refers to the file at `path` stays as it is.
         path: of the model; without one, files are looked for in the working directory, as ONNX Runtime does.
-        what: how messages call the model.
+        label: how messages call the model.
         in_memory: contents of files, by the names that the model gives them.
 
     Raises:
         ModelFileError: a file is missing, too short, or not where it may be.
     """
-    files = _Files(path, what, in_memory or {})
+    files = _Files(path, label, in_memory or {})
     for tensor in filter(is_reference, model.graph.initializer):
         if path is None or not refers_to(tensor, Path(path).absolute()):
             files.take(tensor, may_refer=True)
@@ -49,8 +49,8 @@ def refer_to_files(
 class _Files:
     """The files beside one model."""
 
-    def __init__(self, path: str | None, what: str, in_memory: Mapping[str, memoryview]) -> None:
-        self._path, self._what, self._in_memory = path, what, in_memory
+    def __init__(self, path: str | None, label: str, in_memory: Mapping[str, memoryview]) -> None:
+        self._path, self._what, self._in_memory = path, label, in_memory
         self._known: dict[str, tuple[Path, os.stat_result]] = {}
 
     def take(self, tensor: TensorProto, *, may_refer: bool) -> None:
@@ -133,5 +133,5 @@ def _within(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[TensorProto]
         for inner in graphs_of(attribute):
             yield from inner.initializer
             yield from _within(inner)
-    for each in sparse:
-        yield from (each.values, each.indices)
+    for sparse_tensor in sparse:
+        yield from (sparse_tensor.values, sparse_tensor.indices)

@@ -71,13 +71,13 @@ def extract(
     Raises:
         GraphError: a constant has no initializer.
     """
-    whole = index.model
+    model = index.model
     part = model_of(
-        whole,
-        (whole.graph.node[node] for node in nodes),
+        model,
+        (model.graph.node[node] for node in nodes),
         (_typed(index, graph.value(name)) for name in inputs),
         (_typed(index, graph.value(name)) for name in outputs),
-        ir_version=max(whole.ir_version, OLDEST_IR),
+        ir_version=max(model.ir_version, OLDEST_IR),
     )
     for name in constants:
         _copy_initializer(index, name, part.graph)

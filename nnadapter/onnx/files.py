@@ -90,23 +90,23 @@ def describe(source: object) -> str:
     return "the model"
 
 
-def check_not_empty(model: onnx.ModelProto, what: str) -> None:
+def check_not_empty(model: onnx.ModelProto, label: str) -> None:
     """Raise InvalidModelError if there is nothing to run."""
     if not model.HasField("graph"):
-        raise InvalidModelError(f"{what} holds no graph, expected an ONNX model with one; export it again")
+        raise InvalidModelError(f"{label} holds no graph, expected an ONNX model with one; export it again")
     if not (model.graph.node or model.graph.output):
-        raise InvalidModelError(f"{what} has no nodes and no outputs, so there is nothing to run; export it again")
+        raise InvalidModelError(f"{label} has no nodes and no outputs, so there is nothing to run; export it again")
 
 
 def _contained(contents: bytes) -> onnx.ModelProto:
-    what = "the model given as bytes"
+    label = "the model given as bytes"
     with suppress(IndexError):  # it is no message, as is said where it is parsed
-        check_size(contents, what)
-    return _parse(contents, what)
+        check_size(contents, label)
+    return _parse(contents, label)
 
 
 def _read(path: Path) -> onnx.ModelProto:
-    what = f"model {str(path)!r}"
+    label = f"model {str(path)!r}"
     try:
         path.stat()
     except ValueError as error:
@@ -114,18 +114,18 @@ def _read(path: Path) -> onnx.ModelProto:
     except OSError:  # what is wrong with it is said where it is read
         pass
     try:
-        check_size(path, what)
+        check_size(path, label)
     except IndexError as error:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING)
-        raise _unreadable(beginning, path.stat().st_size, what) from error
+        raise _unreadable(beginning, path.stat().st_size, label) from error
     try:
         with path.open("rb") as file:
             contents = skeleton_of(file, path.absolute())
             size = os.fstat(file.fileno()).st_size
             if contents is None and size > limits.MESSAGE_BYTES:
                 raise InvalidModelError(
-                    f"{what} has {size:,} bytes that are no weights, expected at most {limits.MESSAGE_BYTES:,}; "
+                    f"{label} has {size:,} bytes that are no weights, expected at most {limits.MESSAGE_BYTES:,}; "
                     "export it again"
                 )
             contents = contents or file.read()
@@ -137,34 +137,34 @@ def _read(path: Path) -> onnx.ModelProto:
         raise ModelFileError(
             f"model file {str(path)!r} gives nothing more, and it is read more than once; save the model in a file"
         )
-    return _parse(contents, what)
+    return _parse(contents, label)
 
 
-def _parse(contents: bytes, what: str) -> onnx.ModelProto:
+def _parse(contents: bytes, label: str) -> onnx.ModelProto:
     import onnx
     from google.protobuf.message import DecodeError
 
     if not contents:
-        raise InvalidModelError(f"{what} is empty, expected an ONNX model; export it again")
+        raise InvalidModelError(f"{label} is empty, expected an ONNX model; export it again")
     model = onnx.ModelProto()
     try:
         model.ParseFromString(contents)
     except DecodeError as error:
-        raise _unreadable(contents, len(contents), what) from error
+        raise _unreadable(contents, len(contents), label) from error
     if not _is_text(model):
-        raise InvalidModelError(f"{what} is damaged: a name in it is not UTF-8; export or download it again")
+        raise InvalidModelError(f"{label} is damaged: a name in it is not UTF-8; export or download it again")
     return model
 
 
-def _unreadable(contents: bytes, size: int, what: str) -> InvalidModelError:
+def _unreadable(contents: bytes, size: int, label: str) -> InvalidModelError:
     """What is wrong with contents, of which the beginning is enough, that are no message."""
     if contents[4:8] == b"ORTM":
         return InvalidModelError(
-            f"{what} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"
+            f"{label} is in ONNX Runtime's own format, expected ONNX; give the ONNX file it was made from"
         )
     # Every exporter writes the IR version first; a file that starts otherwise never was a model.
     cause = "is truncated or damaged" if contents[:1] == b"\x08" else "is not an ONNX model"
-    return InvalidModelError(f"{what} ({size} bytes) {cause}: protobuf cannot parse it; export or download it again")
+    return InvalidModelError(f"{label} ({size} bytes) {cause}: protobuf cannot parse it; export or download it again")
 
 
 def _is_text(model: onnx.ModelProto) -> bool:

@@ -22,12 +22,12 @@ def check_calls(model: onnx.ModelProto) -> None:
     """Raise InvalidModelError for functions that call themselves, or come to far more nodes than are written."""
     if not model.functions:
         return
-    bodies = {key_of(each): [key_of(node) for node in with_nested(each.node)] for each in model.functions}
+    bodies = {key_of(function): [key_of(node) for node in with_nested(function.node)] for function in model.functions}
     nodes = [key_of(node) for node in with_nested(model.graph.node)]
     sizes = _sizes(bodies)
     written = len(nodes) + sum(map(len, bodies.values()))
     most = max(limits.EXPANDED_NODES, limits.EXPANSION * written)
-    total = sum(sizes.get(each, 1) for each in nodes)
+    total = sum(sizes.get(key, 1) for key in nodes)
     largest = max((*sizes.values(), total))
     if largest > most:
         raise InvalidModelError(
@@ -51,9 +51,9 @@ def _sizes(bodies: dict[FunctionKey, list[FunctionKey]]) -> dict[FunctionKey, in
         path, entered = [function], set[FunctionKey]()
         while path:
             current = path[-1]
-            waiting = [each for each in dict.fromkeys(bodies[current]) if each in bodies and each not in sizes]
+            waiting = [callee for callee in dict.fromkeys(bodies[current]) if callee in bodies and callee not in sizes]
             if current in sizes or not waiting:
-                sizes[path.pop()] = sum(sizes.get(each, 1) for each in bodies[current])
+                sizes[path.pop()] = sum(sizes.get(callee, 1) for callee in bodies[current])
                 continue
             if current in entered:
                 raise InvalidModelError(

@@ -52,7 +52,7 @@ Bodies = Mapping[str, onnx.FunctionProto]
 def expand_functions(
     model: onnx.ModelProto,
     operators: Operators,
-    wanted: Bodies = {},  # noqa: B006
+    bodies: Bodies = {},  # noqa: B006
     nodes: Sequence[Node] | None = None,
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Return the model with functions expanded, the same object if there is nothing to expand; and origins.
@@ -66,31 +66,33 @@ def expand_functions(
     Args:
         model: the model.
         operators: which of them have converters.
-        wanted: nodes to expand although an op of that name can be converted whole.
+        bodies: nodes to expand although an op of that name can be converted whole.
         nodes: of the model's graph, where they have been read already.
 
     Returns:
         The model, and for each of its nodes the name of the node of the model as it was.
     """
-    library = _Library.of(model, operators, wanted)
+    library = _Library.of(model, operators, bodies)
     names = node_names(model) if nodes is None else tuple(node.name for node in nodes)
     if nodes is not None and library.leaves(nodes):
         return model, names
     stays = [library.body(node, name) is None for node, name in zip(model.graph.node, names, strict=True)]
     if all(stays):
         return model, names
-    taken = {name for node in with_nested(model.graph.node) for name in (*node.input, *node.output)}
-    taken.update(each.name for each in (*model.graph.input, *model.graph.initializer))
-    taken.update(names)
-    parts = [[*library.expanded(node, name, taken)] for node, name in zip(model.graph.node, names, strict=True)]
-    expanded = with_nodes(model, (made for part in parts for made in part))
+    existing_names = {name for node in with_nested(model.graph.node) for name in (*node.input, *node.output)}
+    existing_names.update(value.name for value in (*model.graph.input, *model.graph.initializer))
+    existing_names.update(names)
+    parts = [
+        [*library.expanded(node, name, existing_names)] for node, name in zip(model.graph.node, names, strict=True)
+    ]
+    expanded = with_nodes(model, (expanded_node for part in parts for expanded_node in part))
     origins = [(name, stay) for part, name, stay in zip(parts, names, stays, strict=True) for _ in part]
-    for made, (name, stay) in zip(expanded.graph.node, origins, strict=True):
-        made.name = name if stay else made.name
+    for expanded_node, (name, stay) in zip(expanded.graph.node, origins, strict=True):
+        expanded_node.name = name if stay else expanded_node.name
     library.opsets.setdefault("", _SAME_SINCE["Identity"])  # which copies are, where nothing else is ONNX's own
     imported = opsets_of(model.opset_import)
-    new = ((domain, version) for domain, version in library.opsets.items() if domain not in imported)
-    expanded.opset_import.extend(onnx.helper.make_opsetid(*each) for each in new)
+    added_opsets = ((domain, version) for domain, version in library.opsets.items() if domain not in imported)
+    expanded.opset_import.extend(onnx.helper.make_opsetid(*opset) for opset in added_opsets)
     return expanded, tuple(name for name, _ in origins)
 
 
@@ -105,12 +107,12 @@ class _Library:
     wanted: Bodies
 
     @classmethod
-    def of(cls, model: onnx.ModelProto, operators: Operators, wanted: Bodies) -> _Library:
+    def of(cls, model: onnx.ModelProto, operators: Operators, bodies: Bodies) -> _Library:
         return cls(
-            {key_of(each): each for each in model.functions},
+            {key_of(function): function for function in model.functions},
             opsets_of(model.opset_import),
             operators,
-            wanted,
+            bodies,
         )
 
     def body(self, node: onnx.NodeProto, name: str) -> onnx.FunctionProto | None:
@@ -118,10 +120,12 @@ class _Library:
         if name in self.wanted:
             return self._usable(self.wanted[name])
         domain = plain_domain(node.domain)
-        own = self.own.get(key_of(node))
-        if own is not None:
-            known = [self._is_convertible(each, opsets_of(own.opset_import)) for each in own.node]
-            return own if any(known) and self._means_the_same(own) else None
+        function = self.own.get(key_of(node))
+        if function is not None:
+            are_convertible = [
+                self._is_convertible(inner_node, opsets_of(function.opset_import)) for inner_node in function.node
+            ]
+            return function if any(are_convertible) and self._means_the_same(function) else None
         return self._schema_body(domain, node.op_type)
 
     def leaves(self, nodes: Iterable[Node]) -> bool:
@@ -140,20 +144,20 @@ class _Library:
     def _usable(self, body: onnx.FunctionProto) -> onnx.FunctionProto | None:
         if not self._means_the_same(body):
             return None
-        return body if all(self._is_convertible(each, opsets_of(body.opset_import)) for each in body.node) else None
+        return body if all(self._is_convertible(node, opsets_of(body.opset_import)) for node in body.node) else None
 
     def expanded(
-        self, node: onnx.NodeProto, name: str, taken: set[str], depth: int = _DEEPEST
+        self, node: onnx.NodeProto, name: str, existing_names: set[str], depth: int = _DEEPEST
     ) -> Iterator[onnx.NodeProto]:
-        """The nodes in the place of one, which is called `name`; `taken` are names, to which new ones go."""
+        """The nodes in the place of one, which is called `name`; `existing_names` are names, to which new ones go."""
         body = self.body(node, name) if depth else None
         if body is None:
             yield node
             return
         for domain, version in opsets_of(body.opset_import).items():
             self.opsets.setdefault(domain, version)
-        for made in _instance(body, node, name, taken):
-            yield from self.expanded(made, made.name, taken, depth - 1)
+        for inner_node in _instance(body, node, name, existing_names):
+            yield from self.expanded(inner_node, inner_node.name, existing_names, depth - 1)
 
     def _is_convertible(self, node: onnx.NodeProto, opsets: Opsets) -> bool:
         domain = plain_domain(node.domain)
@@ -171,36 +175,40 @@ class _Library:
         if domain not in self.opsets:
             return True
         meant = since_version(domain, node.op_type, stated.get(domain, 0))
-        here = since_version(domain, node.op_type, self.opsets[domain])
+        model_version = since_version(domain, node.op_type, self.opsets[domain])
         since = _SAME_SINCE.get(node.op_type) if not domain else None
-        return meant == here or bool(since and meant and here and min(meant, here) >= since)
+        return meant == model_version or bool(since and meant and model_version and min(meant, model_version) >= since)
 
 
-def _instance(body: onnx.FunctionProto, node: onnx.NodeProto, name: str, taken: set[str]) -> list[onnx.NodeProto]:
+def _instance(
+    body: onnx.FunctionProto, node: onnx.NodeProto, name: str, existing_names: set[str]
+) -> list[onnx.NodeProto]:
     """The body's nodes with the names and attributes of one call.
 
     An output that is an input as well, or that was listed before, is copied by an Identity.
     """
     call = _FunctionCall(
-        next(filter(None, node.output), name), taken, {each.name: each for each in body.attribute_proto}
+        next(filter(None, node.output), name),
+        existing_names,
+        {attribute.name: attribute for attribute in body.attribute_proto},
     )
-    call.attributes.update((each.name, each) for each in node.attribute)
+    call.attributes.update((attribute.name, attribute) for attribute in node.attribute)
     call.names.update(zip(body.input, [*node.input, *[""] * (len(body.input) - len(node.input))], strict=False))
     copies = call.take_outputs(body.output, node.output)
     nodes = [*map(call.node, body.node), *copies]
-    for index, made in enumerate(nodes):
-        made.name = _free_name(f"{name}/{made.name or f'{made.op_type}@{index}'}", taken)
+    for index, inner_node in enumerate(nodes):
+        inner_node.name = _free_name(f"{name}/{inner_node.name or f'{inner_node.op_type}@{index}'}", existing_names)
     return nodes
 
 
-def _free_name(stem: str, taken: set[str]) -> str:
+def _free_name(stem: str, existing_names: set[str]) -> str:
     """A name that is not taken yet, and is from now on."""
-    made, number = stem, 1
-    while made in taken:
+    name, number = stem, 1
+    while name in existing_names:
         number += 1
-        made = f"{stem}.{number}"
-    taken.add(made)
-    return made
+        name = f"{stem}.{number}"
+    existing_names.add(name)
+    return name
 
 
 @dataclass(slots=True)
@@ -224,12 +232,12 @@ class _FunctionCall:
 
     def node(self, inner: onnx.NodeProto) -> onnx.NodeProto:
         """A node of the body, or of a sub-graph in it, as the call has it."""
-        made = copied(inner)
-        made.input[:] = map(self._name, inner.input)
-        made.output[:] = map(self._name, inner.output)
-        del made.attribute[:]
-        made.attribute.extend(self._attributes(inner.attribute))
-        return made
+        node = copied(inner)
+        node.input[:] = map(self._name, inner.input)
+        node.output[:] = map(self._name, inner.output)
+        del node.attribute[:]
+        node.attribute.extend(self._attributes(inner.attribute))
+        return node
 
     def _name(self, inner: str) -> str:
         if inner and inner not in self.names:
@@ -243,11 +251,11 @@ class _FunctionCall:
             source = self.attributes.get(referred) if referred else attribute
             if source is None:
                 continue
-            made = copied(source)
-            made.name = attribute.name
-            for graph in () if referred else graphs_of(made):
+            attribute_copy = copied(source)
+            attribute_copy.name = attribute.name
+            for graph in () if referred else graphs_of(attribute_copy):
                 self._rename(graph)
-            yield made
+            yield attribute_copy
 
     def _rename(self, graph: onnx.GraphProto) -> None:
         for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):

@@ -23,19 +23,19 @@ def node_names(model: ModelProto) -> tuple[str, ...]:
     where another node is called that.
     """
     names = [node.name for node in model.graph.node]
-    own = Counter(names)
-    taken = set(own)
+    name_counts = Counter(names)
+    existing_names = set(name_counts)
     return tuple(
-        name if name and own[name] == 1 else _free_name(f"{node.op_type}_{index}", taken)
+        name if name and name_counts[name] == 1 else _free_name(f"{node.op_type}_{index}", existing_names)
         for index, (name, node) in enumerate(zip(names, model.graph.node, strict=True))
     )
 
 
-def _free_name(base: str, taken: set[str]) -> str:
+def _free_name(base: str, existing_names: set[str]) -> str:
     name, number = base, 1
-    while name in taken:
+    while name in existing_names:
         name, number = f"{base}_{number}", number + 1
-    taken.add(name)
+    existing_names.add(name)
     return name
 
 
@@ -88,14 +88,14 @@ def read_graph(
             a topological order.
     """
     graph = model.graph
-    fixed = _constants(model)
-    inputs = tuple(info.name for info in graph.input if info.name not in fixed)
+    constants = _constants(model)
+    inputs = tuple(info.name for info in graph.input if info.name not in constants)
     if len(set(inputs)) != len(inputs):
         raise GraphError(f"two graph inputs have one name: {list(inputs)}")
     found_nodes = read_nodes(model, origins) if nodes is None else nodes
     outputs = tuple(info.name for info in graph.output)
-    known = {**_values(graph), **(values or {})}
-    model_graph = Graph(found_nodes, known, fixed, inputs, outputs)
+    values_by_name = {**_values(graph), **(values or {})}
+    model_graph = Graph(found_nodes, values_by_name, constants, inputs, outputs)
     _refuse_undefined(model_graph)
     return model_graph
 
@@ -123,6 +123,6 @@ def _constants(model: ModelProto) -> frozenset[str]:
 def _values(graph: GraphProto) -> dict[str, Value]:
     values_by_name = values_of(info for group in (graph.value_info, graph.output, graph.input) for info in group)
     values_by_name.update((tensor.name, value_of_type(tensor.name, dense_type(tensor))) for tensor in graph.initializer)
-    sparse = ((each.values.name, sparse_type(each)) for each in graph.sparse_initializer)
+    sparse = ((initializer.values.name, sparse_type(initializer)) for initializer in graph.sparse_initializer)
     values_by_name.update((name, value_of_type(name, type_proto)) for name, type_proto in sparse)
     return values_by_name

@@ -96,22 +96,22 @@ class Inference:
         return all(value_of(value).static_shape == shapes[value.name] for value in self._inputs if value.name in shapes)
 
     @_contradictions_told()
-    def values(self, known: InitialFacts) -> dict[str, Value]:
+    def values(self, facts: InitialFacts) -> dict[str, Value]:
         """Return what can be told of every value that the nodes left to run read or make.
 
         Raises:
             InvalidModelError: types contradict each other.
         """
-        skeleton, types = self._settled(known)
+        skeleton, types = self._settled(facts)
         values_by_name = values_of(types.values())
         read = (tensor.name for tensor in skeleton.graph.initializer)
-        values_by_name.update((name, constant_value(name, known.constants[name])) for name in read)
+        values_by_name.update((name, constant_value(name, facts.constants[name])) for name in read)
         return values_by_name
 
     @_contradictions_told()
-    def types(self, known: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
+    def types(self, facts: InitialFacts) -> dict[str, onnx.ValueInfoProto]:
         """Return the same as `values`, as onnx says it and without the constants whose contents inference was given."""
-        return self._settled(known)[1]
+        return self._settled(facts)[1]
 
     def read_by(self, index: int) -> Sequence[str]:
         """The names of what the node at `index` reads, in graphs that it runs too."""
@@ -145,8 +145,14 @@ class Inference:
         skeleton.graph.input.extend(types[name] for name in names if name in types and name not in constants)
         _add_constants(skeleton.graph, [name for name in names if name in constants], constants)
         inferred_types = infer(skeleton)
-        made = {name: inferred_types[name] for name in self._graph.nodes[index].outputs if name in inferred_types}
-        return {**made, **self._corrections(index, inferred_types, constants)} if index in self._doubted else made
+        output_types = {
+            name: inferred_types[name] for name in self._graph.nodes[index].outputs if name in inferred_types
+        }
+        return (
+            {**output_types, **self._corrections(index, inferred_types, constants)}
+            if index in self._doubted
+            else output_types
+        )
 
     def stated_of_one(
         self, index: int, values: Mapping[str, Value], constants: Mapping[str, Array], *, open_sizes: bool = False
@@ -166,55 +172,60 @@ class Inference:
         is_described = is_further(node.domain, node.op_type, node.since_version)
         if rule is None and not is_described:
             return {}
-        told = {name: values.get(name, Value(name)) for name in node.inputs if name}
-        told.update((name, constant_value(name, constants[name])) for name in told if name in constants)
-        said: dict[str, onnx.ValueInfoProto] = {}
+        values_by_name = {name: values.get(name, Value(name)) for name in node.inputs if name}
+        values_by_name.update(
+            (name, constant_value(name, constants[name])) for name in values_by_name if name in constants
+        )
+        infos: dict[str, onnx.ValueInfoProto] = {}
         if rule is not None:
-            input_values = [told.get(name) for name in node.inputs]
+            input_values = [values_by_name.get(name) for name in node.inputs]
             version = node.since_version or self._read.opsets.get(node.domain, 1)
-            said = _infos(node, rule(node, version, input_values))
-        if is_described and not said:
-            said = self._said_of_further(node, told, constants)
-        return said or self._written.types([name for name in node.outputs if name], values)
+            infos = _infos(node, rule(node, version, input_values))
+        if is_described and not infos:
+            infos = self._said_of_further(node, values_by_name, constants)
+        return infos or self._written.types([name for name in node.outputs if name], values)
 
     def _said_of_further(
-        self, node: OnnxNode, told: Mapping[str, Value], constants: Mapping[str, Array]
+        self, node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]
     ) -> dict[str, onnx.ValueInfoProto]:
         if node.contradiction:
             return {}
-        inputs = [told.get(name) for name in node.inputs]
-        known = {position: constants[name] for position, name in enumerate(node.inputs) if name in constants}
+        inputs = [values.get(name) for name in node.inputs]
+        input_constants = {position: constants[name] for position, name in enumerate(node.inputs) if name in constants}
         try:
-            body = body_of(node, inputs, known)
+            body = body_of(node, inputs, input_constants)
         except Refusal:
             return {}
         if body is None:
-            types_by_name = self._read.operators.output_types(node, told, constants) or {}
+            types_by_name = self._read.operators.output_types(node, values, constants) or {}
             return {name: _info(name, type_) for name, type_ in types_by_name.items()}
-        wanted = (name for name in node.outputs if name)
-        return {name: _called(info, name) for name, info in zip(wanted, body.types(inputs, known), strict=False)}
+        output_names = (name for name in node.outputs if name)
+        return {
+            name: _called(info, name)
+            for name, info in zip(output_names, body.types(inputs, input_constants), strict=False)
+        }
 
-    def agrees(self, known: InitialFacts) -> bool:
+    def agrees(self, facts: InitialFacts) -> bool:
         """Whether no node contradicts the shapes of inputs, as far as inference can tell."""
         try:
-            self._settled(known, strict=True)
+            self._settled(facts, strict=True)
         except FAILURES as error:
             return _contradicts_no_shape(str(error))
         return True
 
     def _settled(
-        self, known: InitialFacts, *, strict: bool = False
+        self, facts: InitialFacts, *, strict: bool = False
     ) -> tuple[onnx.ModelProto, dict[str, onnx.ValueInfoProto]]:
         """A skeleton and what is inferred from it: nodes of which inference is wrong give way to what they make."""
         corrected: dict[int, Types] = {}
         while True:
-            left = [index for index in known.nodes if index not in corrected] if corrected else known.nodes
-            skeleton = self._skeleton(replace(known, nodes=left))
+            remaining_nodes = [index for index in facts.nodes if index not in corrected] if corrected else facts.nodes
+            skeleton = self._skeleton(replace(facts, nodes=remaining_nodes))
             skeleton.graph.input.extend(info for infos in corrected.values() for info in infos.values())
             types = infer(skeleton, strict=strict)
             # What one of them makes may be read by the next, which is looked at again then.
-            doubted = self._doubted.intersection(known.nodes) if self._doubted else ()
-            wrong = {index: self._corrections(index, types, known.constants) for index in doubted}
+            doubted = self._doubted.intersection(facts.nodes) if self._doubted else ()
+            wrong = {index: self._corrections(index, types, facts.constants) for index in doubted}
             # What is corrected may be no shape, and wrong for ever: a window larger than what it moves over.
             fresh = {index: infos for index, infos in wrong.items() if infos and infos != corrected.get(index)}
             if not fresh:
@@ -224,39 +235,52 @@ class Inference:
     def _corrections(self, index: int, types: Types, constants: Mapping[str, Array]) -> Types:
         """The results of a node of which inference is wrong or knows nothing, with their true types."""
         node = self._read.nodes[index]
-        told = [array_info(name, constants[name]) if name in constants else types.get(name) for name in node.inputs]
-        made = {name: types[name] for name in node.outputs if name in types}
-        inferred = {name: value_of(info).shape for name, info in made.items()}
-        true = true_shapes(node, [None if info is None else value_of(info).shape for info in told], inferred)
+        input_infos = [
+            array_info(name, constants[name]) if name in constants else types.get(name) for name in node.inputs
+        ]
+        output_infos = {name: types[name] for name in node.outputs if name in types}
+        inferred = {name: value_of(info).shape for name, info in output_infos.items()}
+        true = true_shapes(node, [None if info is None else value_of(info).shape for info in input_infos], inferred)
         # The node gives way to all that it makes, what is inferred as it is as well.
         is_wrong = any(shape != inferred[name] for name, shape in true.items())
         return (
-            {name: _shaped(made[name], true[name]) if name in true else made[name] for name in made} if is_wrong else {}
+            {
+                name: _shaped(output_infos[name], true[name]) if name in true else output_infos[name]
+                for name in output_infos
+            }
+            if is_wrong
+            else {}
         )
 
-    def _skeleton(self, known: InitialFacts) -> onnx.ModelProto:
+    def _skeleton(self, facts: InitialFacts) -> onnx.ModelProto:
         skeleton = self._empty(with_functions=True)
         graph = skeleton.graph
-        graph.node.extend(self._inferable(known.nodes))
-        shapes = known.shapes
+        graph.node.extend(self._inferable(facts.nodes))
+        shapes = facts.shapes
         graph.input.extend(_shaped(info, shapes[info.name]) if info.name in shapes else info for info in self._inputs)
         read = dict.fromkeys(
-            name for index in known.nodes for name in self._graph.nodes[index].reads if name in known.constants
+            name for index in facts.nodes for name in self._graph.nodes[index].reads if name in facts.constants
         )
-        _add_constants(graph, read, known.constants)
-        made = {name for index in known.nodes for name in self._graph.nodes[index].outputs}
-        graph.output.extend(known.stated.get(value.name, value) for value in self._outputs if value.name in made)
-        outputs = {value.name for value in graph.output} if known.stated else set()
-        graph.value_info.extend(info for name, info in known.stated.items() if name in made and name not in outputs)
+        _add_constants(graph, read, facts.constants)
+        produced_names = {name for index in facts.nodes for name in self._graph.nodes[index].outputs}
+        graph.output.extend(
+            facts.stated.get(value.name, value) for value in self._outputs if value.name in produced_names
+        )
+        outputs = {value.name for value in graph.output} if facts.stated else set()
+        graph.value_info.extend(
+            info for name, info in facts.stated.items() if name in produced_names and name not in outputs
+        )
         return skeleton
 
     def _inferable(self, nodes: Sequence[int]) -> Iterable[onnx.NodeProto]:
         """The nodes, those of which inference knows nothing, or the wrong default, as ones that it knows."""
-        own = self._graph.nodes
+        graph_nodes = self._graph.nodes
         protos: Sequence[onnx.NodeProto] = self._model.graph.node
-        if len(nodes) == len(own) and all(node.op_type not in _UNUSUAL for node in own):
+        if len(nodes) == len(graph_nodes) and all(node.op_type not in _UNUSUAL for node in graph_nodes):
             return protos
-        return (self._inferable_one(index) if own[index].op_type in _UNUSUAL else protos[index] for index in nodes)
+        return (
+            self._inferable_one(index) if graph_nodes[index].op_type in _UNUSUAL else protos[index] for index in nodes
+        )
 
     def _inferable_one(self, index: int) -> onnx.NodeProto:
         node = self._read.nodes[index]
@@ -282,10 +306,10 @@ def _infos(node: OnnxNode, types: Sequence[OperandType] | None) -> dict[str, onn
 
 
 def _info(name: str, type_: OperandType) -> onnx.ValueInfoProto:
-    made: onnx.ValueInfoProto = helper.make_tensor_value_info(
+    info: onnx.ValueInfoProto = helper.make_tensor_value_info(
         name, ELEMENT_TYPE_OF_DTYPE[type_.dtype.value], type_.dimensions
     )
-    return made
+    return info
 
 
 def _called(info: onnx.ValueInfoProto, name: str) -> onnx.ValueInfoProto:

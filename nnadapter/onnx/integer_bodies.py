@@ -34,20 +34,24 @@ def dynamic_quantize_linear_body(body: BodyBuilder) -> Sequence[str]:
 
     Source: ONNX DynamicQuantizeLinear-11.
     """
-    zero, one, steps = (body.constant(value, "float32") for value in (0, 1, _LARGEST))
+    zero, unit_scale, steps = (body.constant(value, "float32") for value in (0, 1, _LARGEST))
     x = body.input(0)
     numbers = body.reshape(x, -1)
     low = body.add("Min", body.add("ReduceMin", numbers, keepdims=0), zero)
     high = body.add("Max", body.add("ReduceMax", numbers, keepdims=0), zero)
     width = body.add("Sub", high, low)
-    scale = body.add("Where", body.add("Equal", width, zero), one, body.add("Div", width, steps))
+    scale = body.add("Where", body.add("Equal", width, zero), unit_scale, body.add("Div", width, steps))
     below = body.add("Sub", zero, body.add("Div", low, scale))
     point = body.add("Round", body.add("Clip", below, zero, steps))
     moved = body.add("Add", body.add("Round", body.add("Div", x, scale)), point)
     clipped = body.add("Clip", moved, zero, steps)
     # These are integers already: a step of 1 changes none, and shows a device that they are.
     is_shown = body.opset >= _OLDEST_QUANTIZED and body.inputs.rank(0)
-    y = body.add("QuantizeLinear", clipped, one, body.constant(0, "uint8")) if is_shown else body.cast(clipped, "uint8")
+    y = (
+        body.add("QuantizeLinear", clipped, unit_scale, body.constant(0, "uint8"))
+        if is_shown
+        else body.cast(clipped, "uint8")
+    )
     return [y, scale, body.cast(point, "uint8")]
 
 
@@ -82,13 +86,15 @@ def _quantized_product(body: BodyBuilder) -> str:
     """
     weights = body.inputs.contents(1).astype(np.int16)
     sizes = _parts(body, np.abs(weights))
-    one, point = body.constant(1, "float32"), body.cast(body.input(2), "float32") if body.input(2) else ""
+    unit_scale, point = body.constant(1, "float32"), body.cast(body.input(2), "float32") if body.input(2) else ""
     first, second = _cut(body, body.input(0), body.inputs.rank(0) - 1, sizes), _cut(body, body.input(1), 0, sizes)
     sums = []
     for a, b, part in zip(first, second, np.split(weights, np.cumsum(sizes)[:-1]), strict=True):
-        made = body.add("MatMul", body.add("DequantizeLinear", a, one), body.add("DequantizeLinear", b, one))
+        product = body.add(
+            "MatMul", body.add("DequantizeLinear", a, unit_scale), body.add("DequantizeLinear", b, unit_scale)
+        )
         columns = body.constant(part.sum(axis=0, dtype=np.int64), "float32")
-        sums.append(body.add("Sub", made, body.add("Mul", point, columns)) if point else made)
+        sums.append(body.add("Sub", product, body.add("Mul", point, columns)) if point else product)
     return _sum(body, sums)
 
 
@@ -159,7 +165,7 @@ def _cut(body: BodyBuilder, name: str, axis: int, sizes: list[int]) -> Sequence[
 
 
 def _sum(body: BodyBuilder, parts: Sequence[str]) -> str:
-    total, *others = (body.cast(part, "int32") for part in parts)
-    for part in others:
+    total, *addends = (body.cast(part, "int32") for part in parts)
+    for part in addends:
         total = body.add("Add", total, part)
     return total

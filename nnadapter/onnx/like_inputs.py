@@ -53,8 +53,8 @@ def with_stand_ins(model: onnx.ModelProto) -> onnx.ModelProto:
     if all(node.op_type not in LIKE_INPUT for node in nodes):
         return model
     opset = opsets_of(model.opset_import).get("", 0)
-    made = copied(model)
-    for node in made.graph.node:
+    model_copy = copied(model)
+    for node in model_copy.graph.node:
         if is_like_input(node.domain, node.op_type, opset):
             node.CopyFrom(stand_in(node))
-    return made
+    return model_copy

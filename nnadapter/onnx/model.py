@@ -42,8 +42,8 @@ class OnnxModel:
         hasher = sha256()
         graph = self.model.graph
         parts = (graph.node, graph.input, graph.output, graph.sparse_initializer)
-        for each in chain(*parts, self.model.opset_import, self.model.functions):
-            hasher.update(each.SerializeToString(deterministic=True))
+        for message in chain(*parts, self.model.opset_import, self.model.functions):
+            hasher.update(message.SerializeToString(deterministic=True))
         for tensor in graph.initializer:
             if is_reference(tensor):
                 hasher.update(without_contents(tensor).SerializeToString(deterministic=True))

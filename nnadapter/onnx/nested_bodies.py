@@ -25,12 +25,12 @@ def written_through(body: Body, inputs: Sequence[Value | None], constants: Mappi
         constants: contents of inputs that are known, by position.
         write: what writes the nodes.
     """
-    known = _Known.of(body, inputs, constants)
-    made = {node: write(node, *known.of_node(node)) for node in body.nodes}
-    nodes = (each for node in body.nodes for each in _in_place(node, made[node]))
+    value_facts = _Known.of(body, inputs, constants)
+    inner_bodies = {node: write(node, *value_facts.of_node(node)) for node in body.nodes}
+    nodes = (inner_node for node in body.nodes for inner_node in _in_place(node, inner_bodies[node]))
     more = {
         _inside(node, name): contents
-        for node, inner in made.items()
+        for node, inner in inner_bodies.items()
         if inner is not None
         for name, contents in inner.constants.items()
     }
@@ -48,7 +48,9 @@ class _Known:
     def of(cls, body: Body, inputs: Sequence[Value | None], constants: Mapping[int, Array]) -> _Known:
         contents = {name: array for position, array in constants.items() if (name := body.inputs[position])}
         contents |= body.plain_constants()
-        types = body.known_types(inputs, constants) | {name: array_info(name, each) for name, each in contents.items()}
+        types = body.known_types(inputs, constants) | {
+            name: array_info(name, content) for name, content in contents.items()
+        }
         return cls({name: value_of_type(name, info.type) for name, info in types.items()}, contents)
 
     def of_node(self, node: OnnxNode) -> tuple[list[Value | None], dict[int, Array]]:
@@ -63,12 +65,12 @@ def _in_place(node: OnnxNode, inner: Body | None) -> Iterator[OnnxNode]:
         return
     outer = {"": ""} | dict(zip(inner.inputs, node.inputs, strict=True))
     outer |= dict(zip(inner.outputs, node.outputs, strict=False))
-    for each in inner.nodes:
-        read, made = (
+    for inner_node in inner.nodes:
+        read, outputs = (
             tuple(outer[name] if name in outer else _inside(node, name) for name in names)
-            for names in (each.inputs, each.outputs)
+            for names in (inner_node.inputs, inner_node.outputs)
         )
-        yield replace(each, inputs=read, outputs=made)
+        yield replace(inner_node, inputs=read, outputs=outputs)
 
 
 def _inside(node: OnnxNode, name: str) -> str:

@@ -72,7 +72,7 @@ def contradiction_of(proto: onnx.NodeProto, since_version: int, node: Node | Non
     node = node_of(proto, proto.name) if node is None else node
     inputs = node.inputs
     absent = tuple(position for position, name in enumerate(inputs) if not name) if "" in inputs else ()
-    stated = tuple((each.name, each.type) for each in proto.attribute) if proto.attribute else ()
+    stated = tuple((attribute.name, attribute.type) for attribute in proto.attribute) if proto.attribute else ()
     form = stated, len(inputs), len(node.outputs), absent
     return _contradiction(node.op_type, since_version, node.domain, form)
 
@@ -126,18 +126,21 @@ def _contradictions(form: _NodeForm, rules: _SchemaRules) -> Iterator[str]:
         if name in stated:
             yield f"attribute {name!r} of {rules.operator_name} is stated twice; expected it once"
         elif expected is None and not (rules.any_attributes or name.startswith(_INTERNAL)):
-            known = ", ".join(sorted(rules.types)) or "no attribute"
-            yield f"attribute {name!r} is none of {rules.operator_name}, which has {known}"
+            attribute_names = ", ".join(sorted(rules.types)) or "no attribute"
+            yield f"attribute {name!r} is none of {rules.operator_name}, which has {attribute_names}"
         elif expected not in (None, type_):
-            stated_type, wanted = map(onnx.AttributeProto.AttributeType.Name, (type_, expected))
-            yield f"attribute {name!r} of {rules.operator_name} is of type {stated_type}; expected {wanted}"
+            stated_type, expected_type = map(onnx.AttributeProto.AttributeType.Name, (type_, expected))
+            yield f"attribute {name!r} of {rules.operator_name} is of type {stated_type}; expected {expected_type}"
         stated.add(name)
     for name in rules.required:
         if name not in stated:
             yield f"attribute {name!r} of {rules.operator_name} is missing; every node has to state it"
-    for what, count, (least, most) in (("inputs", form.inputs, rules.inputs), ("outputs", form.outputs, rules.outputs)):
+    for direction, count, (least, most) in (
+        ("inputs", form.inputs, rules.inputs),
+        ("outputs", form.outputs, rules.outputs),
+    ):
         if not least <= count <= most:
-            yield f"{rules.operator_name} has {count} {what}; expected {_counted(least, most)}"
+            yield f"{rules.operator_name} has {count} {direction}; expected {_counted(least, most)}"
     least, most = rules.outputs
     if rules.all_or_fewest and least < form.outputs < most:
         yield f"{rules.operator_name} has {form.outputs} outputs; expected {least} or {most}"
@@ -160,13 +163,13 @@ def _rules(op_type: str, since_version: int, domain: str) -> _SchemaRules | None
         return _further_rules(further_schema(domain, op_type))
     return _SchemaRules(
         operator_name=f"{op_type} of schema version {schema.since_version}",
-        types={name: int(each.type.value) for name, each in schema.attributes.items()},  # type: ignore[attr-defined]
-        required=tuple(name for name, each in schema.attributes.items() if each.required),
+        types={name: int(attribute.type.value) for name, attribute in schema.attributes.items()},  # type: ignore[attr-defined]
+        required=tuple(name for name, attribute in schema.attributes.items() if attribute.required),
         inputs=(schema.min_input, schema.max_input),
         outputs=(schema.min_output, schema.max_output),
         any_attributes=op_type in _ANY_ATTRIBUTES and not domain,
         all_or_fewest=op_type in _ALL_OR_FEWEST and not domain,
-        present=tuple(position for position, each in enumerate(schema.inputs) if each.option == _SINGLE),
+        present=tuple(position for position, parameter in enumerate(schema.inputs) if parameter.option == _SINGLE),
     )
 
 

@@ -26,8 +26,8 @@ def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onn
     if _is_ordered(nodes):
         return model
     maker = {name: position for position, node in enumerate(nodes) for name in node.outputs if name}
-    before = [{maker[name] for name in node.reads if name in maker} - {at} for at, node in enumerate(nodes)]
-    order = _sorted(before)
+    dependencies = [{maker[name] for name in node.reads if name in maker} - {at} for at, node in enumerate(nodes)]
+    order = _sorted(dependencies)
     if len(order) < len(nodes) or order == [*range(len(nodes))]:
         return model
     return with_nodes(model, (model.graph.node[position] for position in order))
@@ -36,22 +36,24 @@ def in_order(model: onnx.ModelProto, nodes: Sequence[Node] | None = None) -> onn
 def _is_ordered(nodes: Sequence[Node]) -> bool:
     """Whether no node reads what it or a later one makes: nothing was read before it is made for the first time."""
     read: set[str] = set()
-    made: set[str] = set()
+    produced_names: set[str] = set()
     for node in nodes:
         read.update(node.reads)
-        if not read.isdisjoint(node.outputs) and any(name in read and name not in made for name in node.outputs):
+        if not read.isdisjoint(node.outputs) and any(
+            name in read and name not in produced_names for name in node.outputs
+        ):
             return False
-        made.update(node.outputs)
+        produced_names.update(node.outputs)
     return True
 
 
-def _sorted(before: list[set[int]]) -> list[int]:
+def _sorted(dependencies: list[set[int]]) -> list[int]:
     """The first that can run comes first; those in circles, and behind them, are missing."""
-    readers: list[list[int]] = [[] for _ in before]
-    for position, makers in enumerate(before):
+    readers: list[list[int]] = [[] for _ in dependencies]
+    for position, makers in enumerate(dependencies):
         for maker in makers:
             readers[maker].append(position)
-    waiting = [len(makers) for makers in before]
+    waiting = [len(makers) for makers in dependencies]
     ready = [position for position, count in enumerate(waiting) if not count]
     heapify(ready)
     order = []

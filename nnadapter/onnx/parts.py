@@ -64,7 +64,7 @@ class Parts:
         self,
         model: onnx.ModelProto,
         constant_bytes: int = _SMALL_BYTES,
-        held: Collection[str] = (),
+        embedded_names: Collection[str] = (),
         types: Mapping[str, onnx.ValueInfoProto] | None = None,
     ) -> None:
         """Infer the types of the model's values, unless they are given.
@@ -72,7 +72,7 @@ class Parts:
         Args:
             model: the model.
             constant_bytes: constants up to this size are given with their contents, larger ones as inputs.
-            held: names of constants that are given with their contents, however large they are.
+            embedded_names: names of constants that are given with their contents, however large they are.
             types: the types of values by name; others count as unknown.
 
         Raises:
@@ -81,7 +81,7 @@ class Parts:
         self._model = model
         self._types = _inferred(model) if types is None else dict(types)
         self._types.update((tensor.name, tensor_info(tensor)) for tensor in model.graph.initializer)
-        self._constant_bytes, self._held = constant_bytes, held
+        self._constant_bytes, self._held = constant_bytes, embedded_names
 
     @cached_property
     def constants(self) -> dict[str, onnx.TensorProto]:
@@ -95,11 +95,11 @@ class Parts:
     @cached_property
     def readers(self) -> Mapping[str, Sequence[onnx.NodeProto]]:
         """The nodes that read a value, by its name, once for each time that they do."""
-        found: dict[str, list[onnx.NodeProto]] = {}
+        readers_by_name: dict[str, list[onnx.NodeProto]] = {}
         for node in self._model.graph.node:
             for name in _reads(node):
-                found.setdefault(name, []).append(node)
-        return found
+                readers_by_name.setdefault(name, []).append(node)
+        return readers_by_name
 
     @cached_property
     def makers(self) -> Mapping[str, onnx.NodeProto]:
@@ -165,10 +165,10 @@ class Parts:
     def _sized_case(self, node: onnx.NodeProto) -> SizedCase:
         reads = (*node.input, *captured_names(node))
         contents = [self.constants.get(name) for name in reads]
-        digests = tuple(None if each is None or _is_weight(each) else _digest(each) for each in contents)
+        digests = tuple(None if tensor is None or _is_weight(tensor) else _digest(tensor) for tensor in contents)
         few = tuple(
-            None if each is None or _has_reals_beyond(each, _FEW_ELEMENTS) else digest
-            for each, digest in zip(contents, digests, strict=True)
+            None if tensor is None or _has_reals_beyond(tensor, _FEW_ELEMENTS) else digest
+            for tensor, digest in zip(contents, digests, strict=True)
         )
         shapes = [self._shape(name) for name in (*reads, *node.output)]
         return SizedCase(self._case(node), tuple(shapes) if holds_graph(node) else _nameless(shapes), digests, few)
@@ -176,31 +176,31 @@ class Parts:
     def part(self, positions: Sequence[int]) -> onnx.ModelProto:
         """The nodes at `positions`, ascending, as a model."""
         nodes = [self._model.graph.node[position] for position in positions]
-        made = dict.fromkeys(name for node in nodes for name in node.output)
-        read = dict.fromkeys(name for node in nodes for name in _reads(node) if name not in made)
+        produced_names = dict.fromkeys(name for node in nodes for name in node.output)
+        read = dict.fromkeys(name for node in nodes for name in _reads(node) if name not in produced_names)
         return model_of(
             self._model,
             nodes,
             (self._types[name] for name in read if name not in self.constants),
-            (self._types.get(name) or onnx.ValueInfoProto(name=name) for name in made if name),
+            (self._types.get(name) or onnx.ValueInfoProto(name=name) for name in produced_names if name),
             (self.constants[name] for name in read if name in self.constants),
             functions=self._model.functions,
         )
 
     def is_valid(self, position: int) -> bool:
         """Whether a node is what its schema says."""
-        alone = self.part([position])
-        del alone.graph.output[:]
-        infers = without_crashes(alone) is alone
+        node_model = self.part([position])
+        del node_model.graph.output[:]
+        infers = without_crashes(node_model) is node_model
         try:
-            if all(_has_shape(value) for value in alone.graph.input):
-                checker.check_model(alone, full_check=infers)
+            if all(_has_shape(value) for value in node_model.graph.input):
+                checker.check_model(node_model, full_check=infers)
             else:  # which `check_model` refuses
                 context = checker.C.CheckerContext()
-                context.ir_version, context.opset_imports = alone.ir_version, opsets_of(alone.opset_import)
-                checker.check_node(alone.graph.node[0], context)
+                context.ir_version, context.opset_imports = node_model.ir_version, opsets_of(node_model.opset_import)
+                checker.check_node(node_model.graph.node[0], context)
                 if infers:
-                    infer_shapes(alone, check_type=True, strict_mode=True)
+                    infer_shapes(node_model, check_type=True, strict_mode=True)
         except FAILURES:
             return False
         return True

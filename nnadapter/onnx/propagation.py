@@ -72,10 +72,10 @@ def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
     """
     model = without_crashes(model)
     types = _types(shape_inference.infer_shapes(model, strict_mode=strict).graph)
-    found = _of_one_type(model, types)
-    if found:
+    infos = _of_one_type(model, types)
+    if infos:
         model = copied(model)
-        model.graph.value_info.extend(found)
+        model.graph.value_info.extend(infos)
         types = _types(shape_inference.infer_shapes(model, strict_mode=strict).graph)
     followed = _Followed.of(model)
     if followed.matters:
@@ -86,7 +86,7 @@ def infer(model: onnx.ModelProto, *, strict: bool = False) -> Types:
 
 def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoProto]:
     """Return the types of outputs that inference leaves open and whose schema allows one tensor type alone."""
-    found, opsets = list[onnx.ValueInfoProto](), opsets_of(model.opset_import)
+    infos, opsets = list[onnx.ValueInfoProto](), opsets_of(model.opset_import)
     for node in model.graph.node:
         names = [(position, name) for position, name in enumerate(node.output) if name and name not in types]
         domain = plain_domain(node.domain)
@@ -97,8 +97,8 @@ def _of_one_type(model: onnx.ModelProto, types: Types) -> list[onnx.ValueInfoPro
             kinds = formal[min(position, len(formal) - 1)].types
             element = _ELEMENT_TYPES.get(next(iter(kinds))) if len(kinds) == 1 else None
             if element is not None:
-                found.append(helper.make_tensor_value_info(name, element, None))
-    return found
+                infos.append(helper.make_tensor_value_info(name, element, None))
+    return infos
 
 
 def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -114,17 +114,17 @@ def without_crashes(model: onnx.ModelProto) -> onnx.ModelProto:
         node.domain = _WITHHELD if _needs_type(node) else node.domain
     for imports in (withheld.opset_import, *(function.opset_import for function in withheld.functions)):
         imports.add(domain=_WITHHELD, version=1)
-    own = model.graph.node
-    waiting = [position for position, node in enumerate(own) if _needs_type(node) and any(node.input[:1])]
+    original_nodes = model.graph.node
+    waiting = [position for position, node in enumerate(original_nodes) if _needs_type(node) and any(node.input[:1])]
     while waiting:
         types = _types(shape_inference.infer_shapes(withheld).graph)
         typed = {name for name, info in types.items() if info.type.WhichOneof("value")}
         typed.update(tensor.name for tensor in model.graph.initializer)
-        ready = [position for position in waiting if own[position].input[0] in typed]
+        ready = [position for position in waiting if original_nodes[position].input[0] in typed]
         if not ready:
             break
         for position in ready:
-            withheld.graph.node[position].domain = own[position].domain
+            withheld.graph.node[position].domain = original_nodes[position].domain
         waiting = [position for position in waiting if position not in ready]
     return withheld if any(node.domain == _WITHHELD for node in _visited(withheld)) else model
 
@@ -164,33 +164,35 @@ class _Followed:
         constants = {tensor.name for tensor in model.graph.initializer if tensor.data_type in integers}
         opset = opsets_of(model.opset_import).get("", 1)
         followed = cls(constants, frozenset(map(key_of, model.functions)), opset)
-        made: set[str] = set()
+        propagated_names: set[str] = set()
         for position, node in enumerate(model.graph.node):
-            followed._visit(position, node, made)
+            followed._visit(position, node, propagated_names)
         return followed
 
-    def _visit(self, position: int, node: onnx.NodeProto, made: set[str]) -> None:
+    def _visit(self, position: int, node: onnx.NodeProto, propagated_names: set[str]) -> None:
         op_type = node.op_type
         inside = op_type in RUNNING_GRAPHS or (bool(self.functions) and key_of(node) in self.functions)
-        self.matters = self.matters or inside or (bool(made) and not made.isdisjoint(node.input))
+        self.matters = (
+            self.matters or inside or (bool(propagated_names) and not propagated_names.isdisjoint(node.input))
+        )
         if inside or op_type in _HANDING_ON:
             self.handing_on.append(position)
         if op_type not in _FOLLOWED or plain_domain(node.domain):
             return
         reads = node.input[:1] if op_type in _OF_FIRST else node.input
         if op_type in _MEASURING or not self.names.isdisjoint(reads):
-            made.update(node.output)
+            propagated_names.update(node.output)
             self.names.update(node.output)
 
     def guarded(self, model: onnx.ModelProto, types: Types) -> onnx.ModelProto:
         """The model in which no node that hands contents on reads a long vector."""
-        known = {**types, **{tensor.name: tensor_info(tensor) for tensor in model.graph.initializer}}
+        all_types = {**types, **{tensor.name: tensor_info(tensor) for tensor in model.graph.initializer}}
         free = {size.dim_param for info in model.graph.input for size in info.type.tensor_type.shape.dim}
         instead: dict[int, onnx.NodeProto | None] = {}
         for position in self.handing_on:
             node = model.graph.node[position]
             reads = filter(None, (*node.input, *captured_names(node)))
-            if any(self._is_long(name, known, free, sure=node.op_type not in _HANDING_ON) for name in reads):
+            if any(self._is_long(name, all_types, free, strict=node.op_type not in _HANDING_ON) for name in reads):
                 instead[position] = self._alike(node)
         if not instead:
             return model
@@ -200,11 +202,11 @@ class _Followed:
         guarded.graph.input.extend(types[name] for node in left_out for name in node.output if name in types)
         return guarded
 
-    def _is_long(self, name: str, known: Types, free: set[str], *, sure: bool) -> bool:
-        """Whether a value is, or may turn out to be, a vector too long for a shape; `sure` if it has to be known."""
-        shape = value_of(known[name]).shape if name in known else None
+    def _is_long(self, name: str, types: Types, free: set[str], *, strict: bool) -> bool:
+        """Whether a value is, or may turn out to be, a vector too long for a shape; `strict` if it has to be known."""
+        shape = value_of(types[name]).shape if name in types else None
         if shape is None or (len(shape) == 1 and isinstance(shape[0], str) and shape[0] not in free):
-            return not sure and name not in self.names
+            return not strict and name not in self.names
         return len(shape) == 1 and isinstance(shape[0], int) and shape[0] > _LONGEST_SHAPE
 
     def _alike(self, node: onnx.NodeProto) -> onnx.NodeProto | None:

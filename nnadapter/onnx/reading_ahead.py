@@ -27,16 +27,16 @@ class ReadingAhead:
     """
 
     def __init__(self, tensors: Iterable[TensorProto]) -> None:
-        left = [tensor for tensor in tensors if is_read(tensor) and not is_held(tensor)]
-        if sum(map(bytes_of, left)) < _LEAST_BYTES:
-            left = []
-        self._left = left
+        pending_tensors = [tensor for tensor in tensors if is_read(tensor) and not is_held(tensor)]
+        if sum(map(bytes_of, pending_tensors)) < _LEAST_BYTES:
+            pending_tensors = []
+        self._left = pending_tensors
         self._arrays: list[Array] = []
         self._helpers = [
-            Thread(target=_read, args=(left, self._arrays), daemon=True)
-            for _ in range(min(os.cpu_count() or 1, _MOST_THREADS, len(left)) - 1)
+            Thread(target=_read, args=(pending_tensors, self._arrays), daemon=True)
+            for _ in range(min(os.cpu_count() or 1, _MOST_THREADS, len(pending_tensors)) - 1)
         ]
-        left.reverse()  # they are taken from its end
+        pending_tensors.reverse()  # they are taken from its end
         try:
             for helper in self._helpers:
                 helper.start()
@@ -64,14 +64,14 @@ def read_ahead(tensors: Iterable[TensorProto]) -> list[Array]:
     return ReadingAhead(tensors).finish()
 
 
-def _read(left: list[TensorProto], arrays: list[Array]) -> None:
+def _read(pending_tensors: list[TensorProto], arrays: list[Array]) -> None:
     """Read one after the other until none is left; several threads share the list."""
-    while left:
+    while pending_tensors:
         try:
-            arrays.append(array_of(left.pop()))
+            arrays.append(array_of(pending_tensors.pop()))
         except IndexError:  # another thread took the last one
             return
         except MemoryError:
-            left.clear()
+            pending_tensors.clear()
         except (ModelFileError, TypeError, ValueError, KeyError):
             continue

@@ -154,10 +154,10 @@ def without_contents(tensor: TensorProto) -> TensorProto:
 
 def referring(tensor: TensorProto, array: Array) -> TensorProto:
     """Return the initializer `tensor` as one that refers to `array`, which has its contents and which others keep."""
-    made = without_contents(tensor)
-    _state(made, MEMORY, {"location": str(next(_numbers)), "length": str(array.nbytes)})
-    _keep(_key(made), array)
-    return made
+    reference = without_contents(tensor)
+    _state(reference, MEMORY, {"location": str(next(_numbers)), "length": str(array.nbytes)})
+    _keep(_key(reference), array)
+    return reference
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -168,21 +168,21 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     if not any(map(is_reference, model.graph.initializer)):
         return model
-    whole = onnx.ModelProto()
-    whole.CopyFrom(model)
-    for tensor in filter(is_reference, whole.graph.initializer):
+    inlined_model = onnx.ModelProto()
+    inlined_model.CopyFrom(model)
+    for tensor in filter(is_reference, inlined_model.graph.initializer):
         _hold(tensor)
-    return whole
+    return inlined_model
 
 
 def holding(tensor: TensorProto) -> TensorProto:
     """Return a tensor that holds its contents; the same one if it does already. Raises what `array_of` does."""
     if not is_reference(tensor):
         return tensor
-    made = TensorProto()
-    made.CopyFrom(tensor)
-    _hold(made)
-    return made
+    tensor_copy = TensorProto()
+    tensor_copy.CopyFrom(tensor)
+    _hold(tensor_copy)
+    return tensor_copy
 
 
 def _hold(tensor: TensorProto) -> None:
@@ -266,12 +266,12 @@ def _known(place: Mapping[str, str], array: Array) -> Array:
 def _let_go(reference: weakref.ref[Array]) -> None:
     """Take the pages of a mapped array out of the process's memory; whoever looks again has them mapped again."""
     array = reference()
-    whole = None if array is None else array.base
-    view = None if whole is None else whole.base
+    base = None if array is None else array.base
+    view = None if base is None else base.base
     file = view.obj if isinstance(view, memoryview) else view
     if array is None or not isinstance(file, mmap.mmap) or not hasattr(file, "madvise"):
         return
-    start = array.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+    start = array.__array_interface__["data"][0] - base.__array_interface__["data"][0]
     first, end = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, (start + array.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if end > first:
         file.madvise(mmap.MADV_DONTNEED, first, end - first)
@@ -279,15 +279,15 @@ def _let_go(reference: weakref.ref[Array]) -> None:
 
 def _placed(place: Mapping[str, str]) -> Array:
     """The bytes at a place."""
-    made = _PLACES[place[_KIND]](place)
-    made.flags.writeable = False
-    return made
+    contents = _PLACES[place[_KIND]](place)
+    contents.flags.writeable = False
+    return contents
 
 
 def _mapped(place: Mapping[str, str]) -> Array:
     offset, length = int(place["offset"]), int(place["length"])
-    whole = _shared((place["location"], place["stamp"]), lambda: _mapped_file(place))
-    return whole[offset : offset + length]
+    file_bytes = _shared((place["location"], place["stamp"]), lambda: _mapped_file(place))
+    return file_bytes[offset : offset + length]
 
 
 def _mapped_file(place: Mapping[str, str]) -> Array:
@@ -299,12 +299,12 @@ def _read(place: Mapping[str, str]) -> Array:
     contents = np.empty(int(place["length"]), np.uint8)
     with _opened(place) as file:
         file.seek(int(place["offset"]))
-        done = 0
-        while done < len(contents):
-            got = file.readinto(contents[done:].data)
+        bytes_read = 0
+        while bytes_read < len(contents):
+            got = file.readinto(contents[bytes_read:].data)
             if not got:
                 raise _changed(place)
-            done += got
+            bytes_read += got
     return contents
 
 

@@ -48,8 +48,8 @@ def save_model(model: onnx.ModelProto, path: str | os.PathLike[str], largest: in
 
 def _with_data_beside(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
     """The model, whose weights that were referred to lie in a file, which is written."""
-    made = copied(model)
-    referred = [tensor for tensor in made.graph.initializer if is_reference(tensor)]
+    saved_model = copied(model)
+    referred = [tensor for tensor in saved_model.graph.initializer if is_reference(tensor)]
     sources = [copied(tensor) for tensor in referred]
     offset = 0
     for tensor in referred:
@@ -57,7 +57,7 @@ def _with_data_beside(model: onnx.ModelProto, path: Path) -> onnx.ModelProto:
         _place(tensor, {"location": path.name, "offset": str(offset), "length": str(length)})
         offset += -(-length // _ALIGNMENT) * _ALIGNMENT
     replace_file(path, lambda file: _write(sources, file))
-    return made
+    return saved_model
 
 
 def _place(tensor: TensorProto, place: dict[str, str]) -> None:

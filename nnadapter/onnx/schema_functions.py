@@ -56,24 +56,24 @@ def typed_body(
     if not schema.has_context_dependent_function:  # type: ignore[attr-defined]
         return None
     stated = sorted(schema.context_dependent_function_opset_versions)  # type: ignore[attr-defined]
-    chosen = max((each for each in stated if each <= opset), default=stated[0])
-    serialized_types = [each.SerializeToString() for each in types]
+    chosen = max((opset_version for opset_version in stated if opset_version <= opset), default=stated[0])
+    serialized_types = [type_proto.SerializeToString() for type_proto in types]
     try:
-        made = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
+        serialized_body = schema.get_context_dependent_function_with_opset_version(  # type: ignore[attr-defined]
             chosen, node.SerializeToString(), serialized_types
         )
     except (RuntimeError, ValueError, IndexError):  # onnx's builders of bodies raise what they like
         return None
-    return _with_casts(onnx.FunctionProto.FromString(made), types) if made else None
+    return _with_casts(onnx.FunctionProto.FromString(serialized_body), types) if serialized_body else None
 
 
 def _with_casts(body: onnx.FunctionProto, types: Sequence[onnx.TypeProto]) -> onnx.FunctionProto:
-    element = {name: each.tensor_type.elem_type for name, each in zip(body.input, types, strict=False)}
-    made = copied(body)
-    for node in made.node:
+    element = {name: type_proto.tensor_type.elem_type for name, type_proto in zip(body.input, types, strict=False)}
+    body_copy = copied(body)
+    for node in body_copy.node:
         to = element.get(node.input[1]) if node.op_type == "CastLike" else None
         if to:
             node.op_type = "Cast"
             del node.input[1:]
             node.attribute.append(onnx.helper.make_attribute("to", to))
-    return made
+    return body_copy

@@ -64,8 +64,8 @@ def is_further(domain: str, op_type: str, since_version: int) -> bool:
 
 def is_brought(domain: str, op_type: str, since_version: int) -> bool:
     """Whether a schema is one of which nothing is known but that a package converts it."""
-    known = not (domain and since_version and is_further(domain, op_type, since_version))
-    return not known and further_schema(domain, op_type) is None
+    is_standard = not (domain and since_version and is_further(domain, op_type, since_version))
+    return not is_standard and further_schema(domain, op_type) is None
 
 
 @remembered(4096)
@@ -77,7 +77,9 @@ def schema_defaults(domain: str, op_type: str, since_version: int) -> Mapping[st
         further = further_schema(domain, op_type)
         return MappingProxyType({} if further is None else dict(further.defaults))
     schema = onnx.defs.get_schema(op_type, since_version, domain)
-    stated = {name: each.default_value for name, each in schema.attributes.items() if each.default_value.type}
+    stated = {
+        name: attribute.default_value for name, attribute in schema.attributes.items() if attribute.default_value.type
+    }
     return MappingProxyType({name: value_of_attribute(value) for name, value in stated.items()})
 
 

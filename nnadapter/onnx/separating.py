@@ -50,18 +50,18 @@ def separated(model: onnx.ModelProto) -> tuple[bytes, list[SeparateTensor]]:
 
     from nnadapter.onnx.references import array_of, holding, without_contents
 
-    taken: list[SeparateTensor] = []
+    separate_tensors: list[SeparateTensor] = []
     for tensor in model.graph.initializer:
         if not _is_separable(tensor):
             tensor.CopyFrom(holding(tensor))
             continue
         contents = np.ascontiguousarray(array_of(tensor)).reshape(-1).view(np.uint8)
         dtype = DTYPE_OF_ELEMENT_TYPE[tensor.data_type]
-        taken.append(SeparateTensor(tensor.name, dtype, tuple(tensor.dims), contents))
+        separate_tensors.append(SeparateTensor(tensor.name, dtype, tuple(tensor.dims), contents))
         tensor.CopyFrom(without_contents(tensor))
         tensor.data_location = TensorProto.EXTERNAL
         tensor.external_data.add(key="location", value=LOCATION)
-    return model.SerializeToString(), taken
+    return model.SerializeToString(), separate_tensors
 
 
 def joined(contents: bytes, tensors: Sequence[SeparateTensor]) -> onnx.ModelProto:
@@ -83,8 +83,8 @@ def joined_bytes(contents: bytes, tensors: Mapping[str, Array]) -> bytes:
     """Return the model that `separated` took apart as bytes, by the contents of its constants; it needs no onnx."""
     within = partial(rewritten, contents)
     initializer = partial(_filled, contents, tensors)
-    whole = within(0, len(contents), GRAPH, lambda start, end: within(start, end, INITIALIZER, initializer))
-    return contents if whole is None else whole
+    model_bytes = within(0, len(contents), GRAPH, lambda start, end: within(start, end, INITIALIZER, initializer))
+    return contents if model_bytes is None else model_bytes
 
 
 def _filled(contents: bytes, tensors: Mapping[str, Array], start: int, end: int) -> bytes | None:
@@ -93,9 +93,9 @@ def _filled(contents: bytes, tensors: Mapping[str, Array], start: int, end: int)
     name = next((contents[begin:stop].decode(errors="replace") for tag, _, begin, stop in rows if tag == _NAME), "")
     if name not in tensors:
         return None
-    kept = [contents[at:stop] for tag, at, _, stop in rows if tag not in _OF_PLACES]
+    preserved_fields = [contents[at:stop] for tag, at, _, stop in rows if tag not in _OF_PLACES]
     data = tensors[name].reshape(-1).view(np.uint8).data
-    return b"".join([*kept, varint_bytes(RAW_DATA), varint_bytes(data.nbytes), data])
+    return b"".join([*preserved_fields, varint_bytes(RAW_DATA), varint_bytes(data.nbytes), data])
 
 
 def _is_separable(tensor: onnx.TensorProto) -> bool:

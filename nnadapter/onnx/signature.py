@@ -109,21 +109,23 @@ class Signature:
     def _declared(self) -> tuple[Sequence[int], Sequence[int], Sequence[int]] | None:
         """Ranks of what may be fed, which of all their sizes are declared, and these; None where a rank is not."""
         shapes = [value.shape for value in self.by_name.values()]
-        known = [shape for shape in shapes if shape is not None]
-        if len(known) < len(shapes):
+        declared_shapes = [shape for shape in shapes if shape is not None]
+        if len(declared_shapes) < len(shapes):
             return None
-        fixed = [(place, size) for place, size in enumerate(chain.from_iterable(known)) if type(size) is int]
-        return list(map(len, known)), [place for place, _ in fixed], [size for _, size in fixed]
+        static_sizes = [
+            (place, size) for place, size in enumerate(chain.from_iterable(declared_shapes)) if type(size) is int
+        ]
+        return list(map(len, declared_shapes)), [place for place, _ in static_sizes], [size for _, size in static_sizes]
 
     def declares(self, shapes: Shapes) -> bool:
         """Whether these may be the shapes of all that may be fed; False also where a rank is not declared."""
-        own: list[Any] = list(map(shapes.get, self.by_name))
-        if self._declared is None or None in own:
+        fed_shapes: list[Any] = list(map(shapes.get, self.by_name))
+        if self._declared is None or None in fed_shapes:
             return False
         ranks, places, declared = self._declared
-        if list(map(len, own)) != ranks:
+        if list(map(len, fed_shapes)) != ranks:
             return False
-        sizes = tuple(chain.from_iterable(own))
+        sizes = tuple(chain.from_iterable(fed_shapes))
         return [sizes[place] for place in places] == declared
 
     @cached_property
@@ -256,11 +258,11 @@ def _as_array(name: str, fed_value: Any, value: Value) -> np.ndarray[Any, Any] |
         return texts_of(name, fed_value)
     if isinstance(fed_value, (np.ndarray, FedTensor)):
         return fed_value
-    wanted = None if value.dtype == "string" or hasattr(fed_value, "dtype") else np.dtype(value.dtype)
+    dtype = None if value.dtype == "string" or hasattr(fed_value, "dtype") else np.dtype(value.dtype)
     try:
         if hasattr(fed_value, "numpy") and hasattr(fed_value, "data_type"):  # onnxruntime.OrtValue
             return np.asarray(fed_value.numpy())
-        return np.asarray(fed_value) if wanted is None else np.asarray(fed_value, wanted)
+        return np.asarray(fed_value) if dtype is None else np.asarray(fed_value, dtype)
     except FAILURES as error:  # of whatever has a method that numpy calls
         raise InputTypeError(
             f"input {name!r} takes an array of {value.dtype}, got {type(fed_value).__name__}; pass a numpy array",
@@ -330,7 +332,7 @@ def read_shapes(input_shapes: object) -> list[dict[str, tuple[int, ...]]]:
     """
     several = [input_shapes] if isinstance(input_shapes, Mapping) else input_shapes
     try:
-        return [{name: tuple(map(index, shape)) for name, shape in one.items()} for one in several]  # type: ignore[attr-defined]
+        return [{name: tuple(map(index, shape)) for name, shape in shapes.items()} for shapes in several]  # type: ignore[attr-defined]
     except (TypeError, AttributeError):
         raise InvalidInputError(
             f"input shapes are {input_shapes!r}, expected whole numbers by input, such as {{'x': (1, 3, 224, 224)}}, "

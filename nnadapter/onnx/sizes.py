@@ -13,13 +13,15 @@ MEASURING = frozenset(("Shape", "Size"))
 
 def size_names(model: onnx.ModelProto) -> frozenset[str]:
     """Return the values that nodes make of shapes and constants alone, in a model whose nodes are in order."""
-    known = {tensor.name for tensor in model.graph.initializer}
+    computable_names = {tensor.name for tensor in model.graph.initializer}
     names: set[str] = set()
     for node in model.graph.node:
         measures = node.op_type in MEASURING and not plain_domain(node.domain)
-        if measures or (known.issuperset(filter(None, node.input)) and known.issuperset(captured_names(node))):
+        if measures or (
+            computable_names.issuperset(filter(None, node.input)) and computable_names.issuperset(captured_names(node))
+        ):
             names.update(node.output)
-            known.update(node.output)
+            computable_names.update(node.output)
     return frozenset(names)
 
 

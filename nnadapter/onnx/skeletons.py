@@ -54,10 +54,12 @@ class _Writer:
     def _initializer(self, start: int, end: int) -> bytes | None:
         if end - start < REFERRED_BYTES:
             return None
-        held = [(at, begin, stop) for tag, at, begin, stop in fields(self.contents, start, end) if tag == RAW_DATA]
-        if len(held) != 1 or held[0][2] > end:
+        raw_fields = [
+            (at, begin, stop) for tag, at, begin, stop in fields(self.contents, start, end) if tag == RAW_DATA
+        ]
+        if len(raw_fields) != 1 or raw_fields[0][2] > end:
             return None
-        at, begin, stop = held[0]
+        at, begin, stop = raw_fields[0]
         tensor = onnx.TensorProto.FromString(self.contents[start:at] + self.contents[stop:end])
         is_plain = tensor.data_location == onnx.TensorProto.DEFAULT and not tensor.HasField("segment")
         if not is_plain or not fits(tensor, stop - begin):

@@ -49,8 +49,8 @@ def true_shapes(
     if node.op_type == "Attention":
         products = _attended(node, inputs, inferred.get(node.output(_PRODUCTS)))
         return {node.output(_PRODUCTS): products} if products else {}
-    known = [shape for shape in inputs if shape is not None and all(isinstance(size, int) for size in shape)]
-    true = _RULES[node.op_type](node, cast("list[Shape]", known)) if len(known) == len(inputs) else None
+    static_shapes = [shape for shape in inputs if shape is not None and all(isinstance(size, int) for size in shape)]
+    true = _RULES[node.op_type](node, cast("list[Shape]", static_shapes)) if len(static_shapes) == len(inputs) else None
     return {} if true is None else dict.fromkeys(inferred, true)
 
 

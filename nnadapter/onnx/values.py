@@ -30,14 +30,14 @@ def values_of(infos: Iterable[ValueInfoProto]) -> dict[str, Value]:
 
     A model has few types beside its values, and reading one costs more than knowing it again.
     """
-    known: dict[bytes, Value] = {}
+    values_by_type: dict[bytes, Value] = {}
     values_by_name = {}
     for info in infos:
         name, type_proto = info.name, info.type
         written = type_proto.SerializeToString()
-        like = known.get(written)
+        like = values_by_type.get(written)
         if like is None:
-            like = known[written] = value_of_type(name, type_proto)
+            like = values_by_type[written] = value_of_type(name, type_proto)
         values_by_name[name] = Value(name, like.dtype, like.shape, like.itemsize)
     return values_by_name
 
@@ -99,17 +99,17 @@ def dtype_of(type_proto: TypeProto) -> str | None:
 
 def type_of(value: Value) -> TypeProto | None:
     """Return the type that `value` tells, or None where it tells none."""
-    kind, _, rest = (value.dtype or "").partition("(")
+    kind, _, arguments = (value.dtype or "").partition("(")
     if value.dtype is None or _UNTYPED in value.dtype or kind == "opaque":
         return None
     if kind == "sparse":
-        return onnx.helper.make_sparse_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[rest[:-1]], value.shape)
+        return onnx.helper.make_sparse_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[arguments[:-1]], value.shape)
     if kind in ("sequence", "optional"):
-        inner = type_of(Value("", rest[:-1]))
+        inner = type_of(Value("", arguments[:-1]))
         make = onnx.helper.make_sequence_type_proto if kind == "sequence" else onnx.helper.make_optional_type_proto
         return None if inner is None else make(inner)
     if kind == "map":
-        key, _, inner_name = rest[:-1].partition(", ")
+        key, _, inner_name = arguments[:-1].partition(", ")
         inner = type_of(Value("", inner_name))
         return None if inner is None else onnx.helper.make_map_type_proto(ELEMENT_TYPE_OF_DTYPE[key], inner)
     return onnx.helper.make_tensor_type_proto(ELEMENT_TYPE_OF_DTYPE[value.dtype], value.shape)
@@ -123,11 +123,11 @@ def infos_of(values: Iterable[Value]) -> dict[str, ValueInfoProto]:
 
 def dense_type(tensor: TensorProto) -> TypeProto:
     """Return the type of an initializer."""
-    made: TypeProto = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-    return made
+    type_proto: TypeProto = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+    return type_proto
 
 
 def sparse_type(sparse: onnx.SparseTensorProto) -> TypeProto:
     """Return the type of a sparse initializer."""
-    made: TypeProto = onnx.helper.make_sparse_tensor_type_proto(sparse.values.data_type, list(sparse.dims))
-    return made
+    type_proto: TypeProto = onnx.helper.make_sparse_tensor_type_proto(sparse.values.data_type, list(sparse.dims))
+    return type_proto

@@ -47,9 +47,9 @@ def with_imports(model: ModelProto, domains: Iterable[str]) -> ModelProto:
     missing = {MICROSOFT}.intersection(domains) - {entry.domain for entry in model.opset_import}
     if not missing:
         return model
-    made = copied(model)
-    made.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in sorted(missing))
-    return made
+    model_copy = copied(model)
+    model_copy.opset_import.extend(onnx.helper.make_opsetid(domain, 1) for domain in sorted(missing))
+    return model_copy
 
 
 def stamp_down(model: ModelProto, opset_limits: Mapping[str, int], ir_version_limit: int) -> ModelProto | Unsupported:
@@ -104,6 +104,6 @@ def _lowered(
     del copy.functions[:]
     copy.functions.extend(functions)
     for imports in (copy.opset_import, *(function.opset_import for function in copy.functions)):
-        for each in imports:
-            each.version = min(each.version, limits.get(plain_domain(each.domain), each.version))
+        for entry in imports:
+            entry.version = min(entry.version, limits.get(plain_domain(entry.domain), entry.version))
     return copy

@@ -90,12 +90,12 @@ _DIMENSIONS = ("TensorProto", 1)
 """May be written as one field, packed."""
 
 
-def check_size(source: str | os.PathLike[str] | bytes, what: str) -> bool:
+def check_size(source: str | os.PathLike[str] | bytes, label: str) -> bool:
     """Hold a serialized model against the limits; tell whether it has functions of its own.
 
     Args:
         source: path or contents; a path that cannot be read is not complained of.
-        what: how messages call the model.
+        label: how messages call the model.
 
     Raises:
         InvalidModelError: it is beyond a limit.
@@ -103,13 +103,13 @@ def check_size(source: str | os.PathLike[str] | bytes, what: str) -> bool:
     """
     try:
         with mapped(source) as contents:
-            return _checked(contents, what)
+            return _checked(contents, label)
     except (OSError, ValueError):  # a file that is empty, or cannot be mapped
         return False
 
 
-def _checked(contents: Contents, what: str) -> bool:
-    walk = _Walk(contents, what)
+def _checked(contents: Contents, label: str) -> bool:
+    walk = _Walk(contents, label)
     walk.through("ModelProto", 0, len(contents))
     return walk.has_functions
 
@@ -132,8 +132,10 @@ class _Walk:
 
     def _look(self, kind: str, start: int, end: int) -> None:
         counts, since = dict[int, int](), start
-        given = self._beside_numbers(start, end) if kind == "AttributeProto" else fields(self.contents, start, end)
-        for tag, _, begin, stop in given:
+        field_spans = (
+            self._beside_numbers(start, end) if kind == "AttributeProto" else fields(self.contents, start, end)
+        )
+        for tag, _, begin, stop in field_spans:
             if stop > end:
                 raise IndexError("a field ends behind its message")
             counts[tag] = count = counts.get(tag, 0) + 1
@@ -155,9 +157,9 @@ class _Walk:
             if numbers:
                 start = numbers.end()
                 continue
-            found = next(fields(self.contents, start, end))
-            yield found
-            start = found[-1]
+            field_span = next(fields(self.contents, start, end))
+            yield field_span
+            start = field_span[-1]
 
     def _count_pairs(self, start: int, end: int) -> None:
         """Count what can be messages of fewer than 16 bytes, between two places."""
@@ -188,7 +190,7 @@ class _Walk:
         if counts and count > most:
             raise self._beyond(f"more than {most:,} {name}", most)
 
-    def _beyond(self, found: str, most: int) -> InvalidModelError:
+    def _beyond(self, amount: str, most: int) -> InvalidModelError:
         return InvalidModelError(
-            f"{self.what} has {found}, expected at most {most:,}; export it again, or see docs/security.md"
+            f"{self.what} has {amount}, expected at most {most:,}; export it again, or see docs/security.md"
         )

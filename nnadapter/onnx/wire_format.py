@@ -40,8 +40,8 @@ def fields(contents: Contents, start: int, end: int) -> Iterator[tuple[int, int,
             raise IndexError(f"a tag of {tag}")
         size = _FIXED_BYTES.get(tag & 7)
         if size is None:
-            value, behind = varint(contents, begin)
-            size, begin = (value, behind) if tag & 7 == BYTES else (behind - begin, begin)
+            value, value_end = varint(contents, begin)
+            size, begin = (value, value_end) if tag & 7 == BYTES else (value_end - begin, begin)
         yield tag, at, begin, begin + size
         at = begin + size
 
@@ -62,15 +62,15 @@ def rewritten(
         IndexError: the message does not end where it says.
     """
     pieces: list[bytes] = []
-    done = start
-    for found, at, begin, stop in fields(contents, start, end):
+    copy_start = start
+    for field_tag, at, begin, stop in fields(contents, start, end):
         if stop > end:
             raise IndexError("a field ends behind its message")
-        inner = rewrite(begin, stop) if found == tag else None
+        inner = rewrite(begin, stop) if field_tag == tag else None
         if inner is not None:
-            pieces += [contents[done:at], varint_bytes(tag), varint_bytes(len(inner)), inner]
-            done = stop
-    return b"".join([*pieces, contents[done:end]]) if pieces else None
+            pieces += [contents[copy_start:at], varint_bytes(tag), varint_bytes(len(inner)), inner]
+            copy_start = stop
+    return b"".join([*pieces, contents[copy_start:end]]) if pieces else None
 
 
 def varint(contents: Contents, at: int) -> tuple[int, int]:

@@ -185,24 +185,26 @@ class WireGraph:
             return len(constant.shape) if constant is not None else 0
         if node.op_type in _REDUCING:
             return self.least_rank(node.inputs[0], depth + 1) if self.integer(node, "keepdims", 1) else 0
-        return max(self.least_rank(each, depth + 1) for each in node.inputs)
+        return max(self.least_rank(input_name, depth + 1) for input_name in node.inputs)
 
     def integer(self, node: WireNode, name: str, default: int) -> int:
         """Return an integer attribute of a node."""
         place = node.attributes.get(name)
         if place is None:
             return default
-        found = (varint(self.contents, start)[0] for tag, _, start, _ in fields(self.contents, *place) if tag >> 3 == 3)
-        return next(found, 0)
+        values = (
+            varint(self.contents, start)[0] for tag, _, start, _ in fields(self.contents, *place) if tag >> 3 == 3
+        )
+        return next(values, 0)
 
     def integers(self, node: WireNode, name: str) -> tuple[int, ...]:
         """Return the integers of an attribute, none if a node does not have it."""
-        found: list[int] = []
+        numbers: list[int] = []
         for tag, _, start, end in fields(self.contents, *node.attributes.get(name, (0, 0))):
             while tag >> 3 == _INTEGERS and start < end:  # one in a field, or all of them packed
                 number, start = varint(self.contents, start)
-                found.append(number)
-        return tuple(found)
+                numbers.append(number)
+        return tuple(numbers)
 
 
 class _Body(NamedTuple):
@@ -272,9 +274,9 @@ def _inlined(graph: WireGraph, functions: _Functions, branch: str) -> WireGraph:
                 flat.nodes.append(renamed)
                 flat.producers.update(dict.fromkeys(renamed.outputs, renamed))
                 continue
-            own = (*body.graph._initializers, *(name for inner in body.graph.nodes for name in inner.outputs))
+            local_names = (*body.graph._initializers, *(name for inner in body.graph.nodes for name in inner.outputs))
             prefix = f"{len(flat.nodes)}/{depth}/"
-            inner_names = {**(names if node.op_type == "If" else {}), **{name: prefix + name for name in own}}
+            inner_names = {**(names if node.op_type == "If" else {}), **{name: prefix + name for name in local_names}}
             inner_names.update(zip(body.inputs, renamed.inputs, strict=False))
             flat._initializers.update((inner_names[name], at) for name, at in body.graph._initializers.items())
             add(body.graph.nodes, inner_names, depth + 1)
@@ -419,21 +421,21 @@ def _numbers(contents: Contents, data_type: int, kind: int, tag: int, start: int
     if kind == 9 or (kind in (4, 10) and data_type in (FLOAT, DOUBLE)):  # bytes as they are in memory
         count = (end - start) // struct.calcsize(form)
         return struct.unpack(f"<{count}{form}", contents[start : start + count * struct.calcsize(form)])
-    whole = _integers(contents, tag, start, end)
+    integers = _integers(contents, tag, start, end)
     if data_type == FLOAT16:
-        return tuple(struct.unpack("<e", struct.pack("<H", value & 0xFFFF))[0] for value in whole)
-    return tuple(whole)
+        return tuple(struct.unpack("<e", struct.pack("<H", value & 0xFFFF))[0] for value in integers)
+    return tuple(integers)
 
 
 def _integers(contents: Contents, tag: int, start: int, end: int) -> list[int]:
     """Return integers, packed or one."""
     if tag & 7 == 0:
         return [_signed(varint(contents, start)[0])]
-    found = []
+    values = []
     while start < end:
         value, start = varint(contents, start)
-        found.append(_signed(value))
-    return found
+        values.append(_signed(value))
+    return values
 
 
 def _signed(value: int) -> int:
@@ -455,7 +457,7 @@ def _read_rank(contents: Contents, start: int, end: int, graph: WireGraph) -> No
                 if inner >> 3 == 2
             )
             for place in shapes:
-                graph.ranks[name] = sum(each >> 3 == 1 for each, *_ in fields(contents, *place))
+                graph.ranks[name] = sum(dimension_tag >> 3 == 1 for dimension_tag, *_ in fields(contents, *place))
 
 
 def _text(contents: Contents, start: int, end: int) -> str:

@@ -53,10 +53,15 @@ def types_of(op_type: str, opset: int) -> Types:
     """What the schema of one of ONNX's own ops in an opset says of data types."""
     schema = onnx.defs.get_schema(op_type, opset)
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
-    parameters = {each.type_param_str: frozenset(each.allowed_type_strs) for each in schema.type_constraints}
+    parameters = {
+        constraint.type_param_str: frozenset(constraint.allowed_type_strs) for constraint in schema.type_constraints
+    }
     sides = (schema.inputs, schema.outputs)  # `types` of what is in them is a TypeError before onnx 1.21
     inputs, outputs = (
-        tuple((each.type_str, parameters.get(each.type_str) or frozenset([each.type_str])) for each in side)
+        tuple(
+            (parameter.type_str, parameters.get(parameter.type_str) or frozenset([parameter.type_str]))
+            for parameter in side
+        )
         for side in sides
     )
     return Types(inputs, outputs, bool(schema.inputs) and schema.inputs[-1].option == variadic)
@@ -66,15 +71,15 @@ def types_of(op_type: str, opset: int) -> Types:
 def first_opset(op_type: str, at_least: int) -> int:
     """The oldest opset from `at_least` on that has one of ONNX's own ops."""
     newest = onnx.defs.onnx_opset_version()
-    found = (opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) is not None)
-    return next(found, newest + 1)
+    opsets = (opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) is not None)
+    return next(opsets, newest + 1)
 
 
 @remembered(1024)
 def opset_of_version(op_type: str, version: int, at_least: int) -> int | None:
     """The oldest opset from `at_least` on that means this schema version of one of ONNX's own ops; None without one."""
     newest = onnx.defs.onnx_opset_version()
-    return next((each for each in range(at_least, newest + 1) if since_version("", op_type, each) == version), None)
+    return next((opset for opset in range(at_least, newest + 1) if since_version("", op_type, opset) == version), None)
 
 
 def type_text(dtype: DataType) -> str:
@@ -84,11 +89,11 @@ def type_text(dtype: DataType) -> str:
 
 
 def result_types(
-    node: WrittenNode, types: Types, known: Sequence[DataType | None]
+    node: WrittenNode, types: Types, input_dtypes: Sequence[DataType | None]
 ) -> list[tuple[str, DataType | None, frozenset[str]]]:
     """Name, data type as far as the schema tells it, and allowed types of each thing that a node makes."""
     bound: dict[str, DataType | None] = {}
-    for (parameter, _), dtype in zip(types.inputs, known, strict=False):
+    for (parameter, _), dtype in zip(types.inputs, input_dtypes, strict=False):
         if dtype is not None:
             bound.setdefault(parameter, dtype)
     named = next((node.attributes[name] for name in _TYPE_ATTRIBUTES if name in node.attributes), None)
@@ -128,19 +133,19 @@ def written_model(
     like.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in opsets.items())
     tensors = [tensor_of(name, value) for name, value in weights.items()]
     tensors += [initializer_of(name, value) for name, value in constants.items()]
-    made = model_of(like, map(message_of, nodes), map(info_of, inputs), map(info_of, outputs), tensors)
-    made.graph.value_info.extend(map(info_of, values))
-    made.producer_name = "nnadapter"
-    return made
+    model = model_of(like, map(message_of, nodes), map(info_of, inputs), map(info_of, outputs), tensors)
+    model.graph.value_info.extend(map(info_of, values))
+    model.producer_name = "nnadapter"
+    return model
 
 
 def message_of(node: WrittenNode) -> onnx.NodeProto:
     """Return a node as models hold it."""
-    made: onnx.NodeProto = helper.make_node(
+    proto: onnx.NodeProto = helper.make_node(
         node.op_type, node.inputs, node.outputs, node.name or None, domain=node.domain or None
     )
-    made.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
-    return made
+    proto.attribute.extend(_attribute(name, value) for name, value in node.attributes.items())
+    return proto
 
 
 def _attribute(name: str, value: object) -> onnx.AttributeProto:
@@ -149,7 +154,7 @@ def _attribute(name: str, value: object) -> onnx.AttributeProto:
     elif isinstance(value, np.ndarray):
         value = onnx.numpy_helper.from_array(value)
     empty = isinstance(value, (tuple, list)) and not value
-    made: onnx.AttributeProto = helper.make_attribute(
+    attribute: onnx.AttributeProto = helper.make_attribute(
         name, int(value) if isinstance(value, bool) else value, attr_type=onnx.AttributeProto.INTS if empty else None
     )
-    return made
+    return attribute

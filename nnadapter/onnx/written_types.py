@@ -30,10 +30,10 @@ class Written:
             values: what is known beside the model, by name: of its inputs, the dimensions.
         """
         types_by_name = {name: self._settled(self._by_name[name], values) for name in names if name in self._by_name}
-        known = len(types_by_name) == len(names) and all(
+        is_complete = len(types_by_name) == len(names) and all(
             value_of(info).static_shape is not None for info in types_by_name.values()
         )
-        return types_by_name if known else {}
+        return types_by_name if is_complete else {}
 
     @cached_property
     def _by_name(self) -> dict[str, onnx.ValueInfoProto]:

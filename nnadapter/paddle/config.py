@@ -113,8 +113,8 @@ class Config:
 
     def set_options(self, options: Options | Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Set options of the session: all of them, or some by name. Not in Paddle."""
-        before = self._options if options is None else options_from(options)
-        named = {name: getattr(before, name) for name in Options.__slots__}
+        base_options = self._options if options is None else options_from(options)
+        named = {name: getattr(base_options, name) for name in Options.__slots__}
         self._options = options_from({**named, **fields})
 
     def use_gpu(self) -> bool:
@@ -181,5 +181,8 @@ class Config:
             return lambda: ANSWERS[name]
         if name in REFUSED:
             raise InvalidOptionError(f"Config.{name} cannot be kept: {REFUSED[name]}")
-        known = (*(each for each in dir(type(self)) if not each.startswith("_")), *IGNORED)
-        raise AttributeError(f"Config has no {name!r}; {close_names(name, known)}")
+        setting_names = (
+            *(attribute_name for attribute_name in dir(type(self)) if not attribute_name.startswith("_")),
+            *IGNORED,
+        )
+        raise AttributeError(f"Config has no {name!r}; {close_names(name, setting_names)}")

@@ -41,8 +41,8 @@ class Tensor:
         self._refuse_output("reshape")
         self._shape = [shape] if isinstance(shape, int) else [int(size) for size in shape]
         size = prod(self._shape)
-        held = self._value
-        self._value = None if held is None or held.size < size else held.reshape(-1)[:size].reshape(self._shape)
+        value = self._value
+        self._value = None if value is None or value.size < size else value.reshape(-1)[:size].reshape(self._shape)
 
     def copy_from_cpu(self, data: Array | Sequence[str]) -> None:
         """Copy an array, or a list of strings, into an input, which gets its shape."""
@@ -92,14 +92,14 @@ class Tensor:
                 name=self._name,
             )
 
-    def _refuse_output(self, what: str) -> None:
+    def _refuse_output(self, method: str) -> None:
         if self._get is not None:
-            raise InvalidInputError(f"{what} is for inputs, and {self._name!r} is an output", name=self._name)
+            raise InvalidInputError(f"{method} is for inputs, and {self._name!r} is an output", name=self._name)
 
 
-def _array(data: Any, what: str) -> Array:
+def _array(data: Any, method: str) -> Array:
     if isinstance(data, np.ndarray):
         return data
-    if isinstance(data, list) and data and all(isinstance(each, str) for each in data):
+    if isinstance(data, list) and data and all(isinstance(element, str) for element in data):
         return np.array(data, object)
-    raise TypeError(f"{what} takes a numpy array or a list of strings, got {type(data).__name__}")
+    raise TypeError(f"{method} takes a numpy array or a list of strings, got {type(data).__name__}")

@@ -35,10 +35,12 @@ class Predictor:
         self.session = session
         """What runs the model. Not in Paddle."""
         self._results: Mapping[str, Array] = {}
-        self._inputs = {each.name: Tensor(each.name, dtype_of(each.type)) for each in session.get_inputs()}
+        self._inputs = {
+            node_arg.name: Tensor(node_arg.name, dtype_of(node_arg.type)) for node_arg in session.get_inputs()
+        }
         self._outputs = {
-            each.name: Tensor(each.name, dtype_of(each.type), partial(self._result, each.name))
-            for each in session.get_outputs()
+            node_arg.name: Tensor(node_arg.name, dtype_of(node_arg.type), partial(self._result, node_arg.name))
+            for node_arg in session.get_outputs()
         }
 
     def get_input_names(self) -> list[str]:
@@ -124,7 +126,7 @@ def _session_options(threads: int | None) -> onnxruntime.SessionOptions | None:
     return options
 
 
-def _of(handles: Mapping[str, Tensor], name: str, what: str) -> Tensor:
+def _of(handles: Mapping[str, Tensor], name: str, kind: str) -> Tensor:
     if name not in handles:
-        raise InvalidInputError(f"the model has no {what} {name!r}; {close_names(name, handles)}", name=name)
+        raise InvalidInputError(f"the model has no {kind} {name!r}; {close_names(name, handles)}", name=name)
     return handles[name]

@@ -76,8 +76,8 @@ def data_type_of(name: str) -> DataType:
     try:
         return DataType(name)
     except ValueError:
-        known = ", ".join(each.value for each in DataType)
-        raise InvalidInputError(f"Paddle has no data type {name!r}; it has {known}") from None
+        type_names = ", ".join(data_type.value for data_type in DataType)
+        raise InvalidInputError(f"Paddle has no data type {name!r}; it has {type_names}") from None
 
 
 def get_num_bytes_of_data_type(dtype: DataType) -> int:

@@ -69,7 +69,7 @@ def compared(contents: bytes, structure: Path, parameters: Path, *, draws: bool)
             doubt=f"not held against Paddle, which does not run it on inputs that are made up ({_said(error)})"
         )
     first = _run_and_held(contents, feed, expected)
-    reals = {name: np.asarray(2 * each - 1, each.dtype) for name, each in feed.items() if each.dtype.kind == "f"}
+    reals = {name: np.asarray(2 * array - 1, array.dtype) for name, array in feed.items() if array.dtype.kind == "f"}
     if first.wrong or not reals:
         return first
     second = _held_below_0(contents, predictor, {**feed, **reals})
@@ -81,24 +81,24 @@ def _held_below_0(contents: bytes, predictor: Any, feed: Mapping[str, Array]) ->
         expected = _predicted(predictor, feed)
     except Exception:  # noqa: BLE001  such inputs may be none of the model's
         return Comparison()
-    is_defined = all(np.isfinite(each).all() for each in expected.values() if each.dtype.kind == "f")
+    is_defined = all(np.isfinite(array).all() for array in expected.values() if array.dtype.kind == "f")
     return _run_and_held(contents, feed, expected) if is_defined else Comparison()
 
 
 def _run_and_held(contents: bytes, feed: Mapping[str, Array], expected: Mapping[str, Array]) -> Comparison:
     try:
-        found = _computed(contents, feed)
+        actual = _computed(contents, feed)
     except Exception as error:  # noqa: BLE001  ONNX Runtime has classes of its own for each cause
         return Comparison(wrong=f"it does not run: {' '.join(str(error).split())}")
-    return _held(found, expected)
+    return _held(actual, expected)
 
 
-def _held(found: Mapping[str, Any], expected: Mapping[str, Array]) -> Comparison:
+def _held(actual: Mapping[str, Any], expected: Mapping[str, Array]) -> Comparison:
     doubt = ""
-    for name, wanted in expected.items():
-        if name not in found:
+    for name, expected_array in expected.items():
+        if name not in actual:
             return Comparison(wrong=f"it has no output {name!r}")
-        each = _apart(np.asarray(found[name]), wanted)
+        each = _apart(np.asarray(actual[name]), expected_array)
         if each.wrong:
             return Comparison(wrong=f"output {name!r} {each.wrong}")
         if each.doubt:
@@ -125,8 +125,8 @@ def _predicted(predictor: Any, feed: Mapping[str, Array]) -> dict[str, Array]:
 
 def _said(error: Exception) -> str:
     """What Paddle says, without the places in its code that it tells around it."""
-    found = _ERROR.search(str(error))
-    return found[0] if found else f"{type(error).__name__}: {' '.join(str(error).split())[:_QUOTED]}"
+    match = _ERROR.search(str(error))
+    return match[0] if match else f"{type(error).__name__}: {' '.join(str(error).split())[:_QUOTED]}"
 
 
 def _computed(contents: bytes, feed: Mapping[str, Array]) -> dict[str, Any]:
@@ -135,28 +135,28 @@ def _computed(contents: bytes, feed: Mapping[str, Array]) -> dict[str, Any]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(contents, options, providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_outputs()]
+    names = [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(None, dict(feed)), strict=True))
 
 
-def _apart(found: Array, wanted: Array) -> Comparison:
+def _apart(actual: Array, expected: Array) -> Comparison:
     """How two arrays compare."""
-    if found.shape != wanted.shape or found.dtype != wanted.dtype:
-        form = f"{wanted.dtype.name}{list(wanted.shape)}"
-        return Comparison(wrong=f"is {found.dtype.name}{list(found.shape)}, and {form} in Paddle")
-    if not wanted.size:
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        form = f"{expected.dtype.name}{list(expected.shape)}"
+        return Comparison(wrong=f"is {actual.dtype.name}{list(actual.shape)}, and {form} in Paddle")
+    if not expected.size:
         return Comparison()
-    if wanted.dtype.kind != "f":
-        differing = float(np.mean(found != wanted))
+    if expected.dtype.kind != "f":
+        differing = float(np.mean(actual != expected))
         return Comparison(wrong=f"differs in {differing:.0%} of its elements" if differing > _MOST else "")
-    told, largest = _SHARES.get(wanted.dtype.name, _SHARES_OF_HALVES)
-    found, wanted = found.astype(np.float64), wanted.astype(np.float64)
-    finite = np.isfinite(wanted)
-    if (np.isfinite(found) != finite).any() or not np.array_equal(found[~finite], wanted[~finite], equal_nan=True):
+    warning_share, largest = _SHARES.get(expected.dtype.name, _SHARES_OF_HALVES)
+    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(expected)
+    if (np.isfinite(actual) != finite).any() or not np.array_equal(actual[~finite], expected[~finite], equal_nan=True):
         return Comparison(wrong="is not finite where it is in Paddle, or the other way round")
-    off = float(np.abs(found[finite] - wanted[finite]).max(initial=0.0))
-    size = float(np.abs(wanted[finite]).max(initial=0.0))
-    said = f"differs by {off:.3g}, of values up to {size:.3g}"
+    off = float(np.abs(actual[finite] - expected[finite]).max(initial=0.0))
+    size = float(np.abs(expected[finite]).max(initial=0.0))
+    difference = f"differs by {off:.3g}, of values up to {size:.3g}"
     if off > largest * size + _NOTHING:
-        return Comparison(wrong=said)
-    return Comparison(doubt=said if off > told * size + _NOTHING else "")
+        return Comparison(wrong=difference)
+    return Comparison(doubt=difference if off > warning_share * size + _NOTHING else "")

@@ -51,29 +51,30 @@ def convert(files: PaddleFiles) -> bytes:
         InvalidModelError: it cannot be converted; the message says why, with the operations that are at fault.
         ModelFileError: there is no room for it to be converted in.
     """
-    what = f"Paddle model {str(files.structure)!r}"
+    label = f"Paddle model {str(files.structure)!r}"
     try:
         with tempfile.TemporaryDirectory(prefix="nnadapter-paddle-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             _place(files.structure, folder / f"model{'.pdmodel' if files.is_old else '.json'}")
             if files.parameters is not None:
                 _place(files.parameters, folder / "model.pdiparams")
-            code, said = _run(folder, what)
-            told = _told(folder)
-            made = folder / "model.onnx"
+            code, log_text = _run(folder, label)
+            report = _told(folder)
+            model_path = folder / "model.onnx"
             if code == NO_ROOM:
                 raise ModelFileError(
-                    f"{what} cannot be converted: no space left in {str(folder.parent)!r}; make room there, or name "
+                    f"{label} cannot be converted: no space left in {str(folder.parent)!r}; make room there, or name "
                     "another folder as TMPDIR"
                 )
-            if code or not made.exists() or _NO_MODEL in said:
-                raise InvalidModelError(f"{what} cannot be converted to ONNX: {_why(code, said, told)}")
-            contents = made.read_bytes()
+            if code or not model_path.exists() or _NO_MODEL in log_text:
+                raise InvalidModelError(f"{label} cannot be converted to ONNX: {_why(code, log_text, report)}")
+            contents = model_path.read_bytes()
     except OSError as error:
-        raise ModelFileError(f"{what} cannot be converted: {error.strerror or error}; make room for it") from error
-    if told.get("doubt"):
+        raise ModelFileError(f"{label} cannot be converted: {error.strerror or error}; make room for it") from error
+    if report.get("doubt"):
         warnings.warn(
-            f"{what} was converted, and may be wrong: {_shortened(told['doubt'])}; compare its results with Paddle's",
+            f"{label} was converted, and may be wrong: {_shortened(report['doubt'])}; "
+            "compare its results with Paddle's",
             ConversionWarning,
             stacklevel=2,
         )
@@ -88,25 +89,25 @@ def _place(path: Path, target: Path) -> None:
         shutil.copyfile(path, target)
 
 
-def _run(folder: Path, what: str) -> tuple[int, str]:
+def _run(folder: Path, label: str) -> tuple[int, str]:
     """The exit code of the process, and what it printed last."""
     environment = {name: value for name, value in os.environ.items() if name not in _LEFT_OUT}
-    path = [each for each in sys.path if isinstance(each, str)]
-    with tempfile.TemporaryFile() as said:
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    with tempfile.TemporaryFile() as log_file:
         process = subprocess.Popen(
             [sys.executable or "python", "-c", _BEGIN, str(folder), *path],
             cwd=folder,
             env={**environment, **_INSTALLING, **_QUIET, **_SETTINGS},
             stdin=subprocess.PIPE,  # its end tells the process that this one is gone
-            stdout=said,
-            stderr=said,
+            stdout=log_file,
+            stderr=log_file,
             process_group=0,  # an interrupt from the keyboard is this process's alone
         )
         try:
             code = process.wait(limits.PADDLE_CONVERSION_S)
         except subprocess.TimeoutExpired:
             raise InvalidModelError(
-                f"{what} was not converted to ONNX within {limits.PADDLE_CONVERSION_S:g} s; convert it with "
+                f"{label} was not converted to ONNX within {limits.PADDLE_CONVERSION_S:g} s; convert it with "
                 "paddle2onnx, and give the ONNX model"
             ) from None
         finally:
@@ -114,34 +115,36 @@ def _run(folder: Path, what: str) -> tuple[int, str]:
             process.wait()
             assert process.stdin is not None, "it is a pipe"
             process.stdin.close()
-        said.seek(max(0, said.seek(0, os.SEEK_END) - _SAID_BYTES))
-        return code, _COLORS.sub("", said.read().decode(errors="replace"))
+        log_file.seek(max(0, log_file.seek(0, os.SEEK_END) - _SAID_BYTES))
+        return code, _COLORS.sub("", log_file.read().decode(errors="replace"))
 
 
 def _told(folder: Path) -> Mapping[str, Any]:
     """What the process knew, as far as it came."""
     try:
-        told = json.loads((folder / "told.json").read_bytes())
+        report = json.loads((folder / "told.json").read_bytes())
     except (OSError, ValueError):
         return {}
-    return told if isinstance(told, dict) else {}
+    return report if isinstance(report, dict) else {}
 
 
-def _why(code: int, said: str, told: Mapping[str, Any]) -> str:
+def _why(code: int, log_text: str, report: Mapping[str, Any]) -> str:
     """What is said of a failure."""
-    unsupported = told.get("unsupported", ())
-    if told.get("wrong"):
-        return f"what paddle2onnx makes of it is not what Paddle computes: {str(told['wrong'])[:_QUOTED]}"
-    if _ABORTED in said:
+    unsupported = report.get("unsupported", ())
+    if report.get("wrong"):
+        return f"what paddle2onnx makes of it is not what Paddle computes: {str(report['wrong'])[:_QUOTED]}"
+    if _ABORTED in log_text:
         names = ", ".join(map(str, unsupported)) or "which, it does not say"
         return f"paddle2onnx has no form of these operations: {names}; replace them in the network and save it again"
-    lines = said.splitlines()
+    lines = log_text.splitlines()
     for pattern in _REASONS:
-        found = next((match for line in lines if (match := pattern.search(line)) and match["reason"].strip()), None)
-        if found is not None:
-            return f"paddle2onnx says: {_shortened(found['reason'])}; {_NEXT}"
-    if told.get("error"):
-        return f"{_shortened(told['error'])}; {_NEXT}"
+        reason_match = next(
+            (match for line in lines if (match := pattern.search(line)) and match["reason"].strip()), None
+        )
+        if reason_match is not None:
+            return f"paddle2onnx says: {_shortened(reason_match['reason'])}; {_NEXT}"
+    if report.get("error"):
+        return f"{_shortened(report['error'])}; {_NEXT}"
     how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return f"the process that converts it {how}; {_NEXT}"
 

@@ -31,12 +31,12 @@ def expand(program: Any) -> bool:
     for block in _blocks(program["regions"]):
         operations: list[Any] = []
         for operation in block["ops"]:
-            for each in _with_channels_first(operation, values):
-                expansion = _EXPANSIONS.get(each["#"])
-                writer = _Writer(each, values)
+            for current_operation in _with_channels_first(operation, values):
+                expansion = _EXPANSIONS.get(current_operation["#"])
+                writer = _Writer(current_operation, values)
                 is_expanded = expansion is not None and expansion(writer)
-                operations += writer.operations if is_expanded else [each]
-                is_changed |= is_expanded or each is not operation
+                operations += writer.operations if is_expanded else [current_operation]
+                is_changed |= is_expanded or current_operation is not operation
         block["ops"] = operations
     return is_changed
 
@@ -45,13 +45,13 @@ def _numbers(program: Any) -> Iterator[int]:
     """Yield the number of every value, wherever a structure names it."""
     pending = [program]
     while pending:
-        one = pending.pop()
-        if isinstance(one, dict):
-            if isinstance(one.get("%"), int):
-                yield one["%"]
-            pending += one.values()
-        elif isinstance(one, list):
-            pending += one
+        item = pending.pop()
+        if isinstance(item, dict):
+            if isinstance(item.get("%"), int):
+                yield item["%"]
+            pending += item.values()
+        elif isinstance(item, list):
+            pending += item
 
 
 def _blocks(regions: Sequence[Any]) -> Iterator[Any]:
@@ -124,7 +124,7 @@ class _Writer:
     def vector(self, numbers: Sequence[int]) -> Any:
         """Write a constant of axes or sizes."""
         attributes = [
-            _attribute("value", "0.a_array", [{"#": "0.a_i64", "D": each} for each in numbers]),
+            _attribute("value", "0.a_array", [{"#": "0.a_i64", "D": number} for number in numbers]),
             _attribute("dtype", "1.a_dtype", "int64"),
             _attribute("place", "1.a_place", [1, 0, ""]),
         ]
@@ -156,7 +156,7 @@ class _Writer:
             output = {"%": self.values.last, "TT": type_}
             self.values.types[output["%"]] = type_
         stopped = [{"AT": {"#": "0.a_array", "D": [{"#": "0.a_bool", "D": False}]}, "N": "stop_gradient"}]
-        reads = [{"%": each["%"]} for each in inputs]
+        reads = [{"%": value["%"]} for value in inputs]
         self.operations.append({"#": kind, "A": list(attributes), "I": reads, "O": [output], "OA": stopped})
         return output
 
@@ -165,9 +165,9 @@ class _Writer:
         operation = deepcopy(self.operation)
         for position, value in inputs.items():
             operation["I"][position] = {"%": value["%"]}
-        for each in operation["A"]:
-            if each["N"] in attributes:
-                each["AT"] = attributes[each["N"]]
+        for attribute in operation["A"]:
+            if attribute["N"] in attributes:
+                attribute["AT"] = attributes[attribute["N"]]
         self.operations.append(operation)
 
 
@@ -177,18 +177,20 @@ def _attribute(name: str, kind: str, value: object) -> dict[str, object]:
 
 def _attributes(operation: Any) -> dict[str, Any]:
     """Return the values of an operation's attributes by name."""
-    return {each["N"]: _number(each["AT"]) for each in operation.get("A", ()) if isinstance(each, dict)}
+    return {
+        attribute["N"]: _number(attribute["AT"]) for attribute in operation.get("A", ()) if isinstance(attribute, dict)
+    }
 
 
 def _number(value: Any) -> Any:
     if "VD" in value:
         return float(value["VD"])
     content = value.get("D")
-    return [_number(each) for each in content] if value["#"] == "0.a_array" else content
+    return [_number(element) for element in content] if value["#"] == "0.a_array" else content
 
 
 def _sizes(values: Sequence[int]) -> Any:
-    return {"#": "0.a_array", "D": [{"#": "0.a_i32", "D": each} for each in values]}
+    return {"#": "0.a_array", "D": [{"#": "0.a_i32", "D": size} for size in values]}
 
 
 def _with_channels_first(operation: Any, values: _Values) -> list[Any]:
@@ -198,26 +200,26 @@ def _with_channels_first(operation: Any, values: _Values) -> list[Any]:
     if layout is None or layout not in _CHANNELS_FIRST or operation["#"] in _LAYOUTS_TAKEN or shape is None:
         return [operation]
     last = len(shape) - 1
-    before, after = [0, last, *range(1, last)], [0, *range(2, last + 1), 1]
+    channels_first_perm, channels_last_perm = [0, last, *range(1, last)], [0, *range(2, last + 1), 1]
     writer, output = _Writer(operation, values), operation["O"][0]
     x = writer.write(
         "1.transpose",
         [writer.input],
-        [{"N": "perm", "AT": _sizes(before)}],
-        shape=[shape[each] for each in before],
+        [{"N": "perm", "AT": _sizes(channels_first_perm)}],
+        shape=[shape[axis] for axis in channels_first_perm],
     )
     inner = deepcopy(operation)
     inner["I"][0] = {"%": x["%"]}
-    for each in inner["A"]:
-        if each["N"] == "data_format":
-            each["AT"]["D"] = _CHANNELS_FIRST[layout]
+    for attribute in inner["A"]:
+        if attribute["N"] == "data_format":
+            attribute["AT"]["D"] = _CHANNELS_FIRST[layout]
     values.last += 1
     type_ = deepcopy(output["TT"])
-    type_["D"][1] = [type_["D"][1][each] for each in before]
+    type_["D"][1] = [type_["D"][1][axis] for axis in channels_first_perm]
     inner["O"][0] = {"%": values.last, "TT": type_}
     values.types[values.last] = type_
     writer.operations.append(inner)
-    writer.write("1.transpose", [inner["O"][0]], [{"N": "perm", "AT": _sizes(after)}], output=output)
+    writer.write("1.transpose", [inner["O"][0]], [{"N": "perm", "AT": _sizes(channels_last_perm)}], output=output)
     return writer.operations
 
 
@@ -362,7 +364,7 @@ def _transposed_convolution(writer: _Writer) -> bool:
             return False
         steps = zip(sizes, strides, kernel, strict=True)
         sums = [max((ceil(size / stride) - 1) * stride + width - size, 0) for size, stride, width in steps]
-        pads = [pad for each in sums for pad in (each // 2, each - each // 2)]
+        pads = [pad for total_pad in sums for pad in (total_pad // 2, total_pad - total_pad // 2)]
     elif attributes["padding_algorithm"] == "VALID":
         pads = [0] * len(kernel)
     changes: dict[str, object] = {}

@@ -48,15 +48,15 @@ def files_of(path: Path, parameters: Path | None = None) -> PaddleFiles:
     structure = _structure_in(path) if path.is_dir() else _structure_of(path)
     _check_file(structure, "model file", limits.PADDLE_STRUCTURE_BYTES)
     needs_parameters = _looked_at(structure)
-    found = parameters or _parameters_of(structure)
-    if found is None and needs_parameters:
+    parameters_path = parameters or _parameters_of(structure)
+    if parameters_path is None and needs_parameters:
         raise ModelFileError(
             f"the parameters of the Paddle model {str(structure)!r} are not there, expected "
             f"{structure.with_suffix('.pdiparams').name!r} beside it; copy both files"
         )
-    if found is not None:
-        _check_file(found, "file of parameters", limits.MESSAGE_BYTES)
-    return PaddleFiles(structure=structure, parameters=found)
+    if parameters_path is not None:
+        _check_file(parameters_path, "file of parameters", limits.MESSAGE_BYTES)
+    return PaddleFiles(structure=structure, parameters=parameters_path)
 
 
 def structures_in(folder: Path) -> Mapping[str, Path]:
@@ -66,7 +66,7 @@ def structures_in(folder: Path) -> Mapping[str, Path]:
         ModelFileError: the folder cannot be read.
     """
     try:
-        names = sorted(each.name for each in folder.iterdir() if each.is_file())
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     except OSError as error:
         raise ModelFileError(f"folder {str(folder)!r} cannot be read: {error.strerror}; check the path") from error
     stems: dict[str, Path] = {}
@@ -85,7 +85,7 @@ def _structure_in(folder: Path) -> Path:
             return stems[usual]
     if len(stems) > 1:
         raise ModelFileError(
-            f"folder {str(folder)!r} holds several Paddle models: {', '.join(each.name for each in stems.values())}; "
+            f"folder {str(folder)!r} holds several Paddle models: {', '.join(path.name for path in stems.values())}; "
             "give the path of one of them"
         )
     if not stems:
@@ -110,27 +110,27 @@ def _structure_of(path: Path) -> Path:
 
 
 def _parameters_of(structure: Path) -> Path | None:
-    beside = structure.with_suffix(".pdiparams")
+    sibling_path = structure.with_suffix(".pdiparams")
     names = [structure.parent / name for name in _OLD_PARAMETERS] if structure.name == PADDLE_OLD_NAME else []
-    return next((each for each in (beside, *names) if each.exists()), None)
+    return next((path for path in (sibling_path, *names) if path.exists()), None)
 
 
-def _check_file(path: Path, what: str, most: int) -> None:
+def _check_file(path: Path, label: str, most: int) -> None:
     if not path.exists():
-        raise ModelFileError(f"{what} {str(path)!r} does not exist; check the path")
+        raise ModelFileError(f"{label} {str(path)!r} does not exist; check the path")
     if not path.is_file():  # a pipe, a device: it is read more than once
-        raise ModelFileError(f"{what} {str(path)!r} is no regular file; save the model in files")
+        raise ModelFileError(f"{label} {str(path)!r} is no regular file; save the model in files")
     try:
         with path.open("rb"):
             size = path.stat().st_size
     except OSError as error:
-        raise ModelFileError(f"{what} {str(path)!r} cannot be read: {error.strerror}; check the path") from error
+        raise ModelFileError(f"{label} {str(path)!r} cannot be read: {error.strerror}; check the path") from error
     if size > most:
         raise InvalidModelError(
-            f"{what} {str(path)!r} has {size:,} bytes, expected at most {most:,}, since it is converted in one piece"
+            f"{label} {str(path)!r} has {size:,} bytes, expected at most {most:,}, since it is converted in one piece"
         )
     if not size:
-        raise InvalidModelError(f"{what} {str(path)!r} is empty; save or download the model again")
+        raise InvalidModelError(f"{label} {str(path)!r} is empty; save or download the model again")
 
 
 def _looked_at(structure: Path) -> bool:

@@ -81,23 +81,23 @@ def onnx_of(
 
 def _kept(files: PaddleFiles, versions: Mapping[str, str], folder: Folder) -> bytes:
     key = _key(files, versions)
-    kept = folder.contents(key)
-    if isinstance(kept, memoryview):
-        return bytes(kept)
+    cached_contents = folder.contents(key)
+    if isinstance(cached_contents, memoryview):
+        return bytes(cached_contents)
     with _converting:
-        kept = folder.contents(key)
-        if isinstance(kept, memoryview):
-            return bytes(kept)
-        folder.told(kept)
+        cached_contents = folder.contents(key)
+        if isinstance(cached_contents, memoryview):
+            return bytes(cached_contents)
+        folder.told(cached_contents)
         started = time.perf_counter()
         contents = convert(files)
         if _key(files, versions) != key:
             raise ModelFileError(
                 f"Paddle model {str(files.structure)!r} changed while it was converted; wait until it is written"
             )
-        why = folder.keep(key, contents, time.perf_counter() - started)
-    if why:
-        warn_once(f"a Paddle model that was converted is not kept: {why}")
+        reason = folder.keep(key, contents, time.perf_counter() - started)
+    if reason:
+        warn_once(f"a Paddle model that was converted is not kept: {reason}")
     return contents
 
 

@@ -33,7 +33,7 @@ def mended(contents: bytes, outputs: Sequence[str], quantizing: int = 0) -> byte
         ValueError: the converter wrote something otherwise than is known.
     """
     model = load_model(contents)
-    named = dict(zip((each.name for each in model.graph.output), outputs, strict=False))
+    named = dict(zip((output.name for output in model.graph.output), outputs, strict=False))
     for node in model.graph.node:
         for position, name in enumerate(node.output):
             node.output[position] = named.get(name, name)
@@ -80,10 +80,10 @@ def _drop_unread(graph: onnx.GraphProto) -> None:
         if not read.isdisjoint(node.output):
             read.update(_read_by(node))
             nodes.append(node)
-    kept = [each for each in graph.initializer if each.name in read]
+    initializers = [initializer for initializer in graph.initializer if initializer.name in read]
     del graph.node[:], graph.initializer[:]
     graph.node.extend(reversed(nodes))
-    graph.initializer.extend(kept)
+    graph.initializer.extend(initializers)
 
 
 def _read_by(node: onnx.NodeProto) -> Iterator[str]:

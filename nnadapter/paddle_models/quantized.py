@@ -32,13 +32,15 @@ def mark(program: Any) -> int:
     Raises:
         ValueError: one of them is to fewer or more bits, or to floats.
     """
-    operations = [each for each in walked(program) if each["#"] in _OPERATIONS]
+    operations = [item for item in walked(program) if item["#"] in _OPERATIONS]
     for operation in operations:
-        attributes = {each["N"]: each["AT"] for each in operation["A"]}
-        for name, taken in _INTEGERS.items():
+        attributes = {attribute["N"]: attribute["AT"] for attribute in operation["A"]}
+        for name, allowed_values in _INTEGERS.items():
             value = attributes[name]["D"]
-            if value not in taken:
-                raise ValueError(f"a {operation['#'].removeprefix('1.')} has {name} {value}, expected {taken[0]}")
+            if value not in allowed_values:
+                raise ValueError(
+                    f"a {operation['#'].removeprefix('1.')} has {name} {value}, expected {allowed_values[0]}"
+                )
         for name, value in _FLOATS.items():
             attributes[name]["D"] = value
     return len(operations)
@@ -61,9 +63,9 @@ def restore(model: onnx.ModelProto, count: int) -> None:
         if node.op_type == "DequantizeLinear":
             cast = made_by[_found(made_by, node.input[0], "Cast")]
             _retype(cast)
-            before = made_by.get(cast.input[0])
-            if before is not None and before.op_type == "Cast" and before.input[0] in made_by:
-                source = made_by[before.input[0]]
+            producer = made_by.get(cast.input[0])
+            if producer is not None and producer.op_type == "Cast" and producer.input[0] in made_by:
+                source = made_by[producer.input[0]]
                 if source.op_type == "QuantizeLinear":  # integers, as floats, as integers
                     node.input[0] = source.output[0]
             _unbind(model, node.output[0])

@@ -26,24 +26,24 @@ _OTHER_PYTHON = (
 )
 
 
-def require_paddle(what: str) -> Mapping[str, str]:
+def require_paddle(feature: str) -> Mapping[str, str]:
     """Return the versions of Paddle and of paddle2onnx, by module; `?` where no package says it.
 
     Raises:
-        MissingExtraError: one of them is not there or too old, and `what` needs it.
+        MissingExtraError: one of them is not there or too old, and `feature` needs it.
     """
     versions = {module: _version(packages) for module, packages in PACKAGES.items()}
     for module, version in versions.items():
         lowest = _LOWEST[module]
         if find_spec(module) is None:
-            found = "is not installed"
+            problem = "is not installed"
         elif version != "?" and tuple(map(int, re.findall(r"\d+", version)[:2])) < lowest:
-            found = f"is here in version {version}, expected {'.'.join(map(str, lowest))} or later"
+            problem = f"is here in version {version}, expected {'.'.join(map(str, lowest))} or later"
         else:
             continue
         package = PACKAGES[module][0]
         raise MissingExtraError(
-            f"{what} needs the packages paddlepaddle and paddle2onnx, of which {package} {found}; {_next_step()}",
+            f"{feature} needs the packages paddlepaddle and paddle2onnx, of which {package} {problem}; {_next_step()}",
             extra="paddle",
             package=package,
         )

@@ -48,9 +48,9 @@ def rewrite(program: Any) -> bool:
 
 def _narrowed(value: Any) -> bool:
     values = value["D"] if value["#"] == "0.a_array" else [value]
-    wide = [each for each in values if each["#"] == _DOUBLE]
-    for each in wide:
-        each["#"] = _FLOAT
+    wide = [element for element in values if element["#"] == _DOUBLE]
+    for wide_value in wide:
+        wide_value["#"] = _FLOAT
     return bool(wide)
 
 
@@ -58,9 +58,9 @@ def _hoisted(block: Any) -> bool:
     """Move the constants in graphs inside of a block's operations in front of the operation."""
     operations: list[Any] = []
     for operation in block["ops"]:
-        for inner in (each for region in operation.get("regions", ()) for each in _blocks(region)):
-            operations += (each for each in inner["ops"] if each["#"] == _HOISTED)
-            inner["ops"] = [each for each in inner["ops"] if each["#"] != _HOISTED]
+        for inner in (nested_block for region in operation.get("regions", ()) for nested_block in _blocks(region)):
+            operations += (nested_operation for nested_operation in inner["ops"] if nested_operation["#"] == _HOISTED)
+            inner["ops"] = [nested_operation for nested_operation in inner["ops"] if nested_operation["#"] != _HOISTED]
         operations.append(operation)
     is_changed = len(operations) != len(block["ops"])
     block["ops"] = operations
@@ -72,6 +72,9 @@ def _blocks(region: Any) -> list[Any]:
     blocks = list(region["blocks"])
     for block in blocks:  # which grows
         blocks += (
-            each for operation in block["ops"] for inner in operation.get("regions", ()) for each in inner["blocks"]
+            nested_block
+            for operation in block["ops"]
+            for inner in operation.get("regions", ())
+            for nested_block in inner["blocks"]
         )
     return blocks

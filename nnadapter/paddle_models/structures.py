@@ -73,9 +73,9 @@ def walked(program: Any) -> Iterator[Any]:
 
 def draws_numbers(program: Any) -> bool:
     """Return whether a program draws random numbers; dropout does so in training alone."""
-    drawing = (each for each in walked(program) if str(each["#"]).removeprefix(_DIALECT) in _DRAWING)
+    drawing = (operation for operation in walked(program) if str(operation["#"]).removeprefix(_DIALECT) in _DRAWING)
     return not all(map(_is_test, drawing))
 
 
 def _is_test(operation: Any) -> bool:
-    return any(each["N"] == "is_test" and each["AT"]["D"] is True for each in operation["A"])
+    return any(attribute["N"] == "is_test" and attribute["AT"]["D"] is True for attribute in operation["A"])

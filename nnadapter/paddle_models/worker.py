@@ -60,9 +60,9 @@ def _converted(folder: Path) -> bytes:
     converted = folder / "rewritten.json" if is_rewritten or quantizing else structure
     if converted != structure:
         converted.write_text(json.dumps(program))
-    given = str(parameters) if parameters.exists() else ""
+    parameters_path = str(parameters) if parameters.exists() else ""
     # `enable_optimize` installs packages by itself.
-    written = paddle2onnx.export(str(converted), given, None, OPSET, enable_optimize=False)
+    written = paddle2onnx.export(str(converted), parameters_path, None, OPSET, enable_optimize=False)
     if not written:
         raise ValueError("it gave no model")
     contents = mended(written, outputs, quantizing)

@@ -34,17 +34,17 @@ def plan_entries(specialized: Specialized, structure: NodeHashes, placement: Seq
         placement: the device of every atom.
     """
     graph = specialized.graph
-    here = _model_nodes(specialized, structure)
+    model_nodes = _model_nodes(specialized, structure)
     return tuple(
         PlanEntry(
-            name=each.node.name,
-            op_type=_op_type(each.node),
-            output=each.output,
-            alone=each.alone,
-            wired=each.wired,
+            name=model_node.node.name,
+            op_type=_op_type(model_node.node),
+            output=model_node.output,
+            alone=model_node.alone,
+            wired=model_node.wired,
             device=placement[graph.atom_of[index]],
         )
-        for index, each in enumerate(here)
+        for index, model_node in enumerate(model_nodes)
     )
 
 
@@ -76,35 +76,35 @@ def bind_plan(
         devices: the session's devices.
         verdicts: per device, its verdict on every atom.
     """
-    here = _model_nodes(specialized, structure)
-    meant = _matched(plan.entries, here)
-    known = set(meant)
-    open_nodes = Counter(each.alone for index, each in enumerate(here) if index not in known)
+    model_nodes = _model_nodes(specialized, structure)
+    meant = _matched(plan.entries, model_nodes)
+    matched_nodes = set(meant)
+    open_nodes = Counter(model_node.alone for index, model_node in enumerate(model_nodes) if index not in matched_nodes)
     open_entries = Counter(entry.alone for entry, node in zip(plan.entries, meant, strict=True) if node is None)
     atom_of = specialized.graph.atom_of
     node_lookup = _NodeMatcher(
         specialized,
-        here,
+        model_nodes,
         devices,
         verdicts,
         {hash_: (open_entries[hash_], open_nodes[hash_]) for hash_ in open_entries},
     )
-    wanted: dict[int, dict[str, str]] = {}
+    entries_by_atom: dict[int, dict[str, str]] = {}
     for entry, node in zip(plan.entries, meant, strict=True):
         if node is not None:
-            wanted.setdefault(atom_of[node], {}).setdefault(entry.device, entry.name)
-    whys = [node_lookup.why_lost(entry, node, wanted) for entry, node in zip(plan.entries, meant, strict=True)]
-    kept = [
+            entries_by_atom.setdefault(atom_of[node], {}).setdefault(entry.device, entry.name)
+    whys = [node_lookup.why_lost(entry, node, entries_by_atom) for entry, node in zip(plan.entries, meant, strict=True)]
+    placements = [
         (atom_of[node], entry.device)
-        for entry, node, why in zip(plan.entries, meant, whys, strict=True)
-        if node is not None and not why
+        for entry, node, reason in zip(plan.entries, meant, whys, strict=True)
+        if node is not None and not reason
     ]
     return MatchedPlan(
-        placement=dict(kept),
+        placement=dict(placements),
         lost=tuple(
-            UnmatchedEntry(name=entry.name, device=entry.device, why=why)
-            for entry, why in zip(plan.entries, whys, strict=True)
-            if why
+            UnmatchedEntry(name=entry.name, device=entry.device, why=reason)
+            for entry, reason in zip(plan.entries, whys, strict=True)
+            if reason
         ),
     )
 
@@ -177,19 +177,19 @@ Where several entries and as many nodes have it in common, they match in their o
 """
 
 
-def _matched(entries: Sequence[PlanEntry], here: Sequence[_ModelNode]) -> list[int | None]:
+def _matched(entries: Sequence[PlanEntry], model_nodes: Sequence[_ModelNode]) -> list[int | None]:
     """For every entry, the position of the node that it means."""
     meant: list[int | None] = [None] * len(entries)
-    left = dict.fromkeys(range(len(here)))
+    unmatched_nodes = dict.fromkeys(range(len(model_nodes)))
     for step, in_order in _STEPS:
         open_entries = [number for number, node in enumerate(meant) if node is None]
-        nodes = _alike((step(here[node]), node) for node in left)
+        nodes = _alike((step(model_nodes[node]), node) for node in unmatched_nodes)
         for key, numbers in _alike((step(entries[number]), number) for number in open_entries).items():
             candidates = nodes.get(key, [])
             if len(candidates) == len(numbers) and (in_order or len(candidates) == 1):
                 for number, node in zip(numbers, candidates, strict=True):
                     meant[number] = node
-                    del left[node]
+                    del unmatched_nodes[node]
     return meant
 
 
@@ -208,7 +208,7 @@ class _NodeMatcher:
     def __init__(
         self,
         specialized: Specialized,
-        here: Sequence[_ModelNode],
+        model_nodes: Sequence[_ModelNode],
         devices: Sequence[str],
         verdicts: Mapping[str, Sequence[Verdict]],
         alike: Mapping[str, tuple[int, int]],
@@ -217,21 +217,21 @@ class _NodeMatcher:
         self._atom_of = specialized.graph.atom_of
         self._devices = devices
         self._verdicts = verdicts
-        self._by_name = {each.name: each for each in here}
+        self._by_name = {model_node.name: model_node for model_node in model_nodes}
         self._gone = {
             **dict.fromkeys(specialized.folded, "is folded"),
             **dict.fromkeys(specialized.unused, "is unused"),
         }
 
-    def why_lost(self, entry: PlanEntry, node: int | None, wanted: Mapping[int, Mapping[str, str]]) -> str:
+    def why_lost(self, entry: PlanEntry, node: int | None, entries_by_atom: Mapping[int, Mapping[str, str]]) -> str:
         """Why an entry does not bind; empty if it does."""
         if node is None:
             return self._why_not_found(entry)
         atom = self._atom_of[node]
-        others = [name for device, name in wanted[atom].items() if device != entry.device]
-        if others:
-            other = next(device for device in wanted[atom] if device != entry.device)
-            return f"it is placed as one with {others[0]!r} now, which the plan has on {other!r}"
+        conflicting_names = [name for device, name in entries_by_atom[atom].items() if device != entry.device]
+        if conflicting_names:
+            other = next(device for device in entries_by_atom[atom] if device != entry.device)
+            return f"it is placed as one with {conflicting_names[0]!r} now, which the plan has on {other!r}"
         if entry.device not in self._devices:
             return f"device {entry.device!r} is none of the devices {', '.join(self._devices)}"
         verdict = self._verdicts[entry.device][atom]

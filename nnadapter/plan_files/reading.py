@@ -49,11 +49,11 @@ def read_plan(path: str | os.PathLike[str]) -> PlanFile:
                 file,
                 ("nodes", at, "device"),
             )
-        before = first.setdefault(entry.name, at)
-        if before != at:
-            other = document.nodes[before].device
-            what = "stands twice" if other == entry.device else f"is on {other!r} and on {entry.device!r}"
-            problem = f"node {entry.name!r} {what}, first in nodes {before + 1}; keep one of them"
+        first_index = first.setdefault(entry.name, at)
+        if first_index != at:
+            other = document.nodes[first_index].device
+            conflict = "stands twice" if other == entry.device else f"is on {other!r} and on {entry.device!r}"
+            problem = f"node {entry.name!r} {conflict}, first in nodes {first_index + 1}; keep one of them"
             _FILE.refuse(problem, file, ("nodes", at))
     return PlanFile(
         model=document.model,

@@ -24,9 +24,9 @@ def write_plan(path: str | os.PathLike[str], plan: PlanFile) -> None:
     try:
         write_file(target, lambda file: file.write(contents))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise PlanFileError(
-            f"plan file {str(target)!r} cannot be written: {why}; give another path", file=str(target)
+            f"plan file {str(target)!r} cannot be written: {reason}; give another path", file=str(target)
         ) from error
 
 

@@ -22,7 +22,9 @@ def with_single_segments(placed: CheapestPlacement, table: CostTable) -> Cheapes
         placed: by the launches of `table.prices`.
         table: with launches of segments that are alone.
     """
-    candidates = sorted((_put_right(each, table) for each in placed.candidates), key=lambda each: each.cost)
+    candidates = sorted(
+        (_put_right(candidate, table) for candidate in placed.candidates), key=lambda candidate: candidate.cost
+    )
     if not candidates:
         return placed
     best = candidates[0]

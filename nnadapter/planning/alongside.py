@@ -54,7 +54,7 @@ def _sharing(partitioning: Partitioning) -> list[str] | None:
 def _known(partitioning: Partitioning) -> set[str]:
     from nnadapter.costs.device_costs import Source  # plans on one device ask for no costs
 
-    return {name for name, each in partitioning.setting.costs.items() if each.source is not Source.ASSUMED}
+    return {name for name, cost in partitioning.setting.costs.items() if cost.source is not Source.ASSUMED}
 
 
 def _threaded_segments(
@@ -91,8 +91,8 @@ def _are_apart(plan: Plan, needs: Sequence[frozenset[int]]) -> bool:
     on: dict[str, int] = {}
     for number, (step, needed) in enumerate(zip(plan.steps, needs, strict=True)):
         comes_behind = 0
-        for each in needed:
-            comes_behind |= behind[each] | 1 << each
+        for segment in needed:
+            comes_behind |= behind[segment] | 1 << segment
         behind.append(comes_behind)
         on[step.device] = on.get(step.device, 0) | 1 << number
         if ~comes_behind & ((1 << number) - 1) & ~on[step.device]:
@@ -120,9 +120,9 @@ def _elapsed(plan: Plan, needs: Sequence[frozenset[int]], seconds: Sequence[floa
     free: dict[str, float] = {}
     for step, needed in zip(plan.steps, needs, strict=True):
         same = step.segment in handed
-        for each in needed & handed:
-            if not (same and plan.steps[each].device == step.device):
-                now = max(now, done[each])
+        for segment in needed & handed:
+            if not (same and plan.steps[segment].device == step.device):
+                now = max(now, done[segment])
         start = max(now, free.get(step.device, 0.0))
         if same:
             done[step.segment] = start + _HANDING_SECONDS + seconds[step.segment]

@@ -64,7 +64,7 @@ class _Walk:
     def __init__(self, plan: Plan, costs: Mapping[str, DeviceCosts], host: str) -> None:
         self.steps: list[BoundaryOperation] = []
         self._plan, self._costs, self._host = plan, costs, host
-        self._saving = saving_steps(plan, {name for name, each in costs.items() if each.keeps})
+        self._saving = saving_steps(plan, {name for name, cost in costs.items() if cost.keeps})
         self._lies: dict[str, set[str]] = {name: {host} for name in plan.graph.inputs}
         """Value -> the devices that have it."""
         self._moves: dict[tuple[object, ...], _Moves] = {}
@@ -142,7 +142,7 @@ class _Walk:
 
 def _moves(value: Value, known: DeviceCosts, device: str, host: str) -> _Moves:
     nbytes, is_image = value.nbytes, len(value.shape or ()) == _IMAGE_RANK
-    here, there = (_place(each, is_image, value.dtype) for each in (host, device))
+    here, there = (_place(location, is_image, value.dtype) for location in (host, device))
     seconds = _priced(known, nbytes, lambda sizes: transfer_seconds(known.profile, sizes))
     into: tuple[Move, ...] = (("transfer", here, there, seconds),)
     out: tuple[Move, ...] = (("transfer", there, here, seconds),)

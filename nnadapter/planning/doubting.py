@@ -48,19 +48,19 @@ def beyond_doubt(
         The placement to take, and a sentence without its full stop; an empty one if it is the one given.
     """
     host = prices.host
-    cpu = next((each for each in placed.candidates if each.origin == all_on(host)), None)
+    cpu = next((candidate for candidate in placed.candidates if candidate.origin == all_on(host)), None)
     if cpu is None or cpu.placement == placed.placement or cpu.cost <= 0:
         return placed, ""
     best, doubt = cpu, 0.0
-    for each in sorted(placed.candidates, key=_pieces):  # stable: of each sort the cheapest first
-        in_doubt = _doubt(each, cpu, prices, costs)
-        if best.cost - each.cost >= in_doubt and each.cost < best.cost:
-            best = each
-        if each.placement == placed.placement:
+    for candidate in sorted(placed.candidates, key=_pieces):  # stable: of each sort the cheapest first
+        in_doubt = _doubt(candidate, cpu, prices, costs)
+        if best.cost - candidate.cost >= in_doubt and candidate.cost < best.cost:
+            best = candidate
+        if candidate.placement == placed.placement:
             doubt = in_doubt
     if best.placement == placed.placement:
         return placed, ""
-    rest = tuple(each for each in placed.candidates if each is not best)
+    rest = tuple(candidate for candidate in placed.candidates if candidate is not best)
     where = "the CPU" if best is cpu else best.placement[0]
     return (
         replace(placed, placement=best.placement, cost=best.cost, candidates=(best, *rest)),
@@ -78,10 +78,10 @@ def _doubt(candidate: Candidate, cpu: Candidate, prices: Prices, costs: Mapping[
     host = prices.host
     others = set(candidate.placement) - {host}
     if not _pieces(candidate):
-        return max((FOUR_OF_SEVEN * _between(costs[host], costs[each]) * cpu.cost for each in others), default=0.0)
+        return max((FOUR_OF_SEVEN * _between(costs[host], costs[name]) * cpu.cost for name in others), default=0.0)
     away = np.array([device != host for device in candidate.placement])
     delegated = candidate.cost - float(prices.run[prices.devices.index(host)][~away].sum())
-    return costs[host].off_by * cpu.cost + max(costs[each].off_by for each in others) * delegated
+    return costs[host].off_by * cpu.cost + max(costs[name].off_by for name in others) * delegated
 
 
 def _between(one: DeviceCosts, other: DeviceCosts) -> float:

@@ -149,11 +149,13 @@ def _with_ranks(graph: Graph, *known: Mapping[str, Any]) -> Graph:
 def _check(view: GraphView, reader: Reader, found: Found, graph: Graph) -> IndexCheck:
     bounds = tuple(
         (
-            None if each.low is None else _low(each.size, each.low, counts_back=each.counts_back),
-            None if each.high is None else _plus(each.size, each.high - 1),
-            each.exception,
+            None
+            if allowed_range.low is None
+            else _low(allowed_range.size, allowed_range.low, counts_back=allowed_range.counts_back),
+            None if allowed_range.high is None else _plus(allowed_range.size, allowed_range.high - 1),
+            allowed_range.exception,
         )
-        for each in found.allowed
+        for allowed_range in found.allowed
     )
     interval = None if found.interval is None else (found.interval.low, found.interval.high)
     return IndexCheck(found.value, bounds, _words(reader), _source(view, found, graph), interval)
@@ -207,7 +209,7 @@ def unchecked_indices(model: ShapedModel, plan: Plan, step: Step, reads: Sequenc
     Returns:
         The words, and whether the index follows from shapes alone, so that `indices_hold` can check it.
     """
-    outputs = {*plan.graph.inputs, *(name for each in plan.steps for name in each.outputs)}
+    outputs = {*plan.graph.inputs, *(name for plan_step in plan.steps for name in plan_step.outputs)}
     view, readers = _view_of(model, plan, step)
     inputs = {*reads, *step.inputs, *plan.graph.inputs}
     checks = [
@@ -276,10 +278,10 @@ def checks_by_segment(
         checks = _checks(model, plan, step, reads[step.segment], kinds)
         there = {*plan.graph.inputs, *reads[step.segment]}
         known = [
-            each
-            for each in checks
-            if (each.interval is not None or each.value in there) and outputs.issuperset(each.sizes)
+            check
+            for check in checks
+            if (check.interval is not None or check.value in there) and outputs.issuperset(check.sizes)
         ]
-        different = {(each.value, each.bounds, each.interval): each for each in reversed(known)}
+        different = {(check.value, check.bounds, check.interval): check for check in reversed(known)}
         found[step.segment] = tuple(reversed(different.values()))
     return {segment: checks for segment, checks in found.items() if checks}

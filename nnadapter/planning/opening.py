@@ -105,8 +105,8 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
     open_model = replace(model, parts=parts)
     sizes, fillable = (None, {}) if conversion is None else _by_sizes(plan, segments, conversion)
     read = [
-        each.part.inputs if step.segment not in fillable else fillable[step.segment].inputs
-        for step, each in zip(plan.steps, segments, strict=True)
+        segment.part.inputs if step.segment not in fillable else fillable[step.segment].inputs
+        for step, segment in zip(plan.steps, segments, strict=True)
     ]
     open_plan = replace(plan, graph=parts.open_graph, steps=_rejoined(plan, read, parts))
     unchecked = ""
@@ -121,9 +121,9 @@ def opened(partitioning: Partitioning) -> Opened | Unsupported:
         partitioning,
         judgment=replace(partitioning.judgment, model=open_model),
         plan=open_plan,
-        pieces=tuple(each.piece for each in segments),
+        pieces=tuple(segment.piece for segment in segments),
     )
-    why_fixed = next((each.why_fixed for each in segments if each.why_fixed), "")
+    why_fixed = next((segment.why_fixed for segment in segments if segment.why_fixed), "")
     return Opened(open_partitioning, sizes, fillable, why_fixed, unchecked)
 
 
@@ -221,9 +221,9 @@ def _refuses_open(device: SessionDevice, nodes: Sequence[int], conversion: Dynam
     if not all(whole.verdicts[node] for node in nodes):
         return True
     operations = sorted(operation for node in nodes for operation in whole.operations[node])
-    read = dict.fromkeys(each for operation in operations for each in whole.model.operations[operation].inputs)
-    made = [each for operation in operations for each in whole.model.operations[operation].outputs]
-    part = whole.part(operations, [each for each in read if each not in made and not _is_known(whole, each)], made)
+    read = dict.fromkeys(name for operation in operations for name in whole.model.operations[operation].inputs)
+    made = [name for operation in operations for name in whole.model.operations[operation].outputs]
+    part = whole.part(operations, [name for name in read if name not in made and not _is_known(whole, name)], made)
     asked = named_call(device.name, "supported")
     return not beyond_bounds(part, device.capability) and not all(
         asked(ask_supported, device.context, part, len(operations))
@@ -272,12 +272,12 @@ def _by_sizes(
 ) -> tuple[GuardedShapes, dict[int, SpecializablePart]]:
     """The sizes for which the segments hold, and those of them that are filled for each set of sizes."""
     known = _known_values(conversion)
-    given = _given(plan, [each for each in segments if not each.why_fixed], known)
+    given = _given(plan, [segment for segment in segments if not segment.why_fixed], known)
     sizes = GuardedShapes(conversion.shapes, conversion.trace, given_of(conversion, given))
     fillable = {
-        step.segment: SpecializablePart(each.part, given_of(conversion, _given(plan, [each], known)))
-        for step, each in zip(plan.steps, segments, strict=True)
-        if each.why_fixed
+        step.segment: SpecializablePart(segment.part, given_of(conversion, _given(plan, [segment], known)))
+        for step, segment in zip(plan.steps, segments, strict=True)
+        if segment.why_fixed
     }
     return sizes, fillable
 
@@ -332,7 +332,7 @@ def _known_values(conversion: DynamicConversion) -> Set[str]:
 def _given(plan: Plan, segments: Iterable[_OpenSegment], known: Set[str]) -> tuple[str, ...]:
     """What segments read of that."""
     there = {*plan.graph.inputs, *(name for step in plan.steps for name in step.outputs)}
-    read = dict.fromkeys(name for each in segments for name in each.part.inputs if name not in there)
+    read = dict.fromkeys(name for segment in segments for name in segment.part.inputs if name not in there)
     return tuple(name for name in read if name in known)
 
 
@@ -372,8 +372,8 @@ def _lost(plan: Plan, segments: Sequence[_OpenSegment], conversion: DynamicConve
     """Why a part cannot have what it reads: sizes of a value that a segment behind it makes."""
     known = set() if conversion is None else _known_values(conversion)
     there = {*plan.graph.inputs, *_given(plan, segments, known)}
-    for step, each in zip(plan.steps, segments, strict=True):
-        for name in each.part.inputs:
+    for step, segment in zip(plan.steps, segments, strict=True):
+        for name in segment.part.inputs:
             if name not in there:
                 return _refused(f"segment {step.segment} needs the size of {name!r}, which a later one makes")
         there.update(step.outputs)

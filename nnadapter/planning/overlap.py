@@ -52,7 +52,7 @@ def needs_of(plan: Plan, reads: Reads) -> list[frozenset[int]]:
     """Return, per segment, those that make what it reads; `reads` says what programs read beside the steps' inputs."""
     made_by = {name: step.segment for step in plan.steps for name in step.outputs}
     names = [(*step.inputs, *reads.get(step.segment, ())) for step in plan.steps]
-    return [frozenset(made_by[name] for name in each if name in made_by) for each in names]
+    return [frozenset(made_by[name] for name in step_names if name in made_by) for step_names in names]
 
 
 def waiting(plan: Plan, needs: Sequence[Set[int]], enqueued: frozenset[int], handed: frozenset[int]) -> Overlap:

@@ -54,7 +54,9 @@ class Placement:
         """The placements that were priced, cheapest first, of the atoms that `labels` are of."""
         if self.placed is None or self.graph is None:
             return ()
-        return tuple(replace(each, placement=self.graph.spread(each.placement)) for each in self.placed.candidates)
+        return tuple(
+            replace(candidate, placement=self.graph.spread(candidate.placement)) for candidate in self.placed.candidates
+        )
 
 
 def place(judgment: Judgment, setting: Setting) -> Placement:
@@ -125,7 +127,7 @@ def _by_load(judgment: Judgment, setting: Setting, kept: Kept) -> Placement:
         return replace(placement, note="; ".join(filter(None, (_ALL_SHARE, placement.note))))
     cheapest = _by_costs(judgment, setting, kept)
     assert cheapest.placed is not None and cheapest.table is not None and cheapest.graph is not None, "costs decided"
-    whole, starts = cheapest.graph, [each.placement for each in cheapest.placed.candidates]
+    whole, starts = cheapest.graph, [candidate.placement for candidate in cheapest.placed.candidates]
     from partition.by_cost.throughput import place_by_throughput
 
     balanced = place_by_throughput(whole.graph, cheapest.table.prices, sharing=sharing, starts=starts)
@@ -176,8 +178,8 @@ def _merged(graph: Graph, fusions: Mapping[str, Fusion], kept: Kept) -> Merged:
         return len({kept[atom] for atom in atoms if atom in kept}) < 2
 
     allowed = [
-        replace(each, groups=tuple(group for group in each.groups if agrees(graph.atom_of[node] for node in group)))
-        for each in fusions.values()
+        replace(fusion, groups=tuple(group for group in fusion.groups if agrees(graph.atom_of[node] for node in group)))
+        for fusion in fusions.values()
     ]
     whole = merged(graph, allowed)
     return whole if all(map(agrees, whole.parts)) else merged(graph, ())

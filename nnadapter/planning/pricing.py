@@ -58,7 +58,7 @@ class PlanPrice:
                 continue
             seconds = float(self.table.prices.run[row[plan.placement[part[0]]], atom])
             work = [flops[node] or 0 for node in nodes]
-            shares = [each / sum(work) for each in work] if sum(work) else [1 / len(nodes)] * len(nodes)
+            shares = [node_flops / sum(work) for node_flops in work] if sum(work) else [1 / len(nodes)] * len(nodes)
             seconds_by_node.update((node, seconds * share) for node, share in zip(nodes, shares, strict=True))
         return seconds_by_node
 
@@ -118,7 +118,7 @@ def price_plan(plan: Plan, table: CostTable, graph: Merged, cpu: CostTable) -> P
         table=table,
         graph=graph,
         segments=segments,
-        benefits=tuple(_benefit(table, cpu, each, part) for each, part in zip(segments, parts, strict=True)),
+        benefits=tuple(_benefit(table, cpu, segment, part) for segment, part in zip(segments, parts, strict=True)),
         on_cpu=_on_cpu(graph.graph, cpu),
     )
 

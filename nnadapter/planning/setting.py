@@ -265,13 +265,13 @@ def _check_costs(setting: Setting) -> None:
 
     trusted = (Source.CALIBRATED, Source.SIMULATED)
     costs = {device.name: setting.costs[device.name] for device in setting.devices if device.accelerates}
-    if any(each.source is Source.CALIBRATED for each in costs.values()):
+    if any(cost.source is Source.CALIBRATED for cost in costs.values()):
         costs[setting.host.name] = setting.costs[setting.host.name]  # what was measured is not weighed against a guess
-    unknown = {name: each for name, each in costs.items() if each.source not in trusted}
+    unknown = {name: cost for name, cost in costs.items() if cost.source not in trusted}
     if not unknown:
         return
-    what = ", ".join(f"{name!r} ({each.source.value})" for name, each in unknown.items())
-    why = "".join(f"; {note}" for each in unknown.values() for note in each.why)
+    what = ", ".join(f"{name!r} ({cost.source.value})" for name, cost in unknown.items())
+    why = "".join(f"; {note}" for cost in unknown.values() for note in cost.why)
     commands = " and ".join(f"`nnadapter calibrate {name}`" for name in unknown)
     needs = f"policy {setting.constraints.policy.name!r} needs calibrated costs, and has none of {what}"
     raise InvalidOptionError(f"{needs}; run {commands}, or choose policy 'measured'{why}")

@@ -158,7 +158,7 @@ def settle(
             break
         other = placed_as(judgment, candidate.placement)
         settled = _settled(other, place(other, setting), setting, drafts, known)
-        best = min(best, settled, key=lambda each: each.price.seconds)
+        best = min(best, settled, key=lambda partitioning: partitioning.price.seconds)
     return replace(best, weighed=placement)
 
 

@@ -81,7 +81,7 @@ def _ask_of_operations(device: SessionDevice, model: ShapedModel) -> Sequence[Ve
     conversion = model.conversion
     asked = _ask(device, conversion.model, len(conversion.model.operations))
     if CUSTOM in conversion.model.operation_types and not device.kernels.kernels:
-        asked = [_of_domains(device, *each) for each in zip(asked, conversion.model.operations, strict=True)]
+        asked = [_of_domains(device, *pair) for pair in zip(asked, conversion.model.operations, strict=True)]
     if all(asked) and all(conversion.verdicts):
         return [SUPPORTED] * len(conversion.verdicts)
     return [

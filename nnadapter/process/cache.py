@@ -34,9 +34,13 @@ _functions: dict[str, Any] = {}
 
 def cache_counts() -> tuple[CacheCounts, ...]:
     """The counts, as they are now, of every cache that was used, by name."""
-    of_functions = {name: _of_function(name, kept.cache_info()) for name, kept in _functions.items()}
-    counts_by_name = {**{name: replace(each) for name, each in _counts.items()}, **of_functions}
-    return tuple(each for _, each in sorted(counts_by_name.items()) if each.hits or each.misses or each.failures)
+    of_functions = {
+        name: _of_function(name, cached_function.cache_info()) for name, cached_function in _functions.items()
+    }
+    counts_by_name = {**{name: replace(counts) for name, counts in _counts.items()}, **of_functions}
+    return tuple(
+        counts for _, counts in sorted(counts_by_name.items()) if counts.hits or counts.misses or counts.failures
+    )
 
 
 def _of_function(name: str, info: Any) -> CacheCounts:
@@ -47,9 +51,9 @@ def remembered(limit: int) -> Callable[[Function], Function]:
     """Return a decorator that remembers so many results of a pure function by its arguments."""
 
     def decorate(function: Function) -> Function:
-        kept = lru_cache(maxsize=limit)(function)
-        _functions[f"{function.__module__.removeprefix('nnadapter.')}.{function.__qualname__}"] = kept
-        return kept  # type: ignore[return-value]  # it is called as the function is
+        cached_function = lru_cache(maxsize=limit)(function)
+        _functions[f"{function.__module__.removeprefix('nnadapter.')}.{function.__qualname__}"] = cached_function
+        return cached_function  # type: ignore[return-value]  # it is called as the function is
 
     return decorate
 
@@ -92,14 +96,14 @@ class Cache(Generic[Key, Value]):
     def keep(self, key: Key, value: Value) -> Value:
         """Keep a value, and return what is kept: the one that is there, if another thread was first."""
         with self._lock:
-            before = len(self._kept)
-            kept = self._kept.setdefault(key, value)
-            if len(self._kept) == before:  # what is new stands at the end; keys may take long to hash
+            initial_count = len(self._kept)
+            cached_value = self._kept.setdefault(key, value)
+            if len(self._kept) == initial_count:  # what is new stands at the end; keys may take long to hash
                 self._kept.move_to_end(key)
             while len(self._kept) > self._limit:
                 self._kept.popitem(last=False)
                 self.counts.dropped += 1
-        return kept
+        return cached_value
 
     def made(self, key: Key, make: Callable[[], Value]) -> Value:
         """The value of a key, made now if it is not kept; two threads may both make it."""

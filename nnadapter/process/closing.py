@@ -22,26 +22,26 @@ class Closable(Protocol):
 def close_all(things: Iterable[Closable]) -> None:
     """Close every one of `things`. What they raise is warned of, all at once, when all of them were asked to close."""
     failures: list[str] = []
-    for thing in (rest := iter(things)):
+    for thing in (iterator := iter(things)):
         try:
             failures += failures_of(thing.close, f"{type(thing).__name__}.close")
         except BaseException:
-            close_all(rest)
+            close_all(iterator)
             raise
     warn_of_failures(failures)
 
 
-def failures_of(close: Callable[[], object], what: str) -> Sequence[str]:
+def failures_of(close: Callable[[], object], label: str) -> Sequence[str]:
     """Call what closes or frees something that a driver made, and return what it raised, in words; empty if nothing.
 
     Args:
         close: what is called.
-        what: it is called in messages.
+        label: it is called in messages.
     """
     try:
         close()
     except FAILURES as error:  # a driver may raise anything; this is its border
-        return (f"{what} raised {describe(error)}",)
+        return (f"{label} raised {describe(error)}",)
     return ()
 
 

@@ -26,21 +26,21 @@ def has_extra(extra: str) -> bool:
     return find_spec(EXTRAS[extra][1]) is not None
 
 
-def missing_extra(extra: str, what: str, kind: type[MissingExtraError] = MissingExtraError) -> MissingExtraError:
-    """The error of `kind` that says that `what` needs an extra, and how to get it."""
+def missing_extra(extra: str, feature: str, kind: type[MissingExtraError] = MissingExtraError) -> MissingExtraError:
+    """The error of `kind` that says that `feature` needs an extra, and how to get it."""
     package = EXTRAS[extra][0]
     return kind(
-        f"{what} needs the package {package}, which is not installed; run: pip install 'nnadapter[{extra}]'",
+        f"{feature} needs the package {package}, which is not installed; run: pip install 'nnadapter[{extra}]'",
         extra=extra,
         package=package,
     )
 
 
-def require_extra(extra: str, what: str) -> None:
-    """Refuse `what` where the package of an extra is missing.
+def require_extra(extra: str, feature: str) -> None:
+    """Refuse `feature` where the package of an extra is missing.
 
     Raises:
         MissingExtraError: it is.
     """
     if not has_extra(extra):
-        raise missing_extra(extra, what)
+        raise missing_extra(extra, feature)

@@ -64,7 +64,7 @@ def new_re_lock() -> ReentrantLock:
 
 
 def _part() -> None:
-    for lock in (*filter(None, [each() for each in _locks.copy()]), *_of_properties):
+    for lock in (*filter(None, [reference() for reference in _locks.copy()]), *_of_properties):
         lock._at_fork_reinit()  # as the standard library does with its own
     for thing in list(_things):
         thing.part()
@@ -82,13 +82,17 @@ def _find_locks_of_properties() -> None:
     They are found before a fork: to look at all classes in the new process would copy the pages that they lie on.
     """
     modules = sys.modules.copy()  # in one step: a list of pairs lets the collector run, and others import meanwhile
-    new = [(name, module) for name, module in modules.items() if name.startswith(_OURS) and name not in _seen]
-    _seen.update(name for name, _ in new)
-    for name, module in new:
+    unvisited_modules = [
+        (name, module) for name, module in modules.items() if name.startswith(_OURS) and name not in _seen
+    ]
+    _seen.update(name for name, _ in unvisited_modules)
+    for name, module in unvisited_modules:
         for owner in list(vars(module).values()):
             if isinstance(owner, type) and owner.__module__ == name:
-                every: list[Any] = [each for each in vars(owner).values() if type(each) is cached_property]
-                _of_properties.extend(each.lock for each in every)
+                every: list[Any] = [
+                    attribute for attribute in vars(owner).values() if type(attribute) is cached_property
+                ]
+                _of_properties.extend(descriptor.lock for descriptor in every)
 
 
 if hasattr(os, "register_at_fork"):

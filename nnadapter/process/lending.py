@@ -49,12 +49,12 @@ class ObjectPool(Generic[Thing]):
     def _free(self) -> Thing | None:
         """What nobody has now."""
         # A list first: others pop without the lock, and the collector, if a map were made here, may let them.
-        lent = set(map(id, list(self.users.values())))
-        return next((thing for thing in self.all if id(thing) not in lent), None)
+        borrowed_ids = set(map(id, list(self.users.values())))
+        return next((thing for thing in self.all if id(thing) not in borrowed_ids), None)
 
     def clear(self) -> list[Thing]:
         """Forget everything that was made, and return it."""
         with self._lock:
-            made = list(self.all)
+            objects = list(self.all)
             self.all.clear()
-            return made
+            return objects

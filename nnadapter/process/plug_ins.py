@@ -90,18 +90,18 @@ class PlugIns(Generic[_Value]):
     def _read(self) -> Mapping[str, PlugIn]:
         from importlib import metadata  # it takes as long as ten of our modules, and most sessions need it not
 
-        found: dict[str, PlugIn] = {}
+        plug_ins: dict[str, PlugIn] = {}
         for point in metadata.entry_points(group=self._group):
             plug_in = PlugIn(point.name, point.value, distribution_of(point), self._problem(point.name))
-            known = found.get(point.name)
-            if known is None:
-                found[point.name] = plug_in
-            elif (known.target, known.distribution) != (plug_in.target, plug_in.distribution):
-                found[point.name] = _clash(known, plug_in)
-        for name in [name for name, plug_in in found.items() if plug_in.problem]:
-            plug_in = found[name]
-            found[name] = PlugIn(name, plug_in.target, plug_in.distribution, self._told(plug_in, plug_in.problem))
-        return dict(sorted(found.items()))
+            existing_plug_in = plug_ins.get(point.name)
+            if existing_plug_in is None:
+                plug_ins[point.name] = plug_in
+            elif (existing_plug_in.target, existing_plug_in.distribution) != (plug_in.target, plug_in.distribution):
+                plug_ins[point.name] = _clash(existing_plug_in, plug_in)
+        for name in [name for name, plug_in in plug_ins.items() if plug_in.problem]:
+            plug_in = plug_ins[name]
+            plug_ins[name] = PlugIn(name, plug_in.target, plug_in.distribution, self._told(plug_in, plug_in.problem))
+        return dict(sorted(plug_ins.items()))
 
     def _load(self, plug_in: PlugIn) -> _Value | str:
         try:
@@ -116,7 +116,7 @@ class PlugIns(Generic[_Value]):
         return f"{plug_in.name!r} of {plug_in.distribution} ({self._group}) is not used: {problem}"
 
 
-def _clash(known: PlugIn, other: PlugIn) -> PlugIn:
-    brought = f"{known.target} of {known.distribution} and {other.target} of {other.distribution}"
+def _clash(existing_plug_in: PlugIn, other: PlugIn) -> PlugIn:
+    brought = f"{existing_plug_in.target} of {existing_plug_in.distribution} and {other.target} of {other.distribution}"
     problem = f"two packages bring it, {brought}; uninstall one of them"
-    return PlugIn(known.name, known.target, known.distribution, problem)
+    return PlugIn(existing_plug_in.name, existing_plug_in.target, existing_plug_in.distribution, problem)

@@ -61,24 +61,26 @@ class Load:
     """That they computed for anybody; None where the system does not say."""
 
 
-def is_crowded(before: Load, after: Load, processors: int, may_use: int) -> bool:
+def is_crowded(start_load: Load, end_load: Load, processors: int, may_use: int) -> bool:
     """Return whether others left fewer processors than this process may use, between two moments.
 
     Args:
-        before: the one.
-        after: the other.
+        start_load: the one.
+        end_load: the other.
         processors: of the machine.
         may_use: of them, see `usable`.
     """
-    return processors_unused_by_others(before, after, processors, may_use) < may_use - _SPARE
+    return processors_unused_by_others(start_load, end_load, processors, may_use) < may_use - _SPARE
 
 
-def processors_unused_by_others(before: Load, after: Load, processors: int, may_use: int) -> float:
+def processors_unused_by_others(start_load: Load, end_load: Load, processors: int, may_use: int) -> float:
     """Return how many processors others left of those that this process may use; see `is_crowded`."""
-    if before.whole is None or after.whole is None or after.passed <= before.passed:
+    if start_load.whole is None or end_load.whole is None or end_load.passed <= start_load.passed:
         return may_use
-    others = (after.whole - before.whole - (after.own - before.own)) / (after.passed - before.passed)
-    return min(float(may_use), processors - others)
+    external_load = (end_load.whole - start_load.whole - (end_load.own - start_load.own)) / (
+        end_load.passed - start_load.passed
+    )
+    return min(float(may_use), processors - external_load)
 
 
 def seconds_of_process(process_id: int) -> float | None:
@@ -118,16 +120,16 @@ class _Workers:
     def seconds(self) -> float:
         with self._lock:
             self._count_ended()
-            for process_id, before in self._running.items():
-                self._running[process_id] = seconds_of_process(process_id) or before
+            for process_id, recorded_seconds in self._running.items():
+                self._running[process_id] = seconds_of_process(process_id) or recorded_seconds
             return self._ended + sum(self._running.values())
 
     def _count_ended(self) -> None:
         while self._ending:
             process_id, last = self._ending.popleft()
-            before = self._running.pop(process_id, None)
-            if before is not None:  # or somebody else said that it ends
-                self._ended += max(before, last or 0.0)
+            recorded_seconds = self._running.pop(process_id, None)
+            if recorded_seconds is not None:  # or somebody else said that it ends
+                self._ended += max(recorded_seconds, last or 0.0)
 
     def part(self) -> None:
         self._running.clear()
@@ -155,7 +157,7 @@ def computes_no_more(process_id: int) -> None:
 
 def _busy_seconds() -> float | None:
     try:
-        ticks = [int(each) for each in _STAT.read_text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
-        return sum(each for column, each in enumerate(ticks) if column not in _IDLE) / os.sysconf("SC_CLK_TCK")
+        ticks = [int(text) for text in _STAT.read_text().split("\n", 1)[0].split()[1 : _COLUMNS + 1]]
+        return sum(tick for column, tick in enumerate(ticks) if column not in _IDLE) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, AttributeError):
         return None

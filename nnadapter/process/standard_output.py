@@ -24,7 +24,7 @@ def native_prints_to_stderr() -> Iterator[None]:
         try:
             flush = ctypes.CDLL(None).fflush
             sys.stdout.flush()
-            kept = os.dup(_STDOUT)
+            saved_descriptor = os.dup(_STDOUT)
         except (OSError, TypeError, AttributeError, ValueError):
             yield
             return
@@ -35,8 +35,8 @@ def native_prints_to_stderr() -> Iterator[None]:
             yield
         finally:
             flush(None)  # C buffers what goes to a pipe
-            os.dup2(kept, _STDOUT)
-            os.close(kept)
+            os.dup2(saved_descriptor, _STDOUT)
+            os.close(saved_descriptor)
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def stop_in(error: BaseException) -> KeyboardInterrupt | None:
     if _received.first is not None:
         return StopRequested(_received.first)
     causes = (error.__cause__, error.__context__) if isinstance(error, ImportError) else ()
-    return next((each for each in (error, *causes) if isinstance(each, KeyboardInterrupt)), None)
+    return next((exception for exception in (error, *causes) if isinstance(exception, KeyboardInterrupt)), None)
 
 
 def exit_code(stop: KeyboardInterrupt) -> int:
@@ -106,8 +106,12 @@ def collected_signals() -> Iterator[Callable[[], int]]:
     Each call installs the handlers again, since libraries replace them when they start. The main thread calls it.
     """
     hangup = getattr(signal, "SIGHUP", None)
-    numbers = [each for each in STOP_SIGNALS if each != hangup or signal.getsignal(each) != signal.SIG_IGN]
-    before = {number: signal.getsignal(number) for number in numbers}
+    numbers = [
+        stop_signal
+        for stop_signal in STOP_SIGNALS
+        if stop_signal != hangup or signal.getsignal(stop_signal) != signal.SIG_IGN
+    ]
+    previous_handlers = {number: signal.getsignal(number) for number in numbers}
     arrived: list[int] = []
 
     def collect(number: int, frame: object) -> None:
@@ -123,7 +127,7 @@ def collected_signals() -> Iterator[Callable[[], int]]:
     try:
         yield next_signal
     finally:
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(descriptor)
 
@@ -139,7 +143,10 @@ def deferred_termination() -> Iterator[None]:
         yield
         return
     _unblock_in_children()
-    before, blocked = signal.signal(signal.SIGTERM, _interrupt), signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINATION)
+    previous_handler, blocked = (
+        signal.signal(signal.SIGTERM, _interrupt),
+        signal.pthread_sigmask(signal.SIG_BLOCK, _TERMINATION),
+    )
     _deferring.append(blocked)
     received, is_over = list[int](), threading.Event()
     thread = threading.Thread(target=_await_termination, args=(received, is_over), name="nnadapter SIGTERM")
@@ -150,7 +157,7 @@ def deferred_termination() -> Iterator[None]:
         is_over.set()
         thread.join()
         if signal.getsignal(signal.SIGTERM) is _interrupt:
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, previous_handler)
         _deferring.pop()
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if received:
@@ -230,10 +237,10 @@ def _watch(reader: int) -> None:
     while os.read(reader, 1)[0] not in STOP_SIGNALS:
         pass
     began, is_sent = time.monotonic(), False
-    while (now := time.monotonic()) < began + GRACE_S:
+    while (current_time := time.monotonic()) < began + GRACE_S:
         if select.select([reader], [], [], _TICK_S)[0]:
             number = os.read(reader, 1)[0]
-            if number in STOP_SIGNALS and now > began + _SAME_S and not is_sent:
+            if number in STOP_SIGNALS and current_time > began + _SAME_S and not is_sent:
                 os._exit(128 + number)
             is_sent = False
         elif _received.is_pending and _received.first is not None:

@@ -22,10 +22,10 @@ def installed_version(distribution: str) -> str:
 
     Source: the specification of PyPA for installed projects, `{name}-{version}.dist-info`.
     """
-    wanted = _normalized(distribution)
+    target_name = _normalized(distribution)
     for stem, form in _found():
         name, _, version = stem.partition("-")
-        if _normalized(name) == wanted:
+        if _normalized(name) == target_name:
             if form in _OLDER or not version:
                 break
             return version
@@ -42,24 +42,24 @@ def installed_builds(distribution: str) -> str:
 
     ONNX Runtime's module comes with `onnxruntime`, or with `onnxruntime-gpu` and others in its place.
     """
-    wanted, builds = _normalized(distribution), dict[str, str]()
+    target_name, builds = _normalized(distribution), dict[str, str]()
     for stem, form in _found():
         name, _, version = stem.partition("-")
-        if _is_build(_normalized(name), wanted):  # the first of a name counts
+        if _is_build(_normalized(name), target_name):  # the first of a name counts
             builds.setdefault(_normalized(name), "" if form in _OLDER else version)
     return ", ".join(f"{name} {version or installed_version(name)}" for name, version in sorted(builds.items()))
 
 
-def _is_build(name: str, wanted: str) -> bool:
-    return name == wanted or name.startswith(f"{wanted}_")
+def _is_build(name: str, target_name: str) -> bool:
+    return name == target_name or name.startswith(f"{target_name}_")
 
 
 def _found() -> Iterator[tuple[str, str]]:
     """Names and versions of what Python finds, in its order, and in which form it is there."""
-    for folder in (each for each in sys.path if isinstance(each, str)):
+    for folder in (path for path in sys.path if isinstance(path, str)):
         with suppress(OSError, ValueError), os.scandir(folder or ".") as entries:
-            for each in entries:
-                stem, _, form = each.name.rpartition(".")
+            for entry in entries:
+                stem, _, form = entry.name.rpartition(".")
                 if form == _FORM or form in _OLDER:
                     yield stem, form
 

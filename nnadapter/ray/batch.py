@@ -96,14 +96,14 @@ def map_batches(
 
     _check_counts(batch_size, concurrency, device_share)
     source = read_source(model)
-    kept = (keep,) if isinstance(keep, str) else tuple(keep)
+    passthrough_columns = (keep,) if isinstance(keep, str) else tuple(keep)
     mapped = Mapped(
         columns=columns_by_input(source.signature, columns),
-        outputs=check_outputs(source.signature, outputs, kept),
-        kept=kept,
+        outputs=check_outputs(source.signature, outputs, passthrough_columns),
+        kept=passthrough_columns,
         batch_size=batch_size,
     )
-    asked = request_of(  # before Ray is started: what does not fit is said at once
+    base_request = request_of(  # before Ray is started: what does not fit is said at once
         source,
         devices=devices,
         options=options,
@@ -113,13 +113,15 @@ def map_batches(
         folder=folder,
     )
     start_if_needed()
-    known = _known_types(dataset, mapped, source.signature)
-    request = replace(asked, shapes=_shapes(source.signature, mapped.columns, known, batch_size, input_shapes))
+    column_types = _known_types(dataset, mapped, source.signature)
+    request = replace(
+        base_request, shapes=_shapes(source.signature, mapped.columns, column_types, batch_size, input_shapes)
+    )
     _warn_of_processors(dataset, concurrency, num_cpus)
     placed = _placing(dataset, request, num_cpus, device_share)
     contents = [ray.put(np.frombuffer(source.contents, np.uint8))]
     job = _job_actor(contents, request)
-    made = dataset.map_batches(
+    mapped_dataset = dataset.map_batches(
         Worker,
         batch_size=rows_at_once(
             source.signature,
@@ -135,9 +137,9 @@ def map_batches(
         udf_modifying_row_count=False,
         **{**placed, **ray_remote_args},
     )
-    made.context.raise_original_map_exception = True  # so that what is raised is ours
-    _jobs[made] = job, request
-    return made
+    mapped_dataset.context.raise_original_map_exception = True  # so that what is raised is ours
+    _jobs[mapped_dataset] = job, request
+    return mapped_dataset
 
 
 def report(dataset: ray.data.Dataset) -> JobReport:
@@ -146,12 +148,12 @@ def report(dataset: ray.data.Dataset) -> JobReport:
     Raises:
         InvalidOptionError: it is another one, such as what was made of it.
     """
-    found = _jobs.get(dataset)
-    if found is None:
+    job_entry = _jobs.get(dataset)
+    if job_entry is None:
         raise InvalidOptionError("report takes the dataset that nnadapter.ray.map_batches gave, itself")
     import ray
 
-    job, request = found
+    job, request = job_entry
     return JobReport(**job_facts(request, ray.get(job.tell.remote())))
 
 
@@ -179,39 +181,45 @@ def _known_types(dataset: Any, mapped: Mapped, signature: Signature) -> dict[str
     if schema is None:
         return {}
     check_names(mapped.columns, mapped.kept, schema.names)
-    known = types_of(schema)
-    check_types(signature, mapped.columns, known)
-    return known
+    column_types = types_of(schema)
+    check_types(signature, mapped.columns, column_types)
+    return column_types
 
 
 def _shapes(
-    signature: Signature, columns: Mapping[str, str], known: Mapping[str, Any], batch_size: int, said: Any
+    signature: Signature,
+    columns: Mapping[str, str],
+    column_types: Mapping[str, Any],
+    batch_size: int,
+    input_shapes: Any,
 ) -> tuple[Mapping[str, tuple[int, ...]], ...]:
     """The shapes that are compiled for; none where the sizes of some input are not known."""
-    if said is not None:
-        return tuple(read_shapes(said))
-    sets = [_shapes_of(signature, columns, known, rows) for rows in (1, batch_size)]  # a last batch may be as short
-    return tuple(each for place, each in enumerate(sets) if each and each not in sets[:place])
+    if input_shapes is not None:
+        return tuple(read_shapes(input_shapes))
+    sets = [
+        _shapes_of(signature, columns, column_types, rows) for rows in (1, batch_size)
+    ]  # a last batch may be as short
+    return tuple(shape_set for place, shape_set in enumerate(sets) if shape_set and shape_set not in sets[:place])
 
 
 def _shapes_of(
-    signature: Signature, columns: Mapping[str, str], known: Mapping[str, Any], rows: int
+    signature: Signature, columns: Mapping[str, str], column_types: Mapping[str, Any], rows: int
 ) -> dict[str, tuple[int, ...]]:
     """Shapes of a feed of so many rows; empty where they are not known."""
     shapes: dict[str, tuple[int, ...]] = {}
     for name, column in columns.items():
         declared = signature.by_name[name].shape
-        row = known[column].shape if column in known else None
+        row = column_types[column].shape if column in column_types else None
         if declared is None or not declared:
             return {}
         first = declared[0] if isinstance(declared[0], int) else rows
         if row is not None:
-            whole = (first, *row) if len(row) < len(declared) else row
+            full_shape = (first, *row) if len(row) < len(declared) else row
         elif all(isinstance(size, int) for size in declared[1:]):
-            whole = (first, *declared[1:])
+            full_shape = (first, *declared[1:])
         else:
             return {}
-        shapes[name] = tuple(whole)
+        shapes[name] = tuple(full_shape)
     return shapes
 
 
@@ -221,10 +229,11 @@ def _warn_of_processors(dataset: Any, concurrency: int | tuple[int, int], num_cp
     from ray.data.dataset import MaterializedDataset
 
     fewest = concurrency if isinstance(concurrency, int) else concurrency[0]
-    taken, there = fewest * num_cpus, ray.cluster_resources().get("CPU", 0.0)
-    if taken > there or (taken == there and not isinstance(dataset, MaterializedDataset)):
+    required_cpus, total_cpus = fewest * num_cpus, ray.cluster_resources().get("CPU", 0.0)
+    if required_cpus > total_cpus or (required_cpus == total_cpus and not isinstance(dataset, MaterializedDataset)):
         warnings.warn(
-            f"{fewest} actors of {num_cpus} CPU take all {there:g} that Ray has, so that nothing can read the data and "
+            f"{fewest} actors of {num_cpus} CPU take all {total_cpus:g} that Ray has, so that nothing can read the "
+            "data and "
             "the job waits until machines are added; ask for fewer actors, or for less by num_cpus=",
             stacklevel=3,
         )
@@ -268,6 +277,8 @@ def _job_actor(contents: Any, request: Request) -> Any:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    here = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
-    made = ray.remote(Job).options(num_cpus=0, max_concurrency=1000, max_task_retries=-1, scheduling_strategy=here)
-    return made.remote(contents, request)
+    node_affinity = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
+    actor_class = ray.remote(Job).options(
+        num_cpus=0, max_concurrency=1000, max_task_retries=-1, scheduling_strategy=node_affinity
+    )
+    return actor_class.remote(contents, request)

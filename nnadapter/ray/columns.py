@@ -32,8 +32,8 @@ def columns_by_input(signature: Signature, columns: Mapping[str, str] | None) ->
     """
     if columns is not None and not isinstance(columns, Mapping):
         raise InvalidInputError(f"columns are a dictionary from input name to column, got {type(columns).__name__}")
-    said = {value.name: value.name for value in signature.inputs} if columns is None else dict(columns)
-    for name, column in said.items():
+    resolved_columns = {value.name: value.name for value in signature.inputs} if columns is None else dict(columns)
+    for name, column in resolved_columns.items():
         if name not in signature.by_name:
             raise InvalidInputError(
                 f"columns name an input {name!r}, which the model has not; {close_names(name, signature.by_name)}",
@@ -45,14 +45,16 @@ def columns_by_input(signature: Signature, columns: Mapping[str, str] | None) ->
         if dtype is None or "(" in dtype:
             raise InvalidInputError(f"input {name!r} is a {dtype or 'value'}, and columns hold tensors", name=name)
     for value in signature.inputs:
-        if value.name not in said and not (value.dtype or "").startswith("optional"):
+        if value.name not in resolved_columns and not (value.dtype or "").startswith("optional"):
             raise MissingInputError(
                 f"input {value.name!r} has no column; say columns={{{value.name!r}: COLUMN}}", name=value.name
             )
-    return said
+    return resolved_columns
 
 
-def check_outputs(signature: Signature, outputs: Sequence[str] | None, kept: Iterable[str]) -> tuple[str, ...]:
+def check_outputs(
+    signature: Signature, outputs: Sequence[str] | None, passthrough_columns: Iterable[str]
+) -> tuple[str, ...]:
     """Return the outputs that become columns.
 
     Raises:
@@ -61,7 +63,7 @@ def check_outputs(signature: Signature, outputs: Sequence[str] | None, kept: Ite
     names = (outputs,) if isinstance(outputs, str) else outputs
     chosen = tuple(signature.check_outputs(names))
     for name in chosen:
-        if name in kept:
+        if name in passthrough_columns:
             raise InvalidInputError(
                 f"output {name!r} would take the place of the column of that name; leave it out of keep, or rename it "
                 "by dataset.rename_columns",
@@ -70,18 +72,19 @@ def check_outputs(signature: Signature, outputs: Sequence[str] | None, kept: Ite
     return chosen
 
 
-def check_names(columns: Mapping[str, str], kept: Iterable[str], names: Iterable[str]) -> None:
+def check_names(columns: Mapping[str, str], passthrough_columns: Iterable[str], names: Iterable[str]) -> None:
     """Refuse columns that the data has not.
 
     Raises:
         InvalidInputError: there is no such column.
     """
-    there = list(names)
-    for name, column in (*columns.items(), *(("", each) for each in kept)):
-        if column not in there:
+    existing_columns = list(names)
+    for name, column in (*columns.items(), *(("", column_name) for column_name in passthrough_columns)):
+        if column not in existing_columns:
             use = f"for input {name!r} " if name else "that is to be kept "
             raise InvalidInputError(
-                f"column {column!r} {use}is not in the dataset; {close_names(column, there)}", name=name or column
+                f"column {column!r} {use}is not in the dataset; {close_names(column, existing_columns)}",
+                name=name or column,
             )
 
 
@@ -92,13 +95,13 @@ def check_types(signature: Signature, columns: Mapping[str, str], types: Mapping
         InputTypeError, InvalidInputError: a column does not fit.
     """
     for name, column in columns.items():
-        value, known = signature.by_name[name], types.get(column)
-        if known is None:
+        value, column_type = signature.by_name[name], types.get(column)
+        if column_type is None:
             continue
-        if known.dtype is not None:
-            check_dtype(value, column, known.dtype)
-        if known.shape is not None and value.shape is not None:
-            check_row(value, column, known.shape)
+        if column_type.dtype is not None:
+            check_dtype(value, column, column_type.dtype)
+        if column_type.shape is not None and value.shape is not None:
+            check_row(value, column, column_type.shape)
 
 
 def check_dtype(value: Value, column: str, dtype: str) -> None:
@@ -123,10 +126,10 @@ def check_row(value: Value, column: str, shape: tuple[int, ...]) -> bool:
     """
     declared = value.shape
     assert declared is not None, "asked only where the model says a shape"
-    for is_batch, wanted in ((True, declared[1:]), (False, declared)):
+    for is_batch, expected_shape in ((True, declared[1:]), (False, declared)):
         has_axis = len(declared) > 0 or not is_batch
-        if has_axis and len(shape) == len(wanted) and all(
-            size == want or not isinstance(want, int) for size, want in zip(shape, wanted, strict=True)
+        if has_axis and len(shape) == len(expected_shape) and all(
+            size == want or not isinstance(want, int) for size, want in zip(shape, expected_shape, strict=True)
         ):  # fmt: skip
             return is_batch
     raise InvalidInputError(

@@ -64,11 +64,11 @@ def compile_locally(contents: np.ndarray[Any, Any], kind: Kind, request: Request
             keep_model=request.options.fallback_at("run") != "forbid",
             open_sizes=True if request.shapes and _leaves_open(request) else None,
         )
-        given = None if target is not None else np.frombuffer(path.read_bytes(), np.uint8)
-        told = (*(str(each.message) for each in caught), *_of_sizes(path, request, report))
-        notes = tuple(dict.fromkeys(told))
+        compiled_bytes = None if target is not None else np.frombuffer(path.read_bytes(), np.uint8)
+        messages = (*(str(warning.message) for warning in caught), *_of_sizes(path, request, report))
+        notes = tuple(dict.fromkeys(messages))
         hits = sum(segment.cache is not None and segment.cache.hit for segment in report.segments)
-        return _made(path, given, started, notes, report.to_json(), was_there=False, cached=hits)
+        return _made(path, compiled_bytes, started, notes, report.to_json(), was_there=False, cached=hits)
 
 
 def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator[str]:
@@ -78,8 +78,8 @@ def _of_sizes(path: Path, request: Request, report: PartitionReport) -> Iterator
     is_open = any(plan.HasField("open") for plan in CompiledFile(path).message.plans)
     if varies and not is_open:
         sizes = ", ".join(f"{name}{list(shape)}" for name, shape in report.input_shapes.items())
-        why = "" if report.plans is None else f": {report.plans.sizes}"
-        yield f"rows of other sizes than {sizes} run on the CPU{why}; say which come by input_shapes="
+        reason = "" if report.plans is None else f": {report.plans.sizes}"
+        yield f"rows of other sizes than {sizes} run on the CPU{reason}; say which come by input_shapes="
 
 
 def _made(
@@ -104,9 +104,9 @@ def _leaves_open(request: Request) -> bool:
 
 def file_name(kind: Kind, request: Request) -> str:
     """What tells the file from all others: the model, the kind of machine, and how it is compiled."""
-    shapes = [sorted((name, tuple(shape)) for name, shape in one.items()) for one in request.shapes]
-    told = repr((request.digest, kind.name, kind.devices, repr(request.for_compiling), shapes))
-    return sha256(told.encode()).hexdigest()[:_SHOWN]
+    shapes = [sorted((name, tuple(shape)) for name, shape in shape_set.items()) for shape_set in request.shapes]
+    key_text = repr((request.digest, kind.name, kind.devices, repr(request.for_compiling), shapes))
+    return sha256(key_text.encode()).hexdigest()[:_SHOWN]
 
 
 def written(contents: np.ndarray[Any, Any], name: str, folder: str | os.PathLike[str]) -> Path:
@@ -117,14 +117,15 @@ def written(contents: np.ndarray[Any, Any], name: str, folder: str | os.PathLike
     Raises:
         StoredFileError: the folder is somebody else's.
     """
-    own = Path(folder, f"{_FOLDER}-{os.getuid() if hasattr(os, 'getuid') else 'files'}")
-    own.mkdir(mode=0o700, exist_ok=True)
-    status = own.lstat()
-    if own.is_symlink() or (hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022)):
+    user_folder = Path(folder, f"{_FOLDER}-{os.getuid() if hasattr(os, 'getuid') else 'files'}")
+    user_folder.mkdir(mode=0o700, exist_ok=True)
+    status = user_folder.lstat()
+    if user_folder.is_symlink() or (hasattr(os, "getuid") and (status.st_uid != os.getuid() or status.st_mode & 0o022)):
         raise StoredFileError(
-            f"folder {str(own)!r} is not yours alone, and programs in it are run; remove it", file=str(own)
+            f"folder {str(user_folder)!r} is not yours alone, and programs in it are run; remove it",
+            file=str(user_folder),
         )
-    path = own / f"{name}{_ENDING}"
+    path = user_folder / f"{name}{_ENDING}"
     if not (path.is_file() and path.stat().st_size == contents.nbytes):
         replace_file(path, lambda file: file.write(contents.data))
     return path

@@ -103,9 +103,9 @@ class JobFacts:
     """By seconds of all runs."""
 
 
-def job_facts(request: Request, told: JobSnapshot) -> dict[str, Any]:
+def job_facts(request: Request, snapshot: JobSnapshot) -> dict[str, Any]:
     """Return the fields of `JobFacts`."""
-    totals = told.totals or Totals()
+    totals = snapshot.totals or Totals()
     return {
         "model": request.name,
         "devices": tuple(request.wanted),
@@ -118,37 +118,37 @@ def job_facts(request: Request, told: JobSnapshot) -> dict[str, Any]:
         "incidents": dict(totals.incidents.most_common()),
         "repeated_batches": totals.repeated_batches,
         "repeated_rows": totals.repeated_rows,
-        "executions": told.executions,
-        "compiles": sum(told.compiles.values()),
-        "kinds": tuple(_kind(name, told, totals) for name in _names(told)),
-        "machines": _machines(told, totals),
+        "executions": snapshot.executions,
+        "compiles": sum(snapshot.compiles.values()),
+        "kinds": tuple(_kind(name, snapshot, totals) for name in _names(snapshot)),
+        "machines": _machines(snapshot, totals),
         "slowest_shapes": _slowest(totals),
     }
 
 
-def _names(told: JobSnapshot) -> list[str]:
-    return list(dict.fromkeys((*told.kinds, *(each.kind for each in told.sessions))))
+def _names(snapshot: JobSnapshot) -> list[str]:
+    return list(dict.fromkeys((*snapshot.kinds, *(session.kind for session in snapshot.sessions))))
 
 
-def _kind(name: str, told: JobSnapshot, totals: Totals) -> KindFacts:
-    kind, made = told.kinds.get(name), told.made.get(name)
-    sessions = [each for each in told.sessions if each.kind == name]
-    asked = () if kind is None else tuple(each[0] for each in kind.devices)
+def _kind(name: str, snapshot: JobSnapshot, totals: Totals) -> KindFacts:
+    kind, compile_result = snapshot.kinds.get(name), snapshot.made.get(name)
+    sessions = [session for session in snapshot.sessions if session.kind == name]
+    requested_devices = () if kind is None else tuple(device[0] for device in kind.devices)
     return KindFacts(
         name=name,
         machine={} if kind is None else kind.words,
-        devices=sessions[0].devices if sessions else tuple(dict.fromkeys((*asked, CPU))),
+        devices=sessions[0].devices if sessions else tuple(dict.fromkeys((*requested_devices, CPU))),
         missing={} if kind is None else kind.missing,
-        machines=len({each.machine for each in sessions}),
+        machines=len({session.machine for session in sessions}),
         sessions=len(sessions),
         rows=totals.kinds[name],
-        compiles=told.compiles.get(name, 0),
-        was_there=made is not None and made.was_there,
-        compile_seconds=0.0 if made is None else made.seconds,
-        compiled_bytes=0 if made is None else made.nbytes,
-        cache_hits=0 if made is None else made.cached,
-        segments={} if made is None or not made.report else _segments(made.report),
-        notes=() if made is None else made.notes,
+        compiles=snapshot.compiles.get(name, 0),
+        was_there=compile_result is not None and compile_result.was_there,
+        compile_seconds=0.0 if compile_result is None else compile_result.seconds,
+        compiled_bytes=0 if compile_result is None else compile_result.nbytes,
+        cache_hits=0 if compile_result is None else compile_result.cached,
+        segments={} if compile_result is None or not compile_result.report else _segments(compile_result.report),
+        notes=() if compile_result is None else compile_result.notes,
     )
 
 
@@ -157,18 +157,18 @@ def _segments(report: str) -> dict[str, int]:
     return {device: devices.count(device) for device in dict.fromkeys(devices)}
 
 
-def _machines(told: JobSnapshot, totals: Totals) -> tuple[MachineFacts, ...]:
-    names = dict.fromkeys((*(each.machine for each in told.sessions), *totals.machines))
+def _machines(snapshot: JobSnapshot, totals: Totals) -> tuple[MachineFacts, ...]:
+    names = dict.fromkeys((*(session.machine for session in snapshot.sessions), *totals.machines))
     facts = []
     for name in names:
-        sessions = [each for each in told.sessions if each.machine == name]
+        sessions = [session for session in snapshot.sessions if session.machine == name]
         facts.append(
             MachineFacts(
                 machine=name,
                 address=sessions[0].address if sessions else "",
                 kind=sessions[0].kind if sessions else "",
                 sessions=len(sessions),
-                session_seconds=sum(each.seconds for each in sessions),
+                session_seconds=sum(session.seconds for session in sessions),
                 rows=totals.machines[name],
             )
         )

@@ -38,9 +38,9 @@ def rows_at_once(
         rows: of the dataset; None where that is not known.
         actors: that share them.
     """
-    made = {value.name: value for value in signature.outputs}
+    outputs_by_name = {value.name: value for value in signature.outputs}
     fed = [signature.by_name[name] for name in inputs]
-    fetched = [made[name] for name in outputs]
+    fetched = [outputs_by_name[name] for name in outputs]
     size = max(_row_bytes(fed), _row_bytes(fetched), 1)
     most = min(_USUAL_ROWS, _USUAL_BYTES // size)
     if rows is not None and all(value.shape is not None for value in (*fed, *fetched)):

@@ -68,36 +68,36 @@ class Job:
         self._kinds.setdefault(kind.name, kind)
         if self._request.is_compiled:
             return self._contents, ""
-        for left in reversed(range(_MOST_TRIES)):
+        for remaining_tries in reversed(range(_MOST_TRIES)):
             task = self._tasks.get(kind.name)
             if task is None:
                 task = self._tasks[kind.name] = asyncio.ensure_future(self._compile(kind, node, shapes))
             try:
-                reference, made = await asyncio.shield(task)
+                reference, compile_result = await asyncio.shield(task)
             except NNAdapterError:
                 raise
             except Exception:
                 if self._tasks.get(kind.name) is task:  # the machine died; somebody else's is asked
                     del self._tasks[kind.name]
-                if not left:
+                if not remaining_tries:
                     raise
             else:
-                return reference, made.path
+                return reference, compile_result.path
         raise AssertionError("the last try returns or raises")
 
     async def _compile(self, kind: Kind, node: str, shapes: Any) -> tuple[Any, Made]:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        there = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-        run = ray.remote(compile_locally).options(num_cpus=0, max_retries=0, scheduling_strategy=there)
+        node_affinity = NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+        run = ray.remote(compile_locally).options(num_cpus=0, max_retries=0, scheduling_strategy=node_affinity)
         request = self._request if shapes is None else replace(self._request, shapes=_each_once(shapes))
-        made: Made = await run.remote(self._contents, kind, request)
+        compile_result: Made = await run.remote(self._contents, kind, request)
         # The bytes belong to this actor from here on, so that they stay when the machine goes that compiled.
-        reference = None if made.contents is None else ray.put(made.contents)
-        self._compiles[kind.name] = self._compiles.get(kind.name, 0) + (not made.was_there)
-        self._made[kind.name] = replace(made, contents=None)
-        return reference, made
+        reference = None if compile_result.contents is None else ray.put(compile_result.contents)
+        self._compiles[kind.name] = self._compiles.get(kind.name, 0) + (not compile_result.was_there)
+        self._made[kind.name] = replace(compile_result, contents=None)
+        return reference, compile_result
 
     async def began(self, record: SessionRecord) -> None:
         """Remember a session."""
@@ -116,13 +116,13 @@ class Job:
     async def tell(self) -> JobSnapshot:
         """What is known by now; not which tasks were counted, of which there may be millions."""
         newest = next(reversed(self._executions.values()), None)
-        told = newest and replace(newest, seen={})
+        execution = newest and replace(newest, seen={})
         return JobSnapshot(
-            told, len(self._executions) + self._ended, self._kinds, self._made, self._compiles,
+            execution, len(self._executions) + self._ended, self._kinds, self._made, self._compiles,
             tuple(self._sessions.values()),
         )  # fmt: skip
 
 
 def _each_once(shapes: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
     """Sets of shapes, without repetitions."""
-    return tuple(each for place, each in enumerate(shapes) if each not in shapes[:place])
+    return tuple(shape_set for place, shape_set in enumerate(shapes) if shape_set not in shapes[:place])

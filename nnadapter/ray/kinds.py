@@ -31,30 +31,38 @@ class Kind:
     """For people: processor, versions."""
 
 
-def local_kind(wanted: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
+def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu: bool, threads: int) -> Kind:
     """Return the kind of this machine.
 
     Args:
-        wanted: devices with their options, in order of preference.
+        requested_devices: devices with their options, in order of preference.
         allows_cpu: a machine that lacks a device does without.
         threads: for devices that have an option of this name, unless theirs was given.
 
     Raises:
         DeviceUnavailableError: a device is not here, and the CPU is not allowed.
     """
-    missing = missing_devices(wanted)
-    for name, why in () if allows_cpu else missing.items():
+    missing = missing_devices(requested_devices)
+    for name, reason in () if allows_cpu else missing.items():
         raise DeviceUnavailableError(
-            f"device {name!r} is not on this machine: {why}; start machines that have it with its resource "
+            f"device {name!r} is not on this machine: {reason}; start machines that have it with its resource "
             "(nnadapter.ray.resources()), or allow the CPU by without_device='cpu'"
         )
-    here = {name: options for name, options in wanted.items() if name not in missing} or {CPU: {}}
-    parts = {name: surroundings(name, takes_onnx=True) for name in (*here, CPU)}
-    devices = tuple((name, _with_threads(name, options, threads)) for name, options in here.items())
-    told = [(name, part, told.digest) for name, each in parts.items() for part, told in sorted(each.items())]
-    name = sha256(repr((told, devices)).encode()).hexdigest()[:_SHOWN]
+    available_devices = {name: options for name, options in requested_devices.items() if name not in missing} or {
+        CPU: {}
+    }
+    parts = {name: surroundings(name, takes_onnx=True) for name in (*available_devices, CPU)}
+    devices = tuple((name, _with_threads(name, options, threads)) for name, options in available_devices.items())
+    facts = [
+        (name, part, facts.digest)
+        for name, device_parts in parts.items()
+        for part, facts in sorted(device_parts.items())
+    ]
+    name = sha256(repr((facts, devices)).encode()).hexdigest()[:_SHOWN]
     machine = parts[CPU]["machine"].words
-    versions = {each: parts[each]["driver"].words.get("version", "") for each in here if each not in HOSTS}
+    versions = {
+        device: parts[device]["driver"].words.get("version", "") for device in available_devices if device not in HOSTS
+    }
     return Kind(name=name, devices=devices, missing=missing, words={**machine, **versions})
 
 

@@ -93,7 +93,7 @@ def open_file(path: str, kind: Kind, request: Request) -> Opened:
 
     context, started = ray.get_runtime_context(), perf_counter()
     node = context.get_node_id()
-    fixed = sizes_in(CompiledFile(path), [value.name for value in request.signature.inputs])
+    compiled_rows = sizes_in(CompiledFile(path), [value.name for value in request.signature.inputs])
     session = InferenceSession(path, sess_options=session_options(request.threads), options=request.for_running)
     record = SessionRecord(
         actor=str(context.get_actor_id()),
@@ -103,7 +103,7 @@ def open_file(path: str, kind: Kind, request: Request) -> Opened:
         devices=session.devices,
         seconds=perf_counter() - started,
     )
-    return Opened(session=session, kind=kind, fixed=fixed, machine=node, record=record)
+    return Opened(session=session, kind=kind, fixed=compiled_rows, machine=node, record=record)
 
 
 def called(reference: Any) -> Any:

@@ -58,15 +58,15 @@ def _figures(report: JobFacts) -> list[tuple[str, str, str]]:
 
 
 def _warning(report: JobFacts) -> str:
-    told = []
+    sentences = []
     if report.repeated_batches:
-        told.append(
+        sentences.append(
             f"{count(report.repeated_batches, 'batch', 'batches')} of {count(report.repeated_rows, 'row')} ran again "
             "because an actor was lost. They count once, where they ran first."
         )
     if report.executions > 1:
-        told.append(f"The dataset was consumed {report.executions} times; this is the last one.")
-    return f'<div class="callout">{"<br>".join(map(escape, told))}</div>' if told else ""
+        sentences.append(f"The dataset was consumed {report.executions} times; this is the last one.")
+    return f'<div class="callout">{"<br>".join(map(escape, sentences))}</div>' if sentences else ""
 
 
 def _section(title: str, body: str) -> str:
@@ -83,27 +83,38 @@ def _kind(kind: KindFacts) -> Sequence[object]:
 
 
 def _notes(report: JobFacts) -> str:
-    told: Iterable[str] = (
+    notes: Iterable[str] = (
         text
         for kind in report.kinds
-        for text in (*(f"{name}: {why}" for name, why in kind.missing.items()), *kind.notes)
+        for text in (*(f"{name}: {reason}" for name, reason in kind.missing.items()), *kind.notes)
     )
-    items = "".join(f"<li>{escape(text)}</li>" for text in dict.fromkeys(told))
+    items = "".join(f"<li>{escape(text)}</li>" for text in dict.fromkeys(notes))
     return f'<ul class="detail">{items}</ul>' if items else ""
 
 
 def _machines(report: JobFacts) -> list[Sequence[object]]:
     return [
-        (each.machine[:12], each.address, each.kind, each.sessions, duration(each.session_seconds), each.rows)
-        for each in report.machines
+        (
+            machine.machine[:12],
+            machine.address,
+            machine.kind,
+            machine.sessions,
+            duration(machine.session_seconds),
+            machine.rows,
+        )
+        for machine in report.machines
     ]
 
 
 def _shapes(report: JobFacts) -> list[Sequence[object]]:
     return [
         (
-            each.shapes, each.runs, each.rows, duration(each.seconds / max(each.rows, 1)), duration(each.slowest),
-            duration(each.seconds),
+            shapes.shapes,
+            shapes.runs,
+            shapes.rows,
+            duration(shapes.seconds / max(shapes.rows, 1)),
+            duration(shapes.slowest),
+            duration(shapes.seconds),
         )
-        for each in report.slowest_shapes
-    ]  # fmt: skip
+        for shapes in report.slowest_shapes
+    ]

@@ -27,7 +27,7 @@ def needed(names: Iterable[str], share: float) -> dict[str, float]:
 
 def missing_devices(names: Iterable[str]) -> dict[str, str]:
     """Those of these devices that this machine lacks, with the reason of each."""
-    return {name: why for name in names if (why := _why_missing(name))}
+    return {name: reason for name in names if (reason := _why_missing(name))}
 
 
 def _why_missing(name: str) -> str:
@@ -49,10 +49,11 @@ def check_declared(needs: Mapping[str, float], cluster: Mapping[str, float]) -> 
     Raises:
         DeviceUnavailableError: an actor would wait for ever.
     """
-    known = declared(cluster)
-    for name in needs.keys() - cluster.keys() if known else ():
+    declared_names = declared(cluster)
+    for name in needs.keys() - cluster.keys() if declared_names else ():
         device = name.removeprefix(PREFIX)
         raise DeviceUnavailableError(
-            f"no machine of the cluster has device {device!r}; they have {', '.join(sorted(known))}. Start one with "
+            f"no machine of the cluster has device {device!r}; they have {', '.join(sorted(declared_names))}. "
+            "Start one with "
             f"resource {name!r} (nnadapter.ray.resources() gives it), or allow the CPU by without_device='cpu'"
         )

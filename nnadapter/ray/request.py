@@ -118,8 +118,8 @@ def read_devices(devices: Any, *, is_compiled: bool) -> dict[str, Mapping[str, A
     """
     if devices is None and is_compiled:
         return {}
-    wanted = named_requests(default_devices() if devices is None else devices)
-    return {name: dict(options) for name, options in wanted.items()} or {CPU: {}}
+    requests = named_requests(default_devices() if devices is None else devices)
+    return {name: dict(options) for name, options in requests.items()} or {CPU: {}}
 
 
 def read_options(options: Any) -> Options:

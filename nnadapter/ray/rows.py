@@ -43,7 +43,7 @@ def axis_of(
     signature: Signature,
     outputs: Sequence[str],
     is_batch: Mapping[str, bool],
-    fixed: int | None,
+    compiled_rows: int | None,
     most: int | None = None,
 ) -> Axis:
     """Return how rows lie in a feed of a model.
@@ -52,7 +52,7 @@ def axis_of(
         signature: of the model.
         outputs: that are fetched.
         is_batch: for each input that is fed, what `check_row` says of its rows.
-        fixed: rows that what was compiled takes, where that is one number and the model's own signature leaves it open.
+        compiled_rows: rows that the compiled model takes, if one number that the model's own signature leaves open.
         most: rows of a run where neither says a number.
 
     Raises:
@@ -60,8 +60,10 @@ def axis_of(
     """
     if len(set(is_batch.values())) > 1:
         many = [name for name, batch in is_batch.items() if batch]
-        one = [name for name, batch in is_batch.items() if not batch]
-        raise InvalidInputError(f"inputs {many} take many rows at once, and a row is all of {one}; reshape the columns")
+        single_row_inputs = [name for name, batch in is_batch.items() if not batch]
+        raise InvalidInputError(
+            f"inputs {many} take many rows at once, and a row is all of {single_row_inputs}; reshape the columns"
+        )
     if not any(is_batch.values()):
         return Axis(has_axis=False, most=1, is_fixed=True, stripped=frozenset())
     firsts = {_first(signature.by_name[name].shape) for name in is_batch}
@@ -75,8 +77,10 @@ def axis_of(
     }
     if len(along) < len(declared):
         return Axis(has_axis=True, most=1, is_fixed=True, stripped=frozenset(along))
-    held = fixed if size is None else size
-    return Axis(has_axis=True, most=held or most, is_fixed=held is not None, stripped=frozenset(along))
+    required_rows = compiled_rows if size is None else size
+    return Axis(
+        has_axis=True, most=required_rows or most, is_fixed=required_rows is not None, stripped=frozenset(along)
+    )
 
 
 _NO_AXIS = object()
@@ -113,8 +117,8 @@ def _checked(signature: Signature, name: str, column: str, values: Any) -> Array
 
 def _check_there(value: Value, column: str, rows: Array) -> None:
     """Refuse a row that is not there."""
-    for row, what in enumerate(rows):
-        if what is None:
+    for row, row_value in enumerate(rows):
+        if row_value is None:
             raise InvalidInputError(
                 f"column {column!r} holds None, in row {row} of {len(rows)} that were handed over, and input "
                 f"{value.name!r} takes {value.dtype}; filter such rows out before",
@@ -126,10 +130,10 @@ def _in_one(rows: Sequence[Array]) -> Array:
     """Rows as one array, or as an array of arrays where their shapes differ."""
     if len({row.shape for row in rows}) == 1:
         return np.stack(rows)
-    apart = np.empty(len(rows), object)
+    ragged_array = np.empty(len(rows), object)
     for position, row in enumerate(rows):  # all at once would be one array where sizes happen to fit
-        apart[position] = row
-    return apart
+        ragged_array[position] = row
+    return ragged_array
 
 
 def row_shapes(array: Array) -> set[tuple[int, ...]]:
@@ -150,27 +154,27 @@ def batches_of(signature: Signature, columns: Mapping[str, str], arrays: Mapping
     Raises:
         InvalidInputError: rows have a shape that does not fit, or some lie so and others do not.
     """
-    found: dict[str, bool] = {}
+    batch_flags: dict[str, bool] = {}
     for name, array in arrays.items():
         value = signature.by_name[name]
         for shape in row_shapes(array) if value.shape is not None else ():
             is_batch = check_row(value, columns[name], shape)
-            if found.setdefault(name, is_batch) != is_batch:
+            if batch_flags.setdefault(name, is_batch) != is_batch:
                 raise InvalidInputError(
                     f"rows of column {columns[name]!r} differ in rank, so that some are all of input {name!r}",
                     name=name,
                 )
-        found.setdefault(name, True)
-    return found
+        batch_flags.setdefault(name, True)
+    return batch_flags
 
 
 def run_rows(axis: Axis, arrays: Mapping[str, Array], outputs: Sequence[str], count: int, run: Run) -> dict[str, Array]:
     """Run rows, one at least and as many at once as go; what comes of them by output, in the order of the rows."""
-    made = {name: _Gathered(count) for name in outputs}
+    gathered_by_name = {name: _Gathered(count) for name in outputs}
     for rows in _chunks(axis, arrays, count):
         for name, result in zip(outputs, run(_feed(axis, arrays, rows), len(rows)), strict=True):
-            made[name].put(rows, _given(axis, name, result, len(rows)))
-    return {name: gathered.whole() for name, gathered in made.items()}
+            gathered_by_name[name].put(rows, _given(axis, name, result, len(rows)))
+    return {name: gathered.whole() for name, gathered in gathered_by_name.items()}
 
 
 def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
@@ -189,11 +193,11 @@ def no_rows(signature: Signature, outputs: Sequence[str]) -> dict[str, Array]:
 def _chunks(axis: Axis, arrays: Mapping[str, Array], count: int) -> Iterator[Sequence[int]]:
     """Rows that go into one feed: of one shape, and no more than the model takes."""
     groups: dict[object, list[int]] = {}
-    apart = [array for array in arrays.values() if _is_apart(array)]
-    if apart:
+    ragged_arrays = [array for array in arrays.values() if _is_apart(array)]
+    if ragged_arrays:
         for row in range(count):
-            groups.setdefault(tuple(array[row].shape for array in apart), []).append(row)
-    for rows in groups.values() if apart else (range(count),):
+            groups.setdefault(tuple(array[row].shape for array in ragged_arrays), []).append(row)
+    for rows in groups.values() if ragged_arrays else (range(count),):
         most = axis.most or len(rows)
         yield from (rows[start : start + most] for start in range(0, len(rows), most))
 
@@ -220,14 +224,14 @@ def _given(axis: Axis, name: str, result: Any, count: int) -> Array:
     array = np.asarray(result)
     if name not in axis.stripped:
         return array[None]
-    given = len(array) if array.ndim else 0
-    if given < count or (given > count and not axis.is_fixed):
+    row_count = len(array) if array.ndim else 0
+    if row_count < count or (row_count > count and not axis.is_fixed):
         raise InvalidInputError(
             f"output {name!r} has shape {list(array.shape)} for {count} rows: it has no axis of rows; leave it out by "
             "outputs=[...]",
             name=name,
         )
-    return array if given == count else array[:count]
+    return array if row_count == count else array[:count]
 
 
 class _Gathered:

@@ -13,21 +13,21 @@ from nnadapter.process.extras import missing_extra, require_extra
 from nnadapter.process.stopping import deferred_termination
 
 
-def require_ray(what: str, part: str) -> None:
-    """Refuse `what` where Ray, or the part of it that `what` needs, is missing.
+def require_ray(feature: str, part: str) -> None:
+    """Refuse `feature` where Ray, or the part of it that `feature` needs, is missing.
 
     Args:
-        what: of ours is asked for.
+        feature: of ours is asked for.
         part: of Ray that it needs, as a module; each takes seconds to import, so no other is.
 
     Raises:
         MissingExtraError: it is.
     """
-    require_extra("ray", what)
+    require_extra("ray", feature)
     try:
         import_module(part)
     except ImportError as error:
-        raise missing_extra("ray", what) from error
+        raise missing_extra("ray", feature) from error
 
 
 def start_if_needed(**settings: Any) -> bool:
@@ -41,7 +41,7 @@ def start_if_needed(**settings: Any) -> bool:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
 
-    before = signal.getsignal(signal.SIGTERM)
+    previous_handler = signal.getsignal(signal.SIGTERM)
     is_new, is_main = not ray.is_initialized(), current_thread() is main_thread()
     with deferred_termination() if is_main else nullcontext():
         try:
@@ -49,14 +49,14 @@ def start_if_needed(**settings: Any) -> bool:
                 ray.init(**{"include_dashboard": False, "logging_level": "warning", **settings})
         finally:
             if is_main:
-                _handle_sigterm(before)
+                _handle_sigterm(previous_handler)
     return is_new
 
 
-def _handle_sigterm(before: Any) -> None:
+def _handle_sigterm(previous_handler: Any) -> None:
     """End a program without a handler for SIGTERM by exit code 143; the handler of Ray aborts with a stack trace."""
-    is_rays = getattr(before, "__module__", "").startswith("ray.")
-    signal.signal(signal.SIGTERM, _exit if is_rays or before in (None, signal.SIG_DFL) else before)
+    is_rays = getattr(previous_handler, "__module__", "").startswith("ray.")
+    signal.signal(signal.SIGTERM, _exit if is_rays or previous_handler in (None, signal.SIG_DFL) else previous_handler)
 
 
 def _exit(number: int, frame: object) -> NoReturn:

@@ -42,8 +42,8 @@ def _rows(report: JobFacts) -> Iterator[str]:
     for name, times in report.incidents.items():
         yield f"  incident {name}, {count(times, 'time')}"
     if report.repeated_batches:
-        again = f"{count(report.repeated_batches, 'batch', 'batches')} of {count(report.repeated_rows, 'row')}"
-        yield f"repeated   {again}: an actor was lost; they count once"
+        repeats = f"{count(report.repeated_batches, 'batch', 'batches')} of {count(report.repeated_rows, 'row')}"
+        yield f"repeated   {repeats}: an actor was lost; they count once"
     if report.executions > 1:
         yield f"consumed   {report.executions} times; this is the last one"
 
@@ -58,8 +58,8 @@ def _kinds(report: JobFacts) -> Iterator[str]:
         )
         if kind.cache_hits:
             yield f"  cache    {count(kind.cache_hits, 'segment')} found there"
-        for name, why in kind.missing.items():
-            yield f"  without  {name}: {why}"
+        for name, reason in kind.missing.items():
+            yield f"  without  {name}: {reason}"
         for note in kind.notes:
             yield f"  note     {note}"
 
@@ -68,15 +68,20 @@ def _machines(report: JobFacts) -> Iterator[str]:
     if report.machines:
         yield ""
         yield f"{'machine':<14} {'kind':<14} {'sessions':>8} {'made in':>10} {'rows':>10}"
-    for each in report.machines:
-        made = duration(each.session_seconds)
-        yield f"{each.machine[:12]:<14} {each.kind:<14} {each.sessions:>8} {made:>10} {each.rows:>10}"
+    for machine in report.machines:
+        session_time = duration(machine.session_seconds)
+        yield (
+            f"{machine.machine[:12]:<14} {machine.kind:<14} {machine.sessions:>8} {session_time:>10} {machine.rows:>10}"
+        )
 
 
 def _shapes(report: JobFacts) -> Iterator[str]:
     if report.slowest_shapes:
         yield ""
         yield "slowest shapes, by time of all their runs"
-    for each in report.slowest_shapes[:_SHOWN]:
-        row = duration(each.seconds / max(each.rows, 1))
-        yield f"  {each.shapes}: {count(each.runs, 'run')}, {row} per row, slowest run {duration(each.slowest)}"
+    for shape_stats in report.slowest_shapes[:_SHOWN]:
+        row = duration(shape_stats.seconds / max(shape_stats.rows, 1))
+        yield (
+            f"  {shape_stats.shapes}: {count(shape_stats.runs, 'run')}, {row} per row, "
+            f"slowest run {duration(shape_stats.slowest)}"
+        )

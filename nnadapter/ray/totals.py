@@ -54,8 +54,8 @@ class Totals:
 
     def add(self, record: BatchRecord) -> None:
         """Count a batch, unless it was."""
-        seen = self.seen.get(record.key.task, 0)
-        if record.key.ordinal < seen:
+        next_ordinal = self.seen.get(record.key.task, 0)
+        if record.key.ordinal < next_ordinal:
             self.repeated_batches += 1
             self.repeated_rows += record.rows
             return

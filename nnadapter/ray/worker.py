@@ -63,11 +63,11 @@ class Worker:
         # turns at each run, both would end at once, and nobody would compute meanwhile.
         with self._turn:
             run = partial(self._run, opened, sums)
-            given = run_rows(axis, arrays, mapped.outputs, count, run)
-        told = self._job.add.remote(sums.record(key, opened, count))
-        result = {**{name: batch[name] for name in mapped.kept}, **given}
+            output_arrays = run_rows(axis, arrays, mapped.outputs, count, run)
+        acknowledgment = self._job.add.remote(sums.record(key, opened, count))
+        result = {**{name: batch[name] for name in mapped.kept}, **output_arrays}
         # Before the rows are handed on: else a machine that goes now would have given rows that nobody counted.
-        ray.get(told)
+        ray.get(acknowledgment)
         return result
 
     def _open(self, shapes: Any) -> Opened | NNAdapterError:
@@ -132,16 +132,16 @@ class Sums:
         shapes = tuple([(name, array.shape) for name, array in feed.items()])
         if shapes not in self.shapes and len(self.shapes) >= MOST_SHAPES:
             shapes = ()
-        runs, before, total, slowest = self.shapes.get(shapes, (0, 0, 0.0, 0.0))
-        self.shapes[shapes] = runs + 1, before + rows, total + seconds, max(slowest, seconds)
+        runs, previous_rows, total, slowest = self.shapes.get(shapes, (0, 0, 0.0, 0.0))
+        self.shapes[shapes] = runs + 1, previous_rows + rows, total + seconds, max(slowest, seconds)
 
     @property
     def where(self) -> Counter[str]:
         """Devices that the results came from, joined by `+`, and how many rows came from them."""
-        found: Counter[str] = Counter()
+        rows_by_device: Counter[str] = Counter()
         for devices, rows in self.rows.items():
-            found["+".join(dict.fromkeys(devices))] += rows
-        return found
+            rows_by_device["+".join(dict.fromkeys(devices))] += rows
+        return rows_by_device
 
     def record(self, key: BatchKey, opened: Opened, rows: int) -> BatchRecord:
         """The whole, as it travels."""

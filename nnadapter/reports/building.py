@@ -258,7 +258,9 @@ def _weights(plan: Plan) -> WeightFacts:
 def _rules(partitioning: Partitioning) -> tuple[RuleFacts, ...]:
     applied = partitioning.judgment.demands.applied
     effects = (*(applied.effects if applied is not None else ()), *partitioning.limits)
-    return tuple(RuleFacts(text=each.rule, source=each.source, nodes=each.nodes, note=each.note) for each in effects)
+    return tuple(
+        RuleFacts(text=effect.rule, source=effect.source, nodes=effect.nodes, note=effect.note) for effect in effects
+    )
 
 
 def _option(value: OptionValue) -> str:

@@ -16,7 +16,7 @@ from nnadapter.process.versions import own_version
 def versions_of(devices: Iterable[str]) -> dict[str, str]:
     """Return the versions of nnadapter, ONNX, ONNX Runtime and the drivers of devices; those that are known."""
     versions = {"nnadapter": own_version(), **_packages(), **{name: driver_version(name) for name in devices}}
-    return {name: each for name, each in versions.items() if each}
+    return {name: package_version for name, package_version in versions.items() if package_version}
 
 
 @remembered(1)

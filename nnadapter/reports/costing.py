@@ -47,7 +47,7 @@ def cost_facts(partitioning: Partitioning) -> CostFacts:
     price, placement = partitioning.price, partitioning.weighed or partitioning.placement
     placed = placement.placed
     bound = None if placed is None else min(placed.bound, price.seconds)
-    predicted = [(each.origin, each.cost, None) for each in placed.candidates] if placed else []
+    predicted = [(candidate.origin, candidate.cost, None) for candidate in placed.candidates] if placed else []
     sources = {name: str(source) for name, source in price.table.sources.items()}
     return CostFacts(
         seconds=price.seconds,
@@ -83,8 +83,8 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
     """
     price, known = partitioning.price, not unknown_costs(partitioning)
     candidates = [
-        (each.origin, seconds, each.measured)
-        for each, seconds in zip(timed, _predictions(partitioning, timed), strict=True)
+        (timed_placement.origin, seconds, timed_placement.measured)
+        for timed_placement, seconds in zip(timed, _predictions(partitioning, timed), strict=True)
     ]
     return CostFacts(
         seconds=timed[0].measured,
@@ -92,7 +92,9 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
         sources=dict.fromkeys(partitioning.plan.devices, str(Source.MEASURED)),
         prediction_sources={name: str(source) for name, source in price.table.sources.items()},
         candidates=_candidates(candidates, price.on_cpu if known else None),
-        all_cpu_seconds=next((each.measured for each in timed if each.origin == _ALL_CPU), None),
+        all_cpu_seconds=next(
+            (timed_placement.measured for timed_placement in timed if timed_placement.origin == _ALL_CPU), None
+        ),
         all_cpu_predicted_seconds=price.on_cpu if known else None,
         note=_sentences([how]),
     )
@@ -100,11 +102,17 @@ def timed_facts(partitioning: Partitioning, timed: Sequence[TimedPlacement], how
 
 def _predictions(partitioning: Partitioning, timed: Sequence[TimedPlacement]) -> list[float | None]:
     """What was predicted of each; of choices that were remembered, what is predicted now."""
-    if all(each.predicted is not None for each in timed) or partitioning.judgment.demands.whole is None:
-        return [each.predicted for each in timed]
+    if (
+        all(timed_placement.predicted is not None for timed_placement in timed)
+        or partitioning.judgment.demands.whole is None
+    ):
+        return [timed_placement.predicted for timed_placement in timed]
     free = place(placed_as(partitioning.judgment, None), partitioning.setting)
-    priced = {each.origin: each.cost for each in free.candidates()}
-    return [priced.get(each.origin) if each.predicted is None else each.predicted for each in timed]
+    priced = {candidate.origin: candidate.cost for candidate in free.candidates()}
+    return [
+        priced.get(timed_placement.origin) if timed_placement.predicted is None else timed_placement.predicted
+        for timed_placement in timed
+    ]
 
 
 def _candidates(

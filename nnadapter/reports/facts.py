@@ -232,7 +232,7 @@ class ReportFacts:
     @property
     def choice_text(self) -> str:
         """What inputs choose where the plan is run, in words; empty where it is run whatever they choose."""
-        return in_words(Taken(each.condition, each.holds, each.nodes) for each in self.choice)
+        return in_words(Taken(decision.condition, decision.holds, decision.nodes) for decision in self.choice)
 
     @property
     def fewest(self) -> str:

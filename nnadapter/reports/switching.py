@@ -80,4 +80,4 @@ def _between(graph: Graph, labels: Sequence[str], prices: Prices | None) -> tupl
     if prices is None:
         return switches, 0.0
     priced = price_segments(graph, prices, labels, segments)
-    return switches, sum(each.into + each.out + each.launch for each in priced)
+    return switches, sum(segment.into + segment.out + segment.launch for segment in priced)

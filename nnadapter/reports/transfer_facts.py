@@ -12,14 +12,14 @@ def transfer_facts(transfers: Sequence[Transfer] | None) -> TransferFacts | None
     """Return what a run copied; None for a run that could not."""
     if transfers is None:
         return None
-    into = [each for each in transfers if each.target != HOST]
-    out = [each for each in transfers if each.target == HOST]
-    made_on = {(each.value, each.source) for each in out}
+    into = [transfer for transfer in transfers if transfer.target != HOST]
+    out = [transfer for transfer in transfers if transfer.target == HOST]
+    made_on = {(transfer.value, transfer.source) for transfer in out}
     return TransferFacts(
         into=len(into),
-        bytes_into=sum(each.nbytes for each in into),
+        bytes_into=sum(transfer.nbytes for transfer in into),
         out=len(out),
-        bytes_out=sum(each.nbytes for each in out),
-        seconds=sum(each.seconds for each in transfers),
-        returned=sum((each.value, each.target) in made_on for each in into),
+        bytes_out=sum(transfer.nbytes for transfer in out),
+        seconds=sum(transfer.seconds for transfer in transfers),
+        returned=sum((transfer.value, transfer.target) in made_on for transfer in into),
     )

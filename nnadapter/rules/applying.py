@@ -102,22 +102,24 @@ def apply_rules(
         pinned={atom: (pin.device, places[id(pin)]) for atom, pin in pinned.items()},
         banned={device: {atom: places[id(ban)] for atom, ban in of.items()} for device, of in banned.items()},
     )
-    after = {device: applied.restricted(device, device_verdicts) for device, device_verdicts in verdicts.items()}
-    binder.check_homes(banned, verdicts, after)
-    return Applied(verdicts=after, effects=applied.effects, pinned=applied.pinned, banned=applied.banned)
+    restricted_verdicts = {
+        device: applied.restricted(device, device_verdicts) for device, device_verdicts in verdicts.items()
+    }
+    binder.check_homes(banned, verdicts, restricted_verdicts)
+    return Applied(verdicts=restricted_verdicts, effects=applied.effects, pinned=applied.pinned, banned=applied.banned)
 
 
 class _Binder:
     """The rules of one session, bound to one graph."""
 
     def __init__(
-        self, rules: Rules, own: Graph, graph: Graph, positions: Sequence[int], devices: Sequence[str]
+        self, rules: Rules, model_graph: Graph, graph: Graph, positions: Sequence[int], devices: Sequence[str]
     ) -> None:
         self._rules = rules
-        self._own = own
+        self._own = model_graph
         self._graph = graph
         self._devices = devices
-        self._selector = Selector(own)
+        self._selector = Selector(model_graph)
         self._selected = {id(rule): self._selector.select(rule) for rule in rules}
         self._running: dict[int, list[int]] = {}
         for node, position in enumerate(positions):
@@ -171,18 +173,21 @@ class _Binder:
     def check_homes(
         self,
         banned: Mapping[str, Mapping[int, Ban]],
-        before: Mapping[str, Sequence[Verdict]],
-        after: Mapping[str, Sequence[Verdict]],
+        original_verdicts: Mapping[str, Sequence[Verdict]],
+        restricted_verdicts: Mapping[str, Sequence[Verdict]],
     ) -> None:
         """Refuse bans that leave no device to an atom that had one."""
         for device, atoms in banned.items():
             for atom, ban in atoms.items():
-                had = [each for each in self._devices if before[each][atom]]
-                if device in had and not any(after[each][atom] for each in self._devices):
-                    others = "; ".join(f"{each!r}: {after[each][atom]}" for each in self._devices if each != device)
+                had = [name for name in self._devices if original_verdicts[name][atom]]
+                if device in had and not any(restricted_verdicts[name][atom] for name in self._devices):
+                    alternatives = "; ".join(
+                        f"{name!r}: {restricted_verdicts[name][atom]}" for name in self._devices if name != device
+                    )
                     raise self._error(
                         f"{self._rules.place(ban)} leaves no device to {self._called(atom, ban)}: it is banned from "
-                        f"{device!r}, and no other takes it{f' ({others})' if others else ''}; narrow the ban",
+                        f"{device!r}, and no other takes it"
+                        f"{f' ({alternatives})' if alternatives else ''}; narrow the ban",
                     )
 
     def effect(self, rule: Pin | Ban) -> RuleEffect:
@@ -233,10 +238,14 @@ class _Binder:
         return f"node {self._name(atom, rule)!r}"
 
     def _two_pins(self, atom: int, first: Pin, second: Pin) -> str:
-        one, other = self._name(atom, first), self._name(atom, second)
-        what = f"node {one!r} is" if one == other else f"nodes {one!r} and {other!r}, which are placed as one, are"
+        first_name, other = self._name(atom, first), self._name(atom, second)
+        subject = (
+            f"node {first_name!r} is"
+            if first_name == other
+            else f"nodes {first_name!r} and {other!r}, which are placed as one, are"
+        )
         return (
-            f"{what} pinned to two devices: to {first.device!r} by {self._rules.place(first)} and to "
+            f"{subject} pinned to two devices: to {first.device!r} by {self._rules.place(first)} and to "
             f"{second.device!r} by {self._rules.place(second)}; change one of them"
         )
 

@@ -89,17 +89,17 @@ class _Limiter:
     @property
     def away(self) -> list[int]:
         """Positions of the segments that are not the CPU's."""
-        return [at for at, each in enumerate(self.candidates) if each.accelerated]
+        return [at for at, candidate in enumerate(self.candidates) if candidate.accelerated]
 
     def whole_graph(self) -> GivenUp:
         """See `segments_to_drop`, 1."""
         away = self.away
         if not self.limits.whole_graph or not away or len(self.candidates) == 1:
             return _NOTHING
-        used = dict.fromkeys(self.candidates[at].segment.device for at in away)
-        whole = [device for device in used if all(self.verdicts[device])]
-        kept = whole[0] if whole and len(used) > 1 else None
-        drop = [at for at in away if self.candidates[at].segment.device != kept]
+        devices = dict.fromkeys(self.candidates[at].segment.device for at in away)
+        capable_devices = [device for device in devices if all(self.verdicts[device])]
+        chosen_device = capable_devices[0] if capable_devices and len(devices) > 1 else None
+        drop = [at for at in away if self.candidates[at].segment.device != chosen_device]
         self._refuse_stuck("whole_graph", drop)
         return self._given_up("whole_graph", "whole_graph = true", drop, "asks for one segment of one device or none")
 
@@ -131,24 +131,26 @@ class _Limiter:
         excess = len(away) - most
         if len(free) < excess:
             self._refuse_stuck("max_segments", away)
-        known = all(self.candidates[at].benefit is not None for at in away)
-        worth = _benefit if known else _flops
-        free.sort(key=lambda at: (worth(self.candidates[at]) or 0, self.candidates[at].nodes, -at))
-        by = "by benefit" if known else "by FLOPs, since costs are not known"
+        costs_known = all(self.candidates[at].benefit is not None for at in away)
+        score = _benefit if costs_known else _flops
+        free.sort(key=lambda at: (score(self.candidates[at]) or 0, self.candidates[at].nodes, -at))
+        by = "by benefit" if costs_known else "by FLOPs, since costs are not known"
         return self._given_up("max_segments", f"max_segments = {most}", free[: (excess + 1) // 2], f"is exceeded; {by}")
 
     def _below(self) -> Iterator[tuple[str, str, list[int]]]:
         """Each minimum that is given: its name, the rule in words, and the segments that do not reach it."""
-        for name, worth, units in _MINIMA:
+        for name, measure, units in _MINIMA:
             least = getattr(self.limits, name)
             if least is not None:
-                below = [at for at in self.away if self._is_below(name, worth(self.candidates[at]), least / units)]
+                below = [at for at in self.away if self._is_below(name, measure(self.candidates[at]), least / units)]
                 yield name, f"{name} = {least:g}", below
 
-    def _is_below(self, name: str, worth: float | None, least: float) -> bool:
-        if worth is None and name == "min_benefit_ms":
+    def _is_below(self, name: str, value: float | None, least: float) -> bool:
+        if value is None and name == "min_benefit_ms":
             devices = dict.fromkeys(
-                each.segment.device for each in self.candidates if each.benefit is None and each.accelerated
+                candidate.segment.device
+                for candidate in self.candidates
+                if candidate.benefit is None and candidate.accelerated
             )
             raise RulesError(
                 f"{self.rules.limit_place(name)} needs costs, and those of {', '.join(map(repr, devices))} are not "
@@ -157,15 +159,17 @@ class _Limiter:
                 entry="limits",
                 key=name,
             )
-        return worth is not None and worth < least
+        return value is not None and value < least
 
     def _stuck(self, position: int) -> tuple[int, str] | None:
         """An atom that no other device takes, and what the others say; None where every atom has another."""
         segment = self.candidates[position].segment
-        others = [device_verdicts for device, device_verdicts in self.verdicts.items() if device != segment.device]
+        other_verdicts = [
+            device_verdicts for device, device_verdicts in self.verdicts.items() if device != segment.device
+        ]
         for atom in segment.atoms:
-            if not any(device_verdicts[atom] for device_verdicts in others):
-                return atom, "; ".join(dict.fromkeys(str(device_verdicts[atom]) for device_verdicts in others))
+            if not any(device_verdicts[atom] for device_verdicts in other_verdicts):
+                return atom, "; ".join(dict.fromkeys(str(device_verdicts[atom]) for device_verdicts in other_verdicts))
         return None
 
     def _refuse_stuck(self, name: str, positions: Sequence[int]) -> None:
@@ -182,15 +186,15 @@ class _Limiter:
                     key=name,
                 )
 
-    def _given_up(self, name: str, rule: str, drop: Sequence[int], why: str) -> GivenUp:
+    def _given_up(self, name: str, rule: str, drop: Sequence[int], reason: str) -> GivenUp:
         place = self.rules.limit_place(name)
         effect = RuleEffect(
             rule=rule,
             source=place,
             nodes=sum(self.candidates[at].nodes for at in drop),
-            note=f"{_counted(len(drop))} given up: the limit {why}",
+            note=f"{_counted(len(drop))} given up: the limit {reason}",
         )
-        refusal = Unsupported(Reason.RULE, f"{place}: {rule} {why}")
+        refusal = Unsupported(Reason.RULE, f"{place}: {rule} {reason}")
         return GivenUp(segments=dict.fromkeys(drop, refusal), effects=(effect,))
 
 

@@ -30,12 +30,12 @@ def read_rules(source: str | os.PathLike[str] | Rules) -> Rules:
             names a device that no driver offers, or contradicts itself. It names file, rule and key.
     """
     rules = source if isinstance(source, Rules) else _read(source)
-    known = sources()
+    driver_sources = sources()
     for rule in rules:
-        if rule.device.partition(":")[0] not in known:
+        if rule.device.partition(":")[0] not in driver_sources:
             raise RulesError(
                 f"{rules.place(rule)}: no driver offers a device named {rule.device!r}; "
-                f"{close_names(rule.device, known)}",
+                f"{close_names(rule.device, driver_sources)}",
                 file=rules.source,
                 entry=rules.entry(rule),
                 key="device",

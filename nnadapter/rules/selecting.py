@@ -21,8 +21,8 @@ class Selector:
     A node that stands for one of the model as it was (a node of a function's body) is found by that one's name too.
     """
 
-    def __init__(self, own: Graph) -> None:
-        self._own = own
+    def __init__(self, model_graph: Graph) -> None:
+        self._own = model_graph
 
     def select(self, rule: Rule) -> frozenset[int]:
         """Positions of the nodes that match everything which `rule` gives."""
@@ -32,17 +32,17 @@ class Selector:
         """Why `select` finds nothing, as a note."""
         domain, op_type = rule.domain_and_op_type
         if op_type is not None and not self._by_op_type.get((domain, op_type)):
-            known = [name for of_domain, name in self._by_op_type if of_domain == domain]
+            op_types = [name for of_domain, name in self._by_op_type if of_domain == domain]
             chosen = "; rules find nodes of a chosen branch by the name of their 'If'"
-            others = chosen if op_type == "If" else ""
-            return f"the model has no op type {rule.op_type!r}; {close_names(op_type, known)}{others}"
+            branch_note = chosen if op_type == "If" else ""
+            return f"the model has no op type {rule.op_type!r}; {close_names(op_type, op_types)}{branch_note}"
         for tensor in (name for names in rule.region or () for name in names):
             if tensor not in self._tensors:
                 return f"the model has no tensor {tensor!r}"
         if rule.name is not None and not self._named(rule.name):
-            whole = next(filter(rule.name.startswith, self._before_branches), "")[:-1]
-            why = f"; {whole!r} runs as one, so that its branches have no nodes of their own" if whole else ""
-            return f"no node's name matches {rule.name!r}{why}"
+            if_name = next(filter(rule.name.startswith, self._before_branches), "")[:-1]
+            reason = f"; {if_name!r} runs as one, so that its branches have no nodes of their own" if if_name else ""
+            return f"no node's name matches {rule.name!r}{reason}"
         if rule.region is not None and not self._between(*rule.region):
             return "no path leads from one end of the region to the other"
         return "no node matches everything that the rule gives"
@@ -58,8 +58,8 @@ class Selector:
 
     @cached_property
     def _tensors(self) -> frozenset[str]:
-        own = self._own
-        return frozenset((*own.inputs, *own.constants, *own.producer))
+        model_graph = self._own
+        return frozenset((*model_graph.inputs, *model_graph.constants, *model_graph.producer))
 
     @cached_property
     def _by_op_type(self) -> Mapping[tuple[str | None, str], frozenset[int]]:
@@ -92,22 +92,22 @@ class Selector:
 
     def _between(self, first: Sequence[str], last: Sequence[str]) -> frozenset[int]:
         nodes, consumers, producer = self._own.nodes, self._own.consumers, self._own.producer
-        behind = _reached(
+        downstream = _reached(
             (node for name in first for node in consumers.get(name, ())),
             lambda node: (reader for name in nodes[node].outputs for reader in consumers.get(name, ())),
         )
-        before = _reached(
+        upstream = _reached(
             (producer[name] for name in last if name in producer),
             lambda node: (producer[name] for name in nodes[node].reads if name in producer),
         )
-        return behind & before
+        return downstream & upstream
 
 
 def _reached(start: Iterable[int], onward: Callable[[int], Iterable[int]]) -> frozenset[int]:
     waiting = list(start)
     nodes = set(waiting)
     while waiting:
-        new = set(onward(waiting.pop())) - nodes
-        nodes |= new
-        waiting.extend(new)
+        unvisited = set(onward(waiting.pop())) - nodes
+        nodes |= unvisited
+        waiting.extend(unvisited)
     return frozenset(nodes)

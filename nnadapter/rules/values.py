@@ -159,7 +159,7 @@ class Rules:
     def entry(self, rule: Pin | Ban) -> str:
         """Which one a rule is, counted from 1: `pin 2`."""
         word, group = ("pin", self.pins) if isinstance(rule, Pin) else ("ban", self.bans)
-        return f"{word} {next((number for number, each in enumerate(group, 1) if each is rule), 0)}"
+        return f"{word} {next((number for number, member in enumerate(group, 1) if member is rule), 0)}"
 
     def limit_place(self, name: str) -> str:
         """Where a limit stands: `max_segments in rules.toml`."""

@@ -80,7 +80,7 @@ class Binder:
         self._on_failure = partial(bindable.run_failed, self._slots)
         self._on_check = partial(bindable.reference, self._slots)
         self._outputs = {name: self._slots[name] for name in graph.outputs}
-        self._checked = {name for checks in bindable.checks.values() for each in checks for name in each.sizes}
+        self._checked = {name for checks in bindable.checks.values() for check in checks for name in check.sizes}
         """Values whose sizes are asked for, which stay until the run ends."""
         self._same: dict[int, Mapping[str, Any]] = {}
         """By position, what is the same in a step with any program."""

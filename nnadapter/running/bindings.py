@@ -223,8 +223,8 @@ class HostBinding:
             InputValueError: a count makes a result too large.
             MissingInputError: an input that the model reads is not bound.
         """
-        for each in self._counts:
-            each.check(self._fed)
+        for count_check in self._counts:
+            count_check.check(self._fed)
         for name, (value, bound) in self._values.items():
             if value.contents is not bound:
                 self._bind_value(name, value)

@@ -81,7 +81,7 @@ def culprits_of(atoms: Sequence[int], compiles: Compiles, budget: Budget) -> Cul
     def asked(some: Sequence[int]) -> bool:
         nonlocal tried, passed
         if tried == _HOPELESS and not passed:
-            passed = any(budget.spend(partial(compiles, (each,))) for each in (atoms[0], atoms[-1]))
+            passed = any(budget.spend(partial(compiles, (atom,))) for atom in (atoms[0], atoms[-1]))
             if not passed:
                 raise _SpentError
         tried += 1

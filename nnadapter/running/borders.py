@@ -190,17 +190,17 @@ def held_between(arenas: Arenas) -> Mapping[Hashable, int]:
 def _places(check: OutputCheck) -> list[Place]:
     """What the outputs of a step are; empty where that is not known of each, or where one is no piece of memory."""
     places = []
-    for each in check:
-        sizes = () if each is None else tuple(size for size in each[0] if size)
-        if each is None or each[1].hasobject or len(sizes) < len(each[0]):
+    for spec in check:
+        sizes = () if spec is None else tuple(size for size in spec[0] if size)
+        if spec is None or spec[1].hasobject or len(sizes) < len(spec[0]):
             return []
-        places.append(Place(sizes, each[1], None))
+        places.append(Place(sizes, spec[1], None))
     return places
 
 
 def _apart(result: Any, block: Array) -> Any:
     """A result that does not lie in the block; sequences hold arrays."""
     if isinstance(result, (list, tuple)):
-        return type(result)(_apart(each, block) for each in result)
+        return type(result)(_apart(element, block) for element in result)
     shared = isinstance(result, np.ndarray) and result.base is not None and np.may_share_memory(result, block)
     return result.copy() if shared else result

@@ -81,5 +81,5 @@ class BoundStep:
     @property
     def pools(self) -> list[ExecutionPool]:
         """Its program, what runs instead, and what it is compared with."""
-        others = (each.pool for each in (self.substitute, self.reference) if each is not None)
+        others = (alternative.pool for alternative in (self.substitute, self.reference) if alternative is not None)
         return [self.pool, *others]

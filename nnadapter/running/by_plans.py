@@ -86,8 +86,8 @@ class PlansEngine(ABC, Generic[Held]):
         kept: Kept | None = None,
     ) -> tuple[list[Any], Provenance]:
         """See `Engine.run`; for `kept`, `CompiledPlan.run`."""
-        for each in self.count_checks:
-            each.check(feed)
+        for count_check in self.count_checks:
+            count_check.check(feed)
         checks = self.checks
         is_due = checks is not None and checks.is_due()
         latest = None if is_due else self._latest

@@ -154,7 +154,7 @@ class Choices:
     @property
     def made(self) -> Sequence[ModelPlans]:
         """The plans of those that were made."""
-        return [each.plans for each in list(self._made.values())]
+        return [entry.plans for entry in list(self._made.values())]
 
     @property
     def ahead(self) -> Sequence[Chosen]:
@@ -173,7 +173,7 @@ class Choices:
     @property
     def text(self) -> str:
         """Which shapes a plan of each choice serves, in words."""
-        texts = ((each.prepared.choice, each.plans.sizes_text) for each in list(self._made.values()))
+        texts = ((entry.prepared.choice, entry.plans.sizes_text) for entry in list(self._made.values()))
         return "; ".join(f"where {in_words(choice)}: {text}" for choice, text in texts if text)
 
     def _taken(

@@ -123,7 +123,7 @@ class Compiler:
             if opening.fillable:
                 return self._filling(partitioning, opening, programs)
             built = {step.segment: programs[atoms_of(opened.plan, step)] for step in opened.plan.steps}
-            seconds = {segment: each.seconds for segment, each in built.items()}
+            seconds = {segment: program.seconds for segment, program in built.items()}
             plan = self._bind(opened, programs, opening.sizes)
             return Compiled(partitioning, plan, (), seconds, opening=opening)
         except BaseException:
@@ -247,8 +247,8 @@ class Compiler:
     def _bind(self, partitioning: Partitioning, programs: Programs, sizes: GuardedShapes | None = None) -> CompiledPlan:
         built = [programs[atoms_of(partitioning.plan, step)] for step in partitioning.plan.steps]
         segments = [step.segment for step in partitioning.plan.steps]
-        binder = self._binder(partitioning, dict(zip(segments, [each.inputs for each in built], strict=True)))
-        return binder.plan([bound_by(binder, position, each) for position, each in enumerate(built)], sizes)
+        binder = self._binder(partitioning, dict(zip(segments, [program.inputs for program in built], strict=True)))
+        return binder.plan([bound_by(binder, position, program) for position, program in enumerate(built)], sizes)
 
     def _binder(self, partitioning: Partitioning, reads: Mapping[int, tuple[str, ...]]) -> Binder:
         bindable = Bindable(
@@ -289,9 +289,11 @@ class Compiler:
             if step.segment not in opening.fillable
         }
         reads = {segment: part.inputs for segment, part in opening.fillable.items()}
-        reads |= {opened.plan.steps[position].segment: each.inputs for position, each in built.items()}
+        reads |= {opened.plan.steps[position].segment: program.inputs for position, program in built.items()}
         binder = self._binder(opened, reads)
-        shared = {position: (bound_by(binder, position, each), each.seconds) for position, each in built.items()}
+        shared = {
+            position: (bound_by(binder, position, program), program.seconds) for position, program in built.items()
+        }
 
         calls = {step.segment: calls_about(opened, step) for step in opened.plan.steps}
         build = partial(self._builder.filled, calls=calls, alone=len(opened.plan.steps) == 1)
@@ -400,7 +402,7 @@ def _new_places(before: Partitioning, step: Step, after: Partitioning) -> str:
     """Return where the nodes of a step are after the graph is cut again, in words."""
     names = nodes_of(before, step)
     wanted = set(names)
-    steps = [(each.device, len(wanted.intersection(nodes_of(after, each)))) for each in after.plan.steps]
+    steps = [(new_step.device, len(wanted.intersection(nodes_of(after, new_step)))) for new_step in after.plan.steps]
     counts: dict[str, int] = {}
     for device, count in steps:
         if count:

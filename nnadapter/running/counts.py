@@ -63,7 +63,7 @@ def _sum(numbers: _Numbers) -> float:
 
 
 def _range(start: _Numbers, limit: _Numbers, step: _Numbers) -> float:
-    first, last, width = (float(each[0]) if each.size else 0.0 for each in (start, limit, step))
+    first, last, width = (float(operand[0]) if operand.size else 0.0 for operand in (start, limit, step))
     return (last - first) / width if width else 0.0
 
 
@@ -176,7 +176,7 @@ class _Resolver:
         names = [node.inputs[position] if position < len(node.inputs) else "" for position in rule.positions]
         sources = dict[str, None]()
         operands = [self._operand(name, sources, 0) if name else None for name in names]
-        found = [each for each in operands if each is not None]
+        found = [operand for operand in operands if operand is not None]
         if sources and len(found) == len(operands):
             reader = f"{node.op_type} {node.outputs[0]!r}"
             yield CountCheck(reader, tuple(sources), tuple(found), rule.elements, rule.most)
@@ -196,7 +196,7 @@ class _Resolver:
             return self._operand(node.inputs[0], sources, depth + 1)
         if node.op_type != "Concat":
             return None
-        parts = [self._operand(each, sources, depth + 1) for each in node.inputs]
+        parts = [self._operand(input_name, sources, depth + 1) for input_name in node.inputs]
         found = [part for part in parts if part is not None]
         return partial(_joined, found) if len(found) == len(parts) else None
 

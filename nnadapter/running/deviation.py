@@ -54,7 +54,7 @@ class Distances:
 
 def largest(deviations: Collection[Deviation]) -> Deviation:
     """The largest of some."""
-    return max(deviations, key=lambda each: each.tolerances)
+    return max(deviations, key=lambda entry: entry.tolerances)
 
 
 def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Deviation:
@@ -69,7 +69,7 @@ def deviation(value: str, got: Any, expected: Any, tolerance: Tolerance) -> Devi
         return _of_all(value, [deviation(value, *pair, tolerance) for pair in members])
     if got is None and expected is None:
         return Deviation(value=value)
-    if any(each is None or isinstance(each, (list, Mapping)) for each in (got, expected)):
+    if any(operand is None or isinstance(operand, (list, Mapping)) for operand in (got, expected)):
         return _unlike(value, 1)
     actual, wanted = np.asarray(got), np.asarray(expected)
     texts = {actual.dtype.kind, wanted.dtype.kind} <= _TEXTS

@@ -124,8 +124,8 @@ class CompiledPlan:
             slot = self._slots.get(name)
             if slot is not None:
                 values[slot] = array
-        for each in bound.index_checks:
-            each.check(values)
+        for index_check in bound.index_checks:
+            index_check.check(values)
 
     def run(
         self,
@@ -179,7 +179,7 @@ class CompiledPlan:
             Also the values by slot, arrays or `Copies`; none where the model ran as it was.
         """
         held: list[Any] = []
-        feeds = {name: each.given_up(False) if type(each) is Copies else each for name, each in feeds.items()}
+        feeds = {name: value.given_up(False) if type(value) is Copies else value for name, value in feeds.items()}
         try:
             if self.note and self._whole is not None:
                 return *self.run(feeds, wanted, control, kept, sizes), []

@@ -68,7 +68,7 @@ def fall_back(
     is_new = incidents.add(incident)
     if policy == "forbid" and falls_back:
         kind, phase = _RAISED[stage]
-        telling = next((each for each in _TELLING if isinstance(error, each)), kind)
+        telling = next((error_type for error_type in _TELLING if isinstance(error, error_type)), kind)
         raised = telling(
             f"{message}; fallback is forbidden, so allow it or report this to the vendor",
             device=step.device,

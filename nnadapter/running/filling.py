@@ -200,9 +200,9 @@ class SpecializedPrograms(Generic[FilledPlan]):
             self._close_left()
             return tuple(
                 (step.position, numbers, step)
-                for (position, numbers), each in self._made.items()
+                for (position, numbers), entry in self._made.items()
                 if position in self._fillable
-                for step in each.steps
+                for step in entry.steps
             )
 
     def told(self, sizes: Sequence[Any] | None) -> Sequence[Any] | None:
@@ -213,18 +213,18 @@ class SpecializedPrograms(Generic[FilledPlan]):
         """The memory of the programs of a plan, any of which other plans may have too."""
         # Without the lock, which is held while drivers compile.
         keys = self._held.get(ref(holder), _NOBODY).keys
-        every = [each for each in map(self._made.get, keys) if each is not None]
+        every = [entry for entry in map(self._made.get, keys) if entry is not None]
         is_unused = ref(holder) in self._unused
         self._unused.discard(ref(holder))  # as long as it is the newest, its own counts for nothing; then it is asked
         shared: dict[Hashable, int] = {**self._binder.held_between()}
-        for each in every:
+        for entry in every:
             own_bytes = 0
-            for step in each.steps:
+            for step in entry.steps:
                 told_bytes, shared_bytes = step.pool.told if is_unused else step.pool.holding
                 own_bytes += told_bytes + _BYTES_PER_PROGRAM
                 if shared_bytes:
                     shared.update(shared_bytes)
-            shared[each.steps[0].pool] = own_bytes
+            shared[entry.steps[0].pool] = own_bytes
         return Holding(0, shared)
 
     def release(self, holder: object) -> None:
@@ -263,7 +263,7 @@ class SpecializedPrograms(Generic[FilledPlan]):
             self._held.pop(holder, None)
         unheld = [key for key, number in after.items() if not number]
         going = [self._made[key] for key in unheld if key in self._made]
-        close_all([pool for each in going for step in reversed(each.steps) for pool in step.pools])
+        close_all([pool for entry in going for step in reversed(entry.steps) for pool in step.pools])
         for key in unheld:
             self._made.pop(key, None)
             self._holders.pop(key, None)
@@ -336,9 +336,9 @@ def check_admitted(context: Context, calls: NamedCalls, part: Part) -> None:
     model = part.model
     verdicts = calls["supported"](ask_supported, context, model, model.operation_count)
     admission: Admission = calls["admit"](ask_admission, context, model)
-    for each in (*verdicts, admission.verdict):
-        if isinstance(each, Unsupported):
-            raise SpecializationRefusedError(f"{calls.device} does not take a segment at these sizes: {each.detail}")
+    for verdict in (*verdicts, admission.verdict):
+        if isinstance(verdict, Unsupported):
+            raise SpecializationRefusedError(f"{calls.device} does not take a segment at these sizes: {verdict.detail}")
 
 
 def _expected(model: SpecializedModel) -> OutputCheck:

@@ -88,7 +88,7 @@ class Flight:
 
     def settle(self) -> None:
         """Wait for what is under way, whatever becomes of it; then nothing of its run is held any more."""
-        for device in dict.fromkeys(each.bound.step.device for each in self.pending):
+        for device in dict.fromkeys(entry.bound.step.device for entry in self.pending):
             with suppress(*FAILURES):
                 self.streams[device].synchronize()
         self.pending.clear()
@@ -114,8 +114,10 @@ class Flights:
     def __init__(self, steps: Sequence[BoundStep], overlap: Overlap, trace: Trace) -> None:
         self._overlap, self._trace = overlap, trace
         self._shares = len({bound.step.device for bound in steps}) > 1
-        enqueued = [each for each in steps if each.step.segment in overlap.enqueued]
-        devices = dict.fromkeys(each.step.device for each in steps if each.step.segment in overlap.alongside)
+        enqueued = [bound_step for bound_step in steps if bound_step.step.segment in overlap.enqueued]
+        devices = dict.fromkeys(
+            bound_step.step.device for bound_step in steps if bound_step.step.segment in overlap.alongside
+        )
         self._flights = ObjectPool(lambda: Flight(enqueued, devices))
         self._parted: list[Flight] = []
         """Those of a process that this one was forked from: never used here, nor closed, which would wait for them."""
@@ -216,8 +218,8 @@ class _Run:
         entry = Pending(bound, self._flight.events[segment], time.perf_counter())
         self._flight.pending.append(entry)  # first: an interrupt may come at any time
         try:
-            for each in bound.planned:
-                each.check(self._values)
+            for planned_check in bound.planned:
+                planned_check.check(self._values)
             enqueue = partial(self._enqueue, bound)
             results = bound.residence.compute(enqueue, self._values, self._made, self._kept, is_work_of_stream=True)
             if results is not None:
@@ -258,13 +260,13 @@ class _Run:
         if job is not None:
             self._wait_for_job(segment, job)
             return
-        entry = next((each for each in self._flight.pending if each.bound.step.segment == segment), None)
+        entry = next((pending for pending in self._flight.pending if pending.bound.step.segment == segment), None)
         if entry is not None:
             self._wait(entry, entry.event)
 
     def _wait_for_others(self, device: str) -> None:
         """Wait for all that is pending on other devices."""
-        lasts = {each.bound.step.device: each for each in self._flight.pending}
+        lasts = {entry.bound.step.device: entry for entry in self._flight.pending}
         for other, last in lasts.items():
             if other != device:
                 self._wait(last, self._flight.streams[other])
@@ -280,11 +282,15 @@ class _Run:
             self._runs[segment] = job.wait()
         finally:
             self._trace.add(job.device, WAIT, f"wait for segment {segment}", asked, {})
-        done = [each for each, other in self._jobs.items() if other.device == job.device and each <= segment]
-        for each in done:
-            self._runs[each] = self._jobs[each].wait()
-        for each in done:
-            del self._jobs[each]
+        done = [
+            job_segment
+            for job_segment, other in self._jobs.items()
+            if other.device == job.device and job_segment <= segment
+        ]
+        for job_segment in done:
+            self._runs[job_segment] = self._jobs[job_segment].wait()
+        for job_segment in done:
+            del self._jobs[job_segment]
         self._let_go()
 
     def _wait(self, last: Pending, point: Event | Stream) -> None:
@@ -312,7 +318,7 @@ class _Run:
 
     def _run_again(self, device: str, error: BaseException) -> None:
         """A step that is pending on a device failed: it runs elsewhere, those behind it once more."""
-        entries = [each for each in self._flight.pending if each.bound.step.device == device]
+        entries = [pending for pending in self._flight.pending if pending.bound.step.device == device]
         failed, error = _first_failure(entries, error)
         with suppress(*FAILURES):
             self._flight.streams[device].synchronize()  # nothing is under way there, and the stream forgets

@@ -234,8 +234,8 @@ class HostEngine:
         """Return the feed for ONNX Runtime after the checks of counts."""
         if self._texts and isinstance(feed, Mapping):
             feed = self._with_texts(feed)
-        for each in self._counts:
-            each.check(feed)
+        for count_check in self._counts:
+            count_check.check(feed)
         return feed
 
     def _with_texts(self, feed: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -155,7 +155,7 @@ class BackgroundPlanner:
 
 def _is_process_over() -> bool:
     """Whether it lives on for plans alone; threads may go on after the main one."""
-    return not any(each.is_alive() and not each.daemon and each.name != _NAME for each in threading.enumerate())
+    return not any(thread.is_alive() and not thread.daemon and thread.name != _NAME for thread in threading.enumerate())
 
 
 def _make(engine: ref[Planned], shapes: InputShapes, chosen: Chosen | None) -> None:

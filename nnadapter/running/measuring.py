@@ -110,7 +110,10 @@ class Measurer:
         opening = compiled.opening
         if len(fastest.timed) > 1 and opening is not None and not opening.fillable:
             sizes = None if opening.sizes is None else opening.sizes.sizes(shapes)
-            rival, run = min(each.measured for each in fastest.timed[1:]), _runner(compiled, feed, sizes)
+            rival, run = (
+                min(timed_placement.measured for timed_placement in fastest.timed[1:]),
+                _runner(compiled, feed, sizes),
+            )
             try:
                 seconds = min(self._stopwatch.turn(run) for _ in range(_TURNS_OPEN))
             except (DriverError, NotDelegatedError) as error:
@@ -226,7 +229,9 @@ class Measurer:
         candidates = place(judgment, setting).candidates()
         if setting.constraints.fallback_at("load") == "forbid":
             named = {device.name for device in setting.devices if device.named}
-            candidates = tuple(each for each in candidates if named.issuperset(each.placement)) or candidates
+            candidates = (
+                tuple(candidate for candidate in candidates if named.issuperset(candidate.placement)) or candidates
+            )
         return sorted(candidates, key=_rank)[:_MOST]
 
 
@@ -251,14 +256,16 @@ def _simplest(plans: Sequence[Compiled]) -> list[int]:
 def _pools_wanted(compiled: Compiled) -> int:
     """How many thread pools a plan has where there is no other."""
     programs = {driver_program(bound.pool.program) for bound in compiled.plan.steps}
-    return min(sum(isinstance(each, CpuProgram) and each.wants_pool for each in programs), most_pools())
+    return min(sum(isinstance(program, CpuProgram) and program.wants_pool for program in programs), most_pools())
 
 
 def _watch(timed: Sequence[TimedPlacement]) -> Watch | None:
     """What holds runs of the first to what was measured; None where there was nothing to choose."""
     if len(timed) < 2:
         return None
-    return Watch(Promise(seconds=timed[0].measured, rival_seconds=min(each.measured for each in timed[1:])))
+    return Watch(
+        Promise(seconds=timed[0].measured, rival_seconds=min(timed_placement.measured for timed_placement in timed[1:]))
+    )
 
 
 def _runner(compiled: Compiled, feed: Mapping[str, Any], sizes: Sequence[Any] | None = None) -> Callable[[], object]:

@@ -170,7 +170,11 @@ class ModelPlans:
     def _compiled_open(self, planner: Planner, shapes: Shapes) -> Compiled:
         if self._session.measurer is not None:
             return self._measured_open(planner, shapes, self._session.measurer)
-        known = (each for each in self._partitionings() if each.model.shapes == shapes)
+        known = (
+            cached_partitioning
+            for cached_partitioning in self._partitionings()
+            if cached_partitioning.model.shapes == shapes
+        )
         partitioning = next(known, None) or planner.settle(planner.judge(shapes))
         self._admit(partitioning)
         with self._setting.trace.span(SESSION, PLAN, "leave sizes open"):
@@ -195,7 +199,9 @@ class ModelPlans:
         Raises:
             FixedSizesError: it cannot be, or that takes the gain away.
         """
-        known = next((each for each in self._kept_plans() if each.partitioning.model.shapes == shapes), None)
+        known = next(
+            (cached_plan for cached_plan in self._kept_plans() if cached_plan.partitioning.model.shapes == shapes), None
+        )
         arrays, others = self._made_up(planner, shapes), pools_held()
         fastest = known or measurer.choose(planner, planner.judge(shapes), arrays, made_up=True)
         try:

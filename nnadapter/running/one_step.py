@@ -79,8 +79,8 @@ def run_step(
     if health.is_troubled and not health.may_try(bound.known_as):
         return _without_trying(bound, values, control, given, started)
     try:
-        for each in bound.planned:
-            each.check(values)
+        for planned_check in bound.planned:
+            planned_check.check(values)
         if made is None:
             results = _computed(bound, [values[slot] for slot in bound.inputs], control, sizes, given)
         else:

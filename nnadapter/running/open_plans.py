@@ -151,11 +151,15 @@ class OpenPlans:
         """The plans that are kept, the one made first before others, and where each holds that is looked through."""
         kept = [*self._plans.kept, *self._classes.kept]
         # A file has no model with which indices could be checked that follow from shapes.
-        opened = [each for each in kept if each.opening is not None and not each.opening.unchecked]
-        classes = [each for each in opened if not isinstance(each, SpecializedPlan)]
+        opened = [
+            compiled_plan
+            for compiled_plan in kept
+            if compiled_plan.opening is not None and not compiled_plan.opening.unchecked
+        ]
+        classes = [compiled_plan for compiled_plan in opened if not isinstance(compiled_plan, SpecializedPlan)]
         return tuple(
             (compiled, plan.bounds)
-            for plan in sorted(self._made, key=lambda each: each.key[1])
+            for plan in sorted(self._made, key=lambda open_plan: open_plan.key[1])
             for compiled in classes
             if compiled.opening is plan.opening
         )

@@ -70,7 +70,8 @@ class PastChoices:
         return Recalled(
             judgment=placed_as(judgment, labels),
             timed=tuple(
-                TimedPlacement(origin=each.origin, predicted=None, measured=each.seconds) for each in known.timed
+                TimedPlacement(origin=candidate.origin, predicted=None, measured=candidate.seconds)
+                for candidate in known.timed
             ),
         ), note
 
@@ -78,7 +79,10 @@ class PastChoices:
         """Keep the plan that was taken for the next time; return why that failed, empty where it did not."""
         graph = plan.graph
         placement = {node.name: plan.placement[atom] for node, atom in zip(graph.nodes, graph.atom_of, strict=True)}
-        measured = tuple(MeasuredCandidate(origin=each.origin, seconds=each.measured) for each in timed)
+        measured = tuple(
+            MeasuredCandidate(origin=timed_placement.origin, seconds=timed_placement.measured)
+            for timed_placement in timed
+        )
         try:
             remember(self.key(judgment), MeasuredChoice(placement=placement, timed=measured))
         except StoredFileError as error:

@@ -163,8 +163,8 @@ class PlannedEngine(PlansEngine[Compiled]):
         """Drop every plan: who runs next makes another one."""
         self._latest = None
         self._plans.drop_all()
-        for each in self._models:
-            each.open.drop_all()
+        for model in self._models:
+            model.open.drop_all()
 
     @property
     def setting(self) -> Setting:
@@ -180,7 +180,7 @@ class PlannedEngine(PlansEngine[Compiled]):
     def plans_kept(self) -> tuple[tuple[Compiled, Bounds | None], ...]:
         """The plans that are kept, those for one set of shapes first, and where those hold that are looked through."""
         fixed = ((plan, None) for plan in self._plans.kept if not plan.is_open)
-        return (*fixed, *(kept for each in self._models for kept in each.open.kept))
+        return (*fixed, *(kept for model in self._models for kept in model.open.kept))
 
     @property
     def decisions(self) -> Mapping[Truths, DecidingConditions]:
@@ -204,7 +204,7 @@ class PlannedEngine(PlansEngine[Compiled]):
     @property
     def widened(self) -> int:
         """How often the bounds of plans were widened."""
-        return sum(each.open.widened for each in self._models)
+        return sum(model.open.widened for model in self._models)
 
     @property
     def prepared(self) -> Prepared:
@@ -245,8 +245,8 @@ class PlannedEngine(PlansEngine[Compiled]):
         self._end()
         if self._meanwhile is not None:
             self._meanwhile.close()
-        for each in self._models:
-            each.close()
+        for model in self._models:
+            model.close()
         self._plans.close((*self._setting.devices, self._compiler.arenas))
 
     @property

@@ -205,7 +205,7 @@ class PlanCache(Generic[Kept]):
         """Close the plan that would be dropped next, of those that nobody uses now; whether there was one."""
         with self._lock:
             used = list(self.users.values())
-            idle = [each for each in self._leases.items() if each[1].plan is not None and each[1] not in used]
+            idle = [entry for entry in self._leases.items() if entry[1].plan is not None and entry[1] not in used]
             if not idle:
                 return False
             self._drop_for_room(min(idle, key=_recurs)[0])
@@ -229,7 +229,11 @@ class PlanCache(Generic[Kept]):
                 if lease.plan is None and self._leases.get(key) is lease:
                     del self._leases[key]
                 del self._unmade[lease]
-            closing: list[Closable] = [each.plan for each in self._left if each not in used and each.plan is not None]
+            closing: list[Closable] = [
+                dropped_lease.plan
+                for dropped_lease in self._left
+                if dropped_lease not in used and dropped_lease.plan is not None
+            ]
             self._left = [lease for lease in self._left if lease in used]
             if self._at_end and not used:
                 closing.extend(self._at_end)

@@ -73,7 +73,7 @@ class Residence:
         inputs = [values[slot] for slot in self.slots]
         if not self.able or not (
             self.saves
-            or any(type(each) is Copies and each.is_on(self.device) for each in inputs)
+            or any(type(value) is Copies and value.is_on(self.device) for value in inputs)
             or any(stays.get(name) == self.device for name in (*self.inputs, *self.outputs))
         ):
             return None
@@ -93,7 +93,8 @@ class Residence:
             return None
         results = [kept(tensor) if isinstance(tensor, DeviceTensor) else tensor for tensor in computed]
         return [
-            Copies(None, {self.device: each}) for each in check_tensors(results, self.outputs, self.expected, tensors)
+            Copies(None, {self.device: result})
+            for result in check_tensors(results, self.outputs, self.expected, tensors)
         ]
 
     def _tensor(self, copies: Copies, name: str, slot: int, made: list[Transfer]) -> DeviceTensor:

@@ -64,10 +64,10 @@ class Health:
         with self._lock:
             troubles = [each for key in (_DEVICE, step) if (each := self._troubles.get(key)) and each.pause]
             now = monotonic()
-            if any(now < each.until for each in troubles):
+            if any(now < trouble.until for trouble in troubles):
                 return False
-            for each in troubles:
-                each.until = now + each.pause
+            for trouble in troubles:
+                trouble.until = now + trouble.pause
             return True
 
     def failed(self, step: StepKey, error: BaseException) -> None:

@@ -47,7 +47,7 @@ def traced_run(trace: Trace, device: str, run: _Run, profile: SessionProfile | N
     steps = _Steps(trace, device, segment_name(), segment_facts())
 
     def traced(*arguments: Any) -> Any:
-        feed = next((each for each in arguments if isinstance(each, Mapping)), {})
+        feed = next((argument for argument in arguments if isinstance(argument, Mapping)), {})
         results = steps.done(list(feed.values()), lambda: run(*arguments) or ())
         if profile is not None:
             profile.ran()

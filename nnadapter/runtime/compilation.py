@@ -76,17 +76,19 @@ class Compilation(Handle):
         """
         _check_context(context)
         signature, contents = unseal(blob, context.device.name)
-        made = cls.__new__(cls)
-        made._begin(context, None, signature)
+        compilation = cls.__new__(cls)
+        compilation._begin(context, None, signature)
         try:
-            made._own(checked_program(made._call("deserialize")(context.driver_context.deserialize, contents)))
+            compilation._own(
+                checked_program(compilation._call("deserialize")(context.driver_context.deserialize, contents))
+            )
         except IncompatibleProgramError:
             raise
         except FAILURES as error:
             raise IncompatibleProgramError(
                 f"device {context.device.name!r} did not deserialize the program: {describe(error)}; compile it again"
             ) from error
-        return made
+        return compilation
 
     @property
     def context(self) -> Context:
@@ -168,7 +170,7 @@ class Compilation(Handle):
 
     def __repr__(self) -> str:
         """The kind, the device and what goes in and out."""
-        names = (", ".join(operand.name for operand in each) for each in (self.inputs, self.outputs))
+        names = (", ".join(operand.name for operand in operands) for operands in (self.inputs, self.outputs))
         return f"Compilation({self._context.device.name!r}: {' -> '.join(names)})"
 
     def _refuse(self, model: Model) -> None:
@@ -178,14 +180,14 @@ class Compilation(Handle):
             for position, (operation, verdict) in enumerate(zip(model.operations, self.verdicts, strict=True))
             if not isinstance(verdict, Supported)
         ]
-        whole = self.admission.verdict
-        if not refused and isinstance(whole, Supported):
+        admission_verdict = self.admission.verdict
+        if not refused and isinstance(admission_verdict, Supported):
             return
         name = self._context.device.name
         because = [
             f"operation {position} {operation.type} ({_made(model, operation)}): {verdict}"
             for operation, position, verdict in refused[:_MOST_SHOWN]
-        ] or [str(whole)]
+        ] or [str(admission_verdict)]
         more = f"; and {len(refused) - _MOST_SHOWN} more" if len(refused) > _MOST_SHOWN else ""
         raise NotDelegatedError(
             f"device {name!r} does not take the model: {'; '.join(because)}{more}",

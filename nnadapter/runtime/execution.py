@@ -63,7 +63,7 @@ class Execution(Handle):
         self._device = device.name
         self._call = named_call(device.name, "compute")
         self._inputs, self._outputs = compilation.inputs, compilation.outputs
-        self._expected = [(each.type.dimensions, each.type.dtype.array_type) for each in self._outputs]
+        self._expected = [(output.type.dimensions, output.type.dtype.array_type) for output in self._outputs]
         self._names = [operand.name for operand in self._outputs]
         self._arrays: list[Array | None] = [None] * len(self._inputs)
         self._results: Sequence[Array] | None = None
@@ -177,10 +177,10 @@ class Execution(Handle):
         except FAILURES as error:
             raise self._failed("failed while it computed", error) from error
 
-    def _failed(self, what: str, error: BaseException) -> NNAdapterError:
+    def _failed(self, failure: str, error: BaseException) -> NNAdapterError:
         if isinstance(error, _TELLING):
             return error
-        return ExecutionError(f"device {self._device!r} {what}: {describe(error)}", device=self._device)
+        return ExecutionError(f"device {self._device!r} {failure}: {describe(error)}", device=self._device)
 
 
 _TELLING = (CancelledError, DeviceLostError, OutOfMemoryError, TransientError)
@@ -216,5 +216,5 @@ def _check(operand: Operand, array: object) -> None:
 
 def _own(result: Array, inputs: Sequence[Array]) -> Array:
     """An output that nobody else holds: constants and inputs that are outputs as well are copied."""
-    held = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
-    return result.copy() if held else result
+    is_shared = not result.flags.writeable or any(np.may_share_memory(result, array) for array in inputs)
+    return result.copy() if is_shared else result

@@ -62,8 +62,8 @@ class ExportingContext(Context):
         admission = self.inner.admit(exported.model)
         if not isinstance(admission, Admission) or not admission.runs_as:
             return admission  # whoever asked looks at what it is
-        told = len(admission.runs_as) == len(exported.model.graph.node)
-        runs_as = tuple(admission.runs_as[nodes[0]] for nodes in exported.nodes) if told else ()
+        is_complete = len(admission.runs_as) == len(exported.model.graph.node)
+        runs_as = tuple(admission.runs_as[nodes[0]] for nodes in exported.nodes) if is_complete else ()
         return replace(admission, runs_as=runs_as)
 
     def profile(self) -> Profile | None:
@@ -109,16 +109,16 @@ class ExportingContext(Context):
 
     def _exported(self, model: Model) -> Export:
         """The model as its device takes it, written once."""
-        known = self._exports.get(model)
-        if known is None:
+        export = self._exports.get(model)
+        if export is None:
             from nnadapter.exporting.export import export_model  # loaded where a model is written
             from nnadapter.onnx.references import inlined
 
-            known = export_model(model)
+            export = export_model(model)
             if not self._capability.takes_references:
-                known = replace(known, model=inlined(known.model))
-            self._exports[model] = known
-        return known
+                export = replace(export, model=inlined(export.model))
+            self._exports[model] = export
+        return export
 
     def _compiled(self, compile_model: Any, model: SegmentModel) -> Program:
         if not isinstance(model, Model):

@@ -145,8 +145,8 @@ class Bench:
         jobs = [(execution, subject.feeds) for subject, execution in zip(subjects, executions, strict=True)]
         with blamed(OutcomeKind.DOES_NOT_RUN, subjects[0], "compute raised"):
             computed = self.device.compute(jobs, at_once=at_once)
-        for subject, each in zip(subjects, computed, strict=True):
-            failed = subject.judge(each.results, each.changed_inputs)
+        for subject, computation in zip(subjects, computed, strict=True):
+            failed = subject.judge(computation.results, computation.changed_inputs)
             if failed is not None:
                 raise CaseFailure(failed)
 
@@ -158,7 +158,7 @@ class Bench:
 
 
 @contextmanager
-def blamed(kind: OutcomeKind, subject: Subject, what: str) -> Iterator[None]:
+def blamed(kind: OutcomeKind, subject: Subject, prefix: str) -> Iterator[None]:
     """Turn what the driver raises within into `CaseFailure`; a lost device passes, as the case itself handles it."""
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     try:
@@ -168,14 +168,14 @@ def blamed(kind: OutcomeKind, subject: Subject, what: str) -> Iterator[None]:
         raise CaseFailure(FailedOutcome(lost, str(error), evidence)) from error
     except NNAdapterError as error:
         operations = ", ".join(dict.fromkeys(subject.operations))
-        raise CaseFailure(FailedOutcome(kind, f"{what} {error} ({operations})", evidence)) from error
+        raise CaseFailure(FailedOutcome(kind, f"{prefix} {error} ({operations})", evidence)) from error
 
 
 @contextmanager
-def closing(made: Program | Execution | Context) -> Iterator[None]:
+def closing(resource: Program | Execution | Context) -> Iterator[None]:
     """Close what was made, if its device still lives."""
     try:
         yield
     finally:
         with contextlib.suppress(DeviceLostError):
-            made.close()
+            resource.close()

@@ -38,8 +38,8 @@ class BoundCase:
         if isinstance(outcome, SkippedOutcome):
             raise unittest.SkipTest(outcome.reason)
         if isinstance(outcome, FailedOutcome):
-            again = repeat_command(self.bench.settings, self.name)
-            raise AssertionError(f"{outcome.kind.value}: {outcome.detail}\nagain: {again}")
+            command = repeat_command(self.bench.settings, self.name)
+            raise AssertionError(f"{outcome.kind.value}: {outcome.detail}\nagain: {command}")
 
     def __str__(self) -> str:
         """The name, as pytest shows it."""

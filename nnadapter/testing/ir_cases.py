@@ -49,19 +49,19 @@ def refusals(bench: Bench) -> Iterator[Case]:
 
 
 def _operation(bench: Bench, random: Random, type_: str, shapes: OperandShapes) -> Outcome:
-    made = of_one_operation(bench, random, type_, shapes)
-    return SkippedOutcome(_NOT_TAKEN) if made is None else bench.examine(of_ir(made, bench.settings.precision))
+    case = of_one_operation(bench, random, type_, shapes)
+    return SkippedOutcome(_NOT_TAKEN) if case is None else bench.examine(of_ir(case, bench.settings.precision))
 
 
 def _graph(bench: Bench, random: Random) -> Outcome:
-    made = of_many(bench, random, random.randint(2, _LARGEST_GRAPH))
-    return SkippedOutcome(_NOT_TAKEN) if made is None else bench.examine(of_ir(made, bench.settings.precision))
+    case = of_many(bench, random, random.randint(2, _LARGEST_GRAPH))
+    return SkippedOutcome(_NOT_TAKEN) if case is None else bench.examine(of_ir(case, bench.settings.precision))
 
 
 def _refusal(bench: Bench, random: Random, family: str) -> Outcome:
     for _ in range(8):
-        made = of_many(bench, random, random.randint(2, 6))
-        spoilt = None if made is None else _spoilt(random, family, made.model)
+        case = of_many(bench, random, random.randint(2, 6))
+        spoilt = None if case is None else _spoilt(random, family, case.model)
         if spoilt is not None:
             return refused(bench, spoilt, family.replace("_", " "))
     return SkippedOutcome("no model that the device takes can be spoilt in this way")
@@ -81,14 +81,14 @@ def _spoilt(random: Random, family: str, model: Model) -> Model | None:
     return None
 
 
-def refused(bench: Bench, model: object, what: str) -> Outcome:
+def refused(bench: Bench, model: object, defect: str) -> Outcome:
     """Whether the device refuses a model: by a verdict, when it is asked to admit it, or when it compiles."""
     try:
         context = bench.context
         if not bench.takes(model) or not context.admit(model).verdict:
             return PassedOutcome()
         with closing(context.compile(model)):
-            detail = f"it compiled a model that contradicts itself ({what}), expected an InvalidModelError"
+            detail = f"it compiled a model that contradicts itself ({defect}), expected an InvalidModelError"
             return FailedOutcome(OutcomeKind.ACCEPTS_INVALID, detail, Evidence(model=model))
     except DeviceLostError:
         raise

@@ -59,7 +59,7 @@ def of_one_operation(bench: Bench, random: Random, type_: str, shapes: OperandSh
     for _ in range(_ATTEMPTS):
         maker = _maker(bench, random, [type_], shapes)
         if maker.attempt(type_, recipe, accept) and _has(maker, shapes):
-            return maker.finish(own=True)
+            return maker.finish(produced_only=True)
     return None
 
 
@@ -75,7 +75,7 @@ def of_many(bench: Bench, random: Random, operations: int) -> RandomCase | None:
         maker.attempt(type_, RECIPES.get(type_, FROM_SCHEMA), accept)
         if len(maker.made) >= operations:
             break
-    return maker.finish(own=True) if maker.made else None
+    return maker.finish(produced_only=True) if maker.made else None
 
 
 def accepted_by(bench: Bench) -> Callable[[Model], bool]:

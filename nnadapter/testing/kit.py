@@ -71,19 +71,19 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def run_cases(
-    bench: Bench, cases: list[Case], told: Callable[[Case, Outcome], None] = lambda case, outcome: None
+    bench: Bench, cases: list[Case], callback: Callable[[Case, Outcome], None] = lambda case, outcome: None
 ) -> ScoreCard:
     """Run cases and count.
 
     Args:
         bench: the device; left open.
         cases: from `cases_of`.
-        told: called after each case.
+        callback: called after each case.
     """
     started = perf_counter()
     rows = []
     for case, outcome in _outcomes(bench, cases):
-        told(case, outcome)
+        callback(case, outcome)
         rows.append(ScoreRow(name=case.name, outcome=outcome))
     return ScoreCard(settings=bench.settings, rows=tuple(rows), seconds=perf_counter() - started)
 

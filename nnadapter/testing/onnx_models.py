@@ -68,7 +68,7 @@ def _pool(op_type: str) -> Make:
 def _slice(dimensions: tuple[int, ...]) -> Node | None:
     if not dimensions or dimensions[-1] < 2:
         return None
-    return "Slice", {}, 0, tuple(np.asarray([each]) for each in (1, dimensions[-1], -1))
+    return "Slice", {}, 0, tuple(np.asarray([number]) for number in (1, dimensions[-1], -1))
 
 
 NODES: Mapping[str, Make] = MappingProxyType(
@@ -98,9 +98,9 @@ def of_op(bench: Bench, random: Random, op_type: str, dimensions: tuple[int, ...
 
 def of_many_nodes(bench: Bench, random: Random, count: int) -> Subject | None:
     """A random graph of ops that the device takes one by one; None if there are none."""
-    taken = ops_taken(bench)
+    op_types = ops_taken(bench)
     dimensions = random.choice(_DIMENSIONS)
-    chosen = [random.choice(taken) for _ in range(count)] if taken else []
+    chosen = [random.choice(op_types) for _ in range(count)] if op_types else []
     return _grown(bench.settings.precision, random, dimensions, chosen) if chosen else None
 
 
@@ -152,17 +152,17 @@ class DynamicOnnxModel:
 
 def of_one_node(bench: Bench, dimensions: tuple[int, ...]) -> Subject | None:
     """The first op that the device takes, on an input of these dimensions."""
-    taken = ops_taken(bench)
-    return of_op(bench, Random(0), taken[0], dimensions) if taken else None
+    op_types = ops_taken(bench)
+    return of_op(bench, Random(0), op_types[0], dimensions) if op_types else None
 
 
 def one_input(bench: Bench, dimensions: tuple[int, ...]) -> onnx.ModelProto | None:
     """The same without contents, for dimensions that no memory holds."""
-    taken = ops_taken(bench)
-    if not taken:
+    op_types = ops_taken(bench)
+    if not op_types:
         return None
     graph = _Graph(Random(0), dimensions)
-    graph.add(taken[0])
+    graph.add(op_types[0])
     return graph.model(types_only=True)
 
 
@@ -180,11 +180,11 @@ class _Graph:
         """Add a node that reads one of the last values; False where the op does not go with it."""
         source = self._random.choice(list(self._shapes)[-2:])
         dimensions = self._shapes[source]
-        made = NODES[op_type](dimensions)
-        if made is None:
+        node = NODES[op_type](dimensions)
+        if node is None:
             return False
-        name, attributes, more, constants = made
-        like = [each for each, shape in self._shapes.items() if shape == dimensions]
+        name, attributes, more, constants = node
+        like = [value_name for value_name, shape in self._shapes.items() if shape == dimensions]
         inputs = [source, *(self._random.choice(like) for _ in range(more))]
         self._read.update(inputs)
         for constant in constants:
@@ -202,16 +202,16 @@ class _Graph:
             types_only: results have the input's shape.
             open_axis: of the input; its size has a name, and of results ranks alone are said.
         """
-        made = [output for node in self.nodes for output in node.output]
+        result_names = [output for node in self.nodes for output in node.output]
         shapes: dict[str, Sequence[int | str | None] | None] = {**self._shapes}
         if types_only:
-            shapes = dict.fromkeys((*made, "x"), self._shapes["x"])
+            shapes = dict.fromkeys((*result_names, "x"), self._shapes["x"])
         if open_axis is not None:
             shapes = {name: (None,) * len(shape) for name, shape in self._shapes.items()}
             shapes["x"] = [_OPEN if axis == open_axis else size for axis, size in enumerate(self._shapes["x"])]
         outputs = [
             helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shapes.get(name))
-            for name in made
+            for name in result_names
             if name not in self._read
         ]
         graph_input = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, shapes["x"])
@@ -221,7 +221,7 @@ class _Graph:
 
 def _shape_of(model: onnx.ModelProto, name: str) -> tuple[int, ...]:
     inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
-    value = next(each for each in inferred.graph.output if each.name == name)
+    value = next(output for output in inferred.graph.output if output.name == name)
     return tuple(dimension.dim_value for dimension in value.type.tensor_type.shape.dim)
 
 

@@ -41,12 +41,12 @@ class DynamicCase:
 
     def at(self, size: int) -> RandomCase | None:
         """The model at another size, with contents of the same elements; None where the rules decide otherwise."""
-        known = self.trace.replay([size])
-        if known is None:
+        traced_values = self.trace.replay([size])
+        if traced_values is None:
             return None
         pairs = zip(self.model.inputs, self.feeds, strict=True)
         feeds = tuple(_resized(feed, self.model.type_at(operand).dimensions, size) for operand, feed in pairs)
-        return RandomCase(self._traced.filled(known), feeds)
+        return RandomCase(self._traced.filled(traced_values), feeds)
 
     @cached_property
     def _traced(self) -> SymbolicModel:
@@ -110,8 +110,8 @@ def _reshaped(attributes: Mapping[str, Any], dimensions: Dimensions, size: int, 
     if not sizes or 0 in sizes:
         return {"shape": named}
     largest = max(range(len(sizes)), key=sizes.__getitem__)
-    others = prod(named[:largest]) * prod(named[largest + 1 :])
-    return {"shape": (*named[:largest], prod(dimensions) // others, *named[largest + 1 :])}
+    other_elements = prod(named[:largest]) * prod(named[largest + 1 :])
+    return {"shape": (*named[:largest], prod(dimensions) // other_elements, *named[largest + 1 :])}
 
 
 def _resized_by_scales(
@@ -135,7 +135,7 @@ _SHAPED: Mapping[str, Callable[[Mapping[str, Any], Dimensions, int, Traced], dic
 
 
 def _replaced(dimensions: Dimensions, size: int, variable: Traced) -> Dimensions:
-    return tuple(variable if each == size else each for each in dimensions)
+    return tuple(variable if dimension == size else dimension for dimension in dimensions)
 
 
 def _with(type_: OperandType, dimensions: Dimensions) -> OperandType:
@@ -144,7 +144,7 @@ def _with(type_: OperandType, dimensions: Dimensions) -> OperandType:
 
 def _resized(feed: Array, dimensions: Dimensions, size: int) -> Array:
     """Contents whose open axes are of a size: the same elements, again from the first where they do not suffice."""
-    for axis, each in enumerate(dimensions):
-        if isinstance(each, Traced):
+    for axis, dimension in enumerate(dimensions):
+        if isinstance(dimension, Traced):
             feed = np.take(feed, np.arange(size) % feed.shape[axis], axis)
     return feed

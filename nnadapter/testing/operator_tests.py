@@ -132,13 +132,13 @@ def _ir_piece(specialized: Specialized) -> _TestPiece | SkippedOutcome:
     for verdict in conversion.verdicts:
         if isinstance(verdict, Unsupported):
             return SkippedOutcome(f"its converter: {verdict.detail}")
-    made = _made(specialized)
+    outputs = _made(specialized)
     operand_of = conversion.operand_of
     inputs = tuple(position for position, name in enumerate(graph.inputs) if name in operand_of)
     input_operands = [operand_of[graph.inputs[position]] for position in inputs]
-    wanted = [operand_of[graph.outputs[position]] for position in made]
-    model = conversion.part(range(len(conversion.model.operations)), input_operands, wanted)
-    return _TestPiece(model, tuple(operation.type for operation in model.operations), inputs, made)
+    output_operands = [operand_of[graph.outputs[position]] for position in outputs]
+    model = conversion.part(range(len(conversion.model.operations)), input_operands, output_operands)
+    return _TestPiece(model, tuple(operation.type for operation in model.operations), inputs, outputs)
 
 
 def _onnx_piece(specialized: Specialized, index: OnnxIndex) -> _TestPiece:

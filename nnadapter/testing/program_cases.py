@@ -53,7 +53,7 @@ def _contexts(bench: Bench, subject: Subject) -> Outcome:
         program = stack.enter_context(bench.compiled(subject, other))
         execution = stack.enter_context(bench.execution(subject, program))
         third = bench.new_context()
-        with bench.compiled(subject, third) as again, bench.execution(subject, again) as second:
+        with bench.compiled(subject, third) as third_program, bench.execution(subject, third_program) as second:
             bench.run(subject, execution, subject.varied(), second)
         third.close()
         bench.run(subject, execution)
@@ -77,8 +77,10 @@ def _results_stay(bench: Bench, subject: Subject) -> Outcome:
         try:
             bench.run(subject, execution, varied, execution)
         except CaseFailure as broken:
-            kind, why = OutcomeKind.CHANGED_RESULTS, "results differ after the same execution computed again"
-            raise CaseFailure(FailedOutcome(kind, f"{why}: {broken.failed.detail}", broken.failed.evidence)) from broken
+            kind, reason = OutcomeKind.CHANGED_RESULTS, "results differ after the same execution computed again"
+            raise CaseFailure(
+                FailedOutcome(kind, f"{reason}: {broken.failed.detail}", broken.failed.evidence)
+            ) from broken
     return PassedOutcome()
 
 
@@ -88,12 +90,12 @@ def _at_once(bench: Bench, subject: Subject) -> Outcome:
     varied = subject.varied()
     with bench.compiled(subject) as program, ExitStack() as stack:
         count = 1 if threading is Threading.REENTRANT else _AT_ONCE
-        made = [stack.enter_context(bench.execution(subject, program)) for _ in range(count)]
-        executions: list[Execution] = made * (_AT_ONCE // count)
+        distinct_executions = [stack.enter_context(bench.execution(subject, program)) for _ in range(count)]
+        executions: list[Execution] = distinct_executions * (_AT_ONCE // count)
         pairs = [
-            each
+            argument
             for number, execution in enumerate(executions)
-            for each in (varied if number % 2 else subject, execution)
+            for argument in (varied if number % 2 else subject, execution)
         ]
         for _ in range(8):
             bench.run(*pairs, at_once=threading is not Threading.SERIAL)
@@ -123,15 +125,15 @@ def _judged(bench: Bench, subject: Subject) -> Outcome:
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     for context in (bench.context, bench.new_context()):
         with blamed(OutcomeKind.WRONG_ANSWER, subject, "check_blob of a program of this device raised"):
-            says = context.check_blob(memoryview(blob))
-        if says not in (None, *_FITTING):
-            detail = f"check_blob says {says} of a program of the device itself, expected same or compatible"
+            compatibility = context.check_blob(memoryview(blob))
+        if compatibility not in (None, *_FITTING):
+            detail = f"check_blob says {compatibility} of a program of the device itself, expected same or compatible"
             return FailedOutcome(OutcomeKind.WRONG_ANSWER, detail, evidence)
-        for what, foreign in _FOREIGN.items():
-            with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of {what} raised"):
-                says = context.check_blob(memoryview(foreign))
-            if says in _FITTING:
-                detail = f"check_blob says {says} of {what}, expected recompile, no or None"
+        for description, foreign in _FOREIGN.items():
+            with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of {description} raised"):
+                compatibility = context.check_blob(memoryview(foreign))
+            if compatibility in _FITTING:
+                detail = f"check_blob says {compatibility} of {description}, expected recompile, no or None"
                 return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail, evidence)
         for length in range(0, len(blob), max(len(blob) // 16, 1)):
             with blamed(OutcomeKind.WRONG_ANSWER, subject, f"check_blob of the first {length} bytes raised"):
@@ -147,9 +149,11 @@ def _streams(bench: Bench, subject: Subject) -> Outcome:
     with bench.compiled(subject) as program, ExitStack() as stack:
         first, second = (stack.enter_context(bench.execution(subject, program)) for _ in range(2))
         with blamed(OutcomeKind.DOES_NOT_RUN, subject, "work of streams raised"):
-            ahead = bench.device.compute_ahead([(first, subject.feeds)], [(second, varied.feeds)])
+            stream_results = bench.device.compute_ahead([(first, subject.feeds)], [(second, varied.feeds)])
     return (
-        SkippedOutcome("the device enqueues no such work") if ahead is None else _judged_there(subject, varied, ahead)
+        SkippedOutcome("the device enqueues no such work")
+        if stream_results is None
+        else _judged_there(subject, varied, stream_results)
     )
 
 
@@ -161,14 +165,14 @@ def _memory(bench: Bench, subject: Subject) -> Outcome:
         bench.execution(subject, program) as execution,
         blamed(OutcomeKind.DOES_NOT_RUN, subject, "compute_on_device raised"),
     ):
-        there = bench.device.compute_there([(execution, subject.feeds), (execution, varied.feeds)])
-    if there is None:
+        device_results = bench.device.compute_there([(execution, subject.feeds), (execution, varied.feeds)])
+    if device_results is None:
         return SkippedOutcome("the device computes in no memory of its own")
-    return _judged_there(subject, varied, there)
+    return _judged_there(subject, varied, device_results)
 
 
-def _judged_there(subject: Subject, varied: Subject, there: Ahead) -> Outcome:
-    results, broken = there
+def _judged_there(subject: Subject, varied: Subject, device_results: Ahead) -> Outcome:
+    results, broken = device_results
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     if broken:
         return FailedOutcome(OutcomeKind.WRONG_ANSWER, broken[0], evidence)
@@ -205,8 +209,8 @@ def _damaged(bench: Bench, subject: Subject) -> Outcome:
         blob = program.serialize()
     if blob is None:
         return SkippedOutcome("the device's programs have no form as bytes")
-    for what, spoilt in _spoilt(blob):
-        failed = _refuses(bench, subject, what, spoilt)
+    for damage, spoilt in _spoilt(blob):
+        failed = _refuses(bench, subject, damage, spoilt)
         if failed is not None:
             return failed
     return PassedOutcome()
@@ -221,7 +225,7 @@ def _spoilt(blob: bytes) -> Iterator[tuple[str, bytes]]:
         yield f"byte {place} of {len(blob)} changed", blob[:place] + bytes([blob[place] ^ 0x55]) + blob[place + 1 :]
 
 
-def _refuses(bench: Bench, subject: Subject, what: str, blob: bytes) -> FailedOutcome | None:
+def _refuses(bench: Bench, subject: Subject, damage: str, blob: bytes) -> FailedOutcome | None:
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
     try:
         deserialized = bench.context.deserialize(blob)
@@ -230,13 +234,13 @@ def _refuses(bench: Bench, subject: Subject, what: str, blob: bytes) -> FailedOu
     except DeviceLostError:
         raise
     except NNAdapterError as error:
-        detail = f"deserialize of a program ({what}) raised {type(error).__name__}: {error}, expected an "
+        detail = f"deserialize of a program ({damage}) raised {type(error).__name__}: {error}, expected an "
         return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, f"{detail}IncompatibleProgramError", evidence)
     try:
         with closing(deserialized), bench.execution(subject, deserialized) as execution:
             bench.run(subject, execution)
     except CaseFailure as broken:
-        detail = f"deserialize took a program ({what}) that then goes wrong, expected an IncompatibleProgramError: "
+        detail = f"deserialize took a program ({damage}) that then goes wrong, expected an IncompatibleProgramError: "
         return FailedOutcome(OutcomeKind.ACCEPTS_DAMAGED, detail + broken.failed.detail, evidence)
     return None
 
@@ -274,17 +278,20 @@ def _leaks(bench: Bench, random: Random) -> Outcome:
     rounds = 60 if bench.settings.short else 150
     for _ in range(_WARM_UP):
         _round(bench, subject)
-    before = bench.device.footprint()
+    start_footprint = bench.device.footprint()
     for _ in range(rounds):
         _round(bench, subject)
-    after = bench.device.footprint()
+    end_footprint = bench.device.footprint()
     evidence = Evidence(model=subject.model, inputs=subject.feeds, expected=subject.expected)
-    grown, handles = after.resident_bytes - before.resident_bytes, after.handles - before.handles
-    told = f"{rounds} times a context, a program, an execution and a computation, all closed"
+    grown, handles = (
+        end_footprint.resident_bytes - start_footprint.resident_bytes,
+        end_footprint.handles - start_footprint.handles,
+    )
+    scenario = f"{rounds} times a context, a program, an execution and a computation, all closed"
     if handles >= rounds // 4:
-        return FailedOutcome(OutcomeKind.LEAKS, f"{handles} more open handles after {told}", evidence)
+        return FailedOutcome(OutcomeKind.LEAKS, f"{handles} more open handles after {scenario}", evidence)
     if grown > _ROOM_BYTES + rounds * _ROOM_PER_ROUND:
-        return FailedOutcome(OutcomeKind.LEAKS, f"{grown} bytes more after {told}", evidence)
+        return FailedOutcome(OutcomeKind.LEAKS, f"{grown} bytes more after {scenario}", evidence)
     return PassedOutcome()
 
 

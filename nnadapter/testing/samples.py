@@ -95,8 +95,8 @@ def _plain(bench: Bench, dimensions: tuple[int, ...]) -> Model | None:
 def _random(bench: Bench, random: Random) -> Subject | None:
     if bench.capability.form is ModelForm.ONNX:
         return of_many_nodes(bench, random, 5)
-    made = of_many(bench, random, 5)
-    return None if made is None else of_ir(made, bench.settings.precision)
+    case = of_many(bench, random, 5)
+    return None if case is None else of_ir(case, bench.settings.precision)
 
 
 def _works(bench: Bench, subject: Subject) -> bool:

@@ -73,10 +73,10 @@ def _graph(bench: Bench, random: Random) -> Outcome:
     return _with_each_size(bench, random, of_many(bench, random, random.randint(2, 8)))
 
 
-def _with_each_size(bench: Bench, random: Random, made: RandomCase | None) -> Outcome:
+def _with_each_size(bench: Bench, random: Random, random_case: RandomCase | None) -> Outcome:
     """The first of its sizes that can be left open, and at which the device takes it."""
-    outcome: Outcome = SkippedOutcome(_NOT_TAKEN if made is None else _NO_OTHER)
-    for case in () if made is None else opened(random, made):
+    outcome: Outcome = SkippedOutcome(_NOT_TAKEN if random_case is None else _NO_OTHER)
+    for case in () if random_case is None else opened(random, random_case):
         outcome = _examined(bench, case)
         if not isinstance(outcome, SkippedOutcome):
             break
@@ -87,25 +87,27 @@ def _examined(bench: Bench, case: DynamicCase) -> Outcome:
     beyond = beyond_bounds(case.model, bench.device.told)
     if beyond:
         return SkippedOutcome(beyond)
-    others = [size for size in _SIZES if size != case.size and _is_defined(case.at(size))][:_WANTED]
-    if not others:
+    other_sizes = [size for size in _SIZES if size != case.size and _is_defined(case.at(size))][:_WANTED]
+    if not other_sizes:
         return SkippedOutcome(_NO_OTHER)
-    sizes = (case.size, *others, case.size)
-    subjects = [of_ir(each, bench.settings.precision) for each in map(case.at, sizes) if each is not None]
-    whole = replace(subjects[0], model=case.model)
-    refusal = bench.refusal(whole)
+    sizes = (case.size, *other_sizes, case.size)
+    subjects = [
+        of_ir(sized_case, bench.settings.precision) for sized_case in map(case.at, sizes) if sized_case is not None
+    ]
+    dynamic_subject = replace(subjects[0], model=case.model)
+    refusal = bench.refusal(dynamic_subject)
     if refusal:
         return SkippedOutcome(refusal)
-    with bench.compiled(whole) as program, bench.execution(whole, program) as execution:
+    with bench.compiled(dynamic_subject) as program, bench.execution(dynamic_subject, program) as execution:
         number = number_of(execution)
         jobs = [(number, (size,), subject.feeds) for size, subject in zip(sizes, subjects, strict=True)]
-        with blamed(OutcomeKind.DOES_NOT_RUN, whole, "compute at one size after the other raised"):
-            results, changed, held = _taking_sizes(bench).compute_at(case.model, jobs)
-    for got, written, position in zip(results, changed, held, strict=True):
+        with blamed(OutcomeKind.DOES_NOT_RUN, dynamic_subject, "compute at one size after the other raised"):
+            results, changed, positions = _taking_sizes(bench).compute_at(case.model, jobs)
+    for got, written, position in zip(results, changed, positions, strict=True):
         failed = subjects[position].judge(got, written)
         if failed is not None:
             return _at(failed, sizes[position])
-    return PassedOutcome() if len({sizes[position] for position in held}) > 1 else SkippedOutcome(_DECIDED)
+    return PassedOutcome() if len({sizes[position] for position in positions}) > 1 else SkippedOutcome(_DECIDED)
 
 
 def _taking_sizes(bench: Bench) -> IsolatedContext:
@@ -132,29 +134,49 @@ def _is_defined(case: RandomCase | None) -> bool:
 
 
 def _nodes(bench: Bench, random: Random, op_types: Sequence[str]) -> Outcome:
-    made = with_dynamic_dimension(bench, random, op_types)
-    return SkippedOutcome("the op does not go with these dimensions") if made is None else _computed(bench, made)
+    dynamic_model = with_dynamic_dimension(bench, random, op_types)
+    return (
+        SkippedOutcome("the op does not go with these dimensions")
+        if dynamic_model is None
+        else _computed(bench, dynamic_model)
+    )
 
 
 def _many_nodes(bench: Bench, random: Random) -> Outcome:
-    taken = ops_taken(bench)
-    made = with_dynamic_dimension(bench, random, random.choices(taken, k=random.randint(2, 8))) if taken else None
-    return SkippedOutcome("the device takes no op that graphs are made of") if made is None else _computed(bench, made)
+    op_types = ops_taken(bench)
+    dynamic_model = (
+        with_dynamic_dimension(bench, random, random.choices(op_types, k=random.randint(2, 8))) if op_types else None
+    )
+    return (
+        SkippedOutcome("the device takes no op that graphs are made of")
+        if dynamic_model is None
+        else _computed(bench, dynamic_model)
+    )
 
 
-def _computed(bench: Bench, made: DynamicOnnxModel) -> Outcome:
-    own = made.dimensions[made.axis]
-    wanted = [own, *(size for size in _SIZES if size not in (0, own))]  # no elements are another matter in ONNX
-    subjects = {size: subject for size, subject in zip(wanted, map(made.at, wanted), strict=True) if subject}
-    sizes = [*list(subjects)[: 1 + _WANTED], own]
-    if own not in subjects or len(sizes) == _ALONE:
+def _computed(bench: Bench, dynamic_model: DynamicOnnxModel) -> Outcome:
+    original_size = dynamic_model.dimensions[dynamic_model.axis]
+    candidate_sizes = [
+        original_size,
+        *(size for size in _SIZES if size not in (0, original_size)),
+    ]  # no elements are another matter in ONNX
+    subjects = {
+        size: subject
+        for size, subject in zip(candidate_sizes, map(dynamic_model.at, candidate_sizes), strict=True)
+        if subject
+    }
+    sizes = [*list(subjects)[: 1 + _WANTED], original_size]
+    if original_size not in subjects or len(sizes) == _ALONE:
         return SkippedOutcome(_NO_OTHER)
-    if not bench.takes(made.closed):
+    if not bench.takes(dynamic_model.closed):
         return SkippedOutcome(_NOT_TAKEN)
-    refusal = bench.not_admitted(subjects[own])
+    refusal = bench.not_admitted(subjects[original_size])
     if refusal:
         return SkippedOutcome(refusal)
-    with bench.compiled(subjects[own]) as program, bench.execution(subjects[own], program) as execution:
+    with (
+        bench.compiled(subjects[original_size]) as program,
+        bench.execution(subjects[original_size], program) as execution,
+    ):
         for size in sizes:
             try:
                 bench.run(subjects[size], execution)

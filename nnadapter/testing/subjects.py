@@ -46,12 +46,12 @@ class Subject:
             return FailedOutcome(
                 OutcomeKind.WRONG_COUNT, f"got {len(got)} outputs, expected {len(self.expected)}", evidence
             )
-        for position, (output, wanted) in enumerate(zip(got, self.expected, strict=True)):
-            if output.dtype != wanted.dtype and wanted.dtype.kind not in "OUS":
-                text = f"output {position} is {output.dtype}, expected {wanted.dtype}"
+        for position, (output, expected) in enumerate(zip(got, self.expected, strict=True)):
+            if output.dtype != expected.dtype and expected.dtype.kind not in "OUS":
+                text = f"output {position} is {output.dtype}, expected {expected.dtype}"
                 return FailedOutcome(OutcomeKind.WRONG_TYPE, text, evidence)
-            if output.shape != wanted.shape:
-                text = f"output {position} is {list(output.shape)}, expected {list(wanted.shape)}"
+            if output.shape != expected.shape:
+                text = f"output {position} is {list(output.shape)}, expected {list(expected.shape)}"
                 return FailedOutcome(OutcomeKind.WRONG_SHAPE, text, evidence)
         text = self.differ(got)
         if not text:

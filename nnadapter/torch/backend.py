@@ -32,7 +32,7 @@ def compile_captured(
     example_inputs: Sequence[Any],
     *,
     options: Mapping[str, Any] | None = None,
-    **others: Any,
+    **kwargs: Any,
 ) -> Callable[..., Any]:
     """Compile a graph that PyTorch captured; see `nnadapter.torch.nnadapter`.
 
@@ -40,18 +40,20 @@ def compile_captured(
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
         InvalidOptionError: an option does not exist or does not fit, or torch.compile was given more than options.
     """
-    if others:
-        raise InvalidOptionError(f"back end 'nnadapter' takes options= alone, got {', '.join(others)}=; leave it out")
+    if kwargs:
+        raise InvalidOptionError(f"back end 'nnadapter' takes options= alone, got {', '.join(kwargs)}=; leave it out")
     settings = read_settings(options)
     if not isinstance(graph_module.graph.output_node().args[0], (tuple, list)):
         return _of_one(compile_captured(_giving_one(graph_module), example_inputs, options=options))
-    if any(type(each) is Resident for each in (*graph_module.parameters(), *graph_module.buffers())):
+    if any(type(tensor) is Resident for tensor in (*graph_module.parameters(), *graph_module.buffers())):
         graph_module, lifted = _lifted(graph_module)
         return partial(compile_captured(graph_module, [*lifted, *example_inputs], options=options), *lifted)
     capture = _capture(graph_module)
     remember(capture)
-    before = len([*graph_module.parameters(), *graph_module.buffers()])  # AOTAutograd makes these its first inputs
-    lying = frozenset(before + place for place, value in enumerate(example_inputs) if _lives(value))
+    parameter_count = len(
+        [*graph_module.parameters(), *graph_module.buffers()]
+    )  # AOTAutograd makes these its first inputs
+    lying = frozenset(parameter_count + place for place, value in enumerate(example_inputs) if _lives(value))
     example_inputs = _forms(graph_module, example_inputs)
     if not _needs_gradients(graph_module, example_inputs):
         preserve_recurrence(graph_module, registry())
@@ -78,7 +80,9 @@ def compile_captured(
 
 def _needs_gradients(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     tensors = (*example_inputs, *graph_module.parameters(), *graph_module.buffers())
-    return torch.is_grad_enabled() and any(isinstance(each, torch.Tensor) and each.requires_grad for each in tensors)
+    return torch.is_grad_enabled() and any(
+        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors
+    )
 
 
 def _giving_one(graph_module: fx.GraphModule) -> fx.GraphModule:
@@ -96,15 +100,17 @@ def _as_captured(
     graph_module: fx.GraphModule, capture: Capture, settings: Settings, error: Exception
 ) -> Callable[..., Any]:
     """The graph as PyTorch captured it, run by PyTorch, with the reason in the report."""
-    said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    message = next(iter(str(error).strip().splitlines()), type(error).__name__)
     reason = Unsupported(
-        Reason.COMPILE_FAILED, f"PyTorch failed to make graphs in ATen: {type(error).__name__}: {said}"
+        Reason.COMPILE_FAILED, f"PyTorch failed to make graphs in ATen: {type(error).__name__}: {message}"
     )
     nodes = [node for node in graph_module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-    left = [
+    fallback_operators = [
         Left(operator=str(node.target), refusal=reason, line=line_of(node.meta.get("stack_trace"))) for node in nodes
     ]
-    capture.graphs[:] = [Graph(kind="captured", operators=len(nodes), delegated=0, programs=(), left=tuple(left))]
+    capture.graphs[:] = [
+        Graph(kind="captured", operators=len(nodes), delegated=0, programs=(), left=tuple(fallback_operators))
+    ]
     if settings.options.fallback_at("compile") == "warn":
         warnings.warn(FallbackWarning(f"{len(nodes)} operations run in PyTorch: {reason.detail}"), stacklevel=2)
     return partial(_run, capture, graph_module)
@@ -125,9 +131,9 @@ def _compile(
     _: Sequence[Any],
 ) -> Boxed:
     context = torch._guards.TracingContext.try_get()  # none where a person calls the back end
-    known = context.fw_metadata if context is not None and kind != "backward" else None
-    shown = known.num_forward_returns if known is not None and kind == "forward" else None
-    written = tuple(known.mutated_inp_runtime_indices) if known is not None else ()
+    metadata = context.fw_metadata if context is not None and kind != "backward" else None
+    shown = metadata.num_forward_returns if metadata is not None and kind == "forward" else None
+    written = tuple(metadata.mutated_inp_runtime_indices) if metadata is not None else ()
     results = _lying(graph_module, kind, lying, written)
     graph, run = compile_graph(graph_module, kind, settings, is_weight(frozenset(written)), shown, written, results)
     capture.graphs.append(graph)
@@ -150,11 +156,11 @@ def _weights(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> Wei
     """
     parameters = {place for place, value in enumerate(example_inputs) if isinstance(value, torch.nn.Parameter)}
     places = graph_module.graph.find_nodes(op="placeholder")
-    held = {id(value) for node, value in zip(places, example_inputs, strict=True) if _is_held(node, value)}
-    held.update(id(value) for value in (*graph_module.parameters(), *graph_module.buffers()))
+    weight_ids = {id(value) for node, value in zip(places, example_inputs, strict=True) if _is_held(node, value)}
+    weight_ids.update(id(value) for value in (*graph_module.parameters(), *graph_module.buffers()))
 
     def is_weight(value: Any) -> bool:
-        return id(value) in held and type(value) is not Resident and not value.is_inference()
+        return id(value) in weight_ids and type(value) is not Resident and not value.is_inference()
 
     return lambda written: _never if parameters & written else is_weight
 
@@ -172,26 +178,26 @@ def _lifted(graph_module: fx.GraphModule) -> tuple[fx.GraphModule, list[Any]]:
     """A graph that has what lies on a device as its first inputs, in place of attributes, and these."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(graph_module.graph, {}))
-    made = fx.GraphModule(graph_module, graph)
-    made.compile_subgraph_reason = getattr(graph_module, "compile_subgraph_reason", None)
-    first, found = next(iter(graph.nodes)), []
+    lifted_module = fx.GraphModule(graph_module, graph)
+    lifted_module.compile_subgraph_reason = getattr(graph_module, "compile_subgraph_reason", None)
+    first, residents = next(iter(graph.nodes)), []
     for node in graph.find_nodes(op="get_attr"):
         if type(getattr(graph_module, node.target, None)) is Resident:
             with graph.inserting_before(first):
-                given = graph.placeholder(node.name)
-            given.meta = node.meta
-            node.replace_all_uses_with(given)
+                placeholder = graph.placeholder(node.name)
+            placeholder.meta = node.meta
+            node.replace_all_uses_with(placeholder)
             graph.erase_node(node)
-            found.append(getattr(graph_module, node.target))
-            delattr(made, node.target)
-    made.recompile()
-    return made, found
+            residents.append(getattr(graph_module, node.target))
+            delattr(lifted_module, node.target)
+    lifted_module.recompile()
+    return lifted_module, residents
 
 
 def _forms(graph_module: fx.GraphModule, example_inputs: Sequence[Any]) -> list[Any]:
     """What AOTAutograd makes graphs with in place of tensors on a device: graphs take these as any others."""
-    given = zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
-    return [_form_of(node, value) if type(value) is Resident else value for node, value in given]
+    pairs = zip(graph_module.graph.find_nodes(op="placeholder"), example_inputs, strict=True)
+    return [_form_of(node, value) if type(value) is Resident else value for node, value in pairs]
 
 
 def _form_of(node: fx.Node, value: Resident) -> Any:

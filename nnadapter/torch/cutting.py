@@ -63,16 +63,16 @@ def regions_of(
     """
     views = last_views(graph_module, computed, readers(refused))
     nodes = [node for node in graph_module.graph.nodes if node.op == "call_function"]
-    taken = {node for node in nodes if node not in refused and node not in views}
-    support = create_op_support(lambda modules, node: node in taken)
+    supported_nodes = {node for node in nodes if node not in refused and node not in views}
+    support = create_op_support(lambda modules, node: node in supported_nodes)
     with _random_in_turn(graph_module.graph):
         partitioner = CapabilityBasedPartitioner(graph_module, support, allows_single_node_partition=True)
         proposed = partitioner.propose_partitions()
     places = {node: place for place, node in enumerate(graph_module.graph.nodes)}
-    found = [sorted(partition.nodes, key=places.__getitem__) for partition in proposed]
+    partitions = [sorted(partition.nodes, key=places.__getitem__) for partition in proposed]
     work = working(graph_module)
-    worth = [nodes for nodes in found if not work.isdisjoint(nodes)]
-    return [region_of(nodes, work) for nodes in sorted(worth, key=lambda nodes: places[nodes[0]])]
+    useful_partitions = [nodes for nodes in partitions if not work.isdisjoint(nodes)]
+    return [region_of(nodes, work) for nodes in sorted(useful_partitions, key=lambda nodes: places[nodes[0]])]
 
 
 def readers(refused: Collection[fx.Node]) -> frozenset[fx.Node]:
@@ -97,8 +97,8 @@ def _random_in_turn(graph: fx.Graph) -> Iterator[None]:
     """Let each node that takes random numbers read the one before it, so that they stay in order."""
     nodes = [node for node in graph.nodes if is_random(node)]
     was = [node.kwargs for node in nodes]
-    for before, node in pairwise(nodes):
-        node.kwargs = {**node.kwargs, "after": before}
+    for predecessor, node in pairwise(nodes):
+        node.kwargs = {**node.kwargs, "after": predecessor}
     try:
         yield
     finally:
@@ -112,7 +112,7 @@ def _put_in_order(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         waiting = [node]
         while waiting:
-            missing = [each for each in waiting[-1].all_input_nodes if each not in placed]
+            missing = [input_node for input_node in waiting[-1].all_input_nodes if input_node not in placed]
             if missing:
                 waiting.extend(reversed(missing))
             else:
@@ -125,13 +125,13 @@ def _put_in_order(graph: fx.Graph) -> None:
 
 def _call(graph: fx.Graph, region: Region, function: Callable[..., Any], replaced: dict[fx.Node, fx.Node]) -> None:
     with graph.inserting_after(region.nodes[-1]):
-        made = graph.call_function(function, tuple(replaced.get(node, node) for node in region.inputs))
-    with graph.inserting_after(made):
+        call = graph.call_function(function, tuple(replaced.get(node, node) for node in region.inputs))
+    with graph.inserting_after(call):
         for index, output in enumerate(region.outputs):
-            taken = graph.call_function(operator.getitem, (made, index))
-            taken.meta = dict(output.meta)
-            output.replace_all_uses_with(taken)
-            replaced[output] = taken
+            result = graph.call_function(operator.getitem, (call, index))
+            result.meta = dict(output.meta)
+            output.replace_all_uses_with(result)
+            replaced[output] = result
     for node in reversed(region.nodes):
         graph.erase_node(node)
 
@@ -139,10 +139,15 @@ def _call(graph: fx.Graph, region: Region, function: Callable[..., Any], replace
 def region_of(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> Region:
     """Return a region of these nodes, which are in order; none waits for one outside that waits for another of them."""
     inside = set(nodes)
-    read = dict.fromkeys(each for node in nodes for each in node.all_input_nodes if each not in inside)
+    read = dict.fromkeys(
+        input_node for node in nodes for input_node in node.all_input_nodes if input_node not in inside
+    )
     tensors = [node for node in read if not is_size(node)]
     sizes = _Sizes(tensors)
-    inputs = (*tensors, *dict.fromkeys(given for node in read if is_size(node) for given in sizes.given(node)))
+    inputs = (
+        *tensors,
+        *dict.fromkeys(size_input for node in read if is_size(node) for size_input in sizes.given(node)),
+    )
     graph = fx.Graph()
     copies = {node: _placeholder(graph, node) for node in inputs}
     for node in read:
@@ -162,9 +167,9 @@ def region_of(nodes: Sequence[fx.Node], work: Collection[fx.Node]) -> Region:
 
 
 def _placeholder(graph: fx.Graph, node: fx.Node) -> fx.Node:
-    made = graph.placeholder(node.name)
-    made.meta = dict(node.meta)
-    return made
+    placeholder = graph.placeholder(node.name)
+    placeholder.meta = dict(node.meta)
+    return placeholder
 
 
 class _Sizes:
@@ -181,7 +186,7 @@ class _Sizes:
         parts = node.all_input_nodes
         if not parts or not all(map(is_size, parts)):
             return [node]
-        return [given for part in parts for given in self.given(part)]
+        return [size_input for part in parts for size_input in self.given(part)]
 
     def copy(self, node: fx.Node, graph: fx.Graph, copies: dict[fx.Node, fx.Node]) -> None:
         """Put what gives a size into the region's graph."""

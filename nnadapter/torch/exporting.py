@@ -69,10 +69,10 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
     Raises:
         ExportFailure: the exporter fails.
     """
-    wanted = [(str(_source(node).target), node.meta["val"]) for node in _results(module)]
+    result_specs = [(str(_source(node).target), node.meta["val"]) for node in _results(module)]
     module = _copied(module)
     names = [f"given.{node.name}" for node in module.graph.find_nodes(op="placeholder")]
-    results = [f"output_{index}" for index in range(len(wanted))]
+    results = [f"output_{index}" for index in range(len(result_specs))]
     try:
         with quiet(), torch._guards.tracing(None):
             model = exported(_program(module), registry=registry(), input_names=names, output_names=results)
@@ -80,7 +80,7 @@ def export(module: fx.GraphModule) -> onnx.ModelProto:
         raise ExportFailure(*_blame(error)) from error
     if [value.name for value in model.graph.output] != results:
         raise ExportFailure("", "the exporter gave other outputs than it was asked for")
-    for value, (target, like) in zip(model.graph.output, wanted, strict=True):
+    for value, (target, like) in zip(model.graph.output, result_specs, strict=True):
         try:
             keep_type(model.graph, value, like)
         except WrongType as wrong:
@@ -130,11 +130,11 @@ def _argument(node: Any) -> Any:
 
 def _blame(error: BaseException) -> tuple[str, str]:
     """The operator that is at fault, and what was said of it: the innermost cause says most."""
-    found, cause = _BLAMED.search(str(error)), error
+    match, cause = _BLAMED.search(str(error)), error
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    said = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-    return (found[1] if found else ""), f"PyTorch's exporter failed: {said}"
+    message = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+    return (match[1] if match else ""), f"PyTorch's exporter failed: {message}"
 
 
 def _name_for_lines(nodes: Iterable[onnx.NodeProto]) -> None:
@@ -148,6 +148,6 @@ def _said(node: onnx.NodeProto) -> dict[str, str]:
     return {entry.key: entry.value for entry in node.metadata_props}
 
 
-def _origin(said: Mapping[str, str]) -> Origin:
-    found = _BLAMED.search(said.get("pkg.torch.onnx.fx_node", ""))
-    return Origin(found[1] if found else "", line_of(said.get("pkg.torch.onnx.stack_trace")))
+def _origin(metadata: Mapping[str, str]) -> Origin:
+    match = _BLAMED.search(metadata.get("pkg.torch.onnx.fx_node", ""))
+    return Origin(match[1] if match else "", line_of(metadata.get("pkg.torch.onnx.stack_trace")))

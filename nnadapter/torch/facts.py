@@ -113,8 +113,8 @@ class CompiledFacts:
         graphs = [
             {**plain_of(graph), "sessions": [report.to_dict() for report in graph.sessions]} for graph in self.graphs
         ]
-        known = {"schema_version": SCHEMA_VERSION, "name": self.name, "coverage": self.coverage}
-        return {**known, "not_captured": list(self.not_captured), "graphs": graphs}
+        summary = {"schema_version": SCHEMA_VERSION, "name": self.name, "coverage": self.coverage}
+        return {**summary, "not_captured": list(self.not_captured), "graphs": graphs}
 
 
 def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
@@ -139,9 +139,9 @@ def plain_of(graph: GraphFacts) -> Mapping[str, Any]:
     return {name: plain(getattr(graph, name)) for name in names}
 
 
-def gathered(each: list[StayedFacts]) -> tuple[StayedFacts, ...]:
+def gathered(operator_facts: list[StayedFacts]) -> tuple[StayedFacts, ...]:
     """Return what is said of single operators with equal ones counted together, in the order in which they come."""
-    return tuple(StayedFacts(**{**_fields(facts), "count": count}) for facts, count in Counter(each).items())
+    return tuple(StayedFacts(**{**_fields(facts), "count": count}) for facts, count in Counter(operator_facts).items())
 
 
 def _fields(facts: StayedFacts) -> dict[str, Any]:
@@ -153,5 +153,5 @@ def _accelerated(report: PartitionReport) -> tuple[int, int]:
     return round(report.coverage.nodes * running), running
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 1.0
+def _share(part: int, total: int) -> float:
+    return part / total if total else 1.0

@@ -99,8 +99,8 @@ def compile_graph(
         left=tuple(_left([node for node in nodes if node in work], refused)),
     )
     run = _runner(graph_module, nodes, regions, programs)
-    kept = [(place, node) for place, node in enumerate(inputs) if node.name in uses.read and kind == "backward"]
-    lays = {place: lying_as(node.meta.get("val")) for place, node in kept}
+    saved_inputs = [(place, node) for place, node in enumerate(inputs) if node.name in uses.read and kind == "backward"]
+    lays = {place: lying_as(node.meta.get("val")) for place, node in saved_inputs}
     if not owns_memory(settings):
         lays = {place: lay for place, lay in lays.items() if lay is not None}
     return graph, _boxed(partial(_run_reading, run, lays) if lays else run)
@@ -114,28 +114,28 @@ def _exported(
     graph_module: fx.GraphModule, refused: dict[fx.Node, Unsupported], computed: Collection[fx.Node]
 ) -> list[tuple[Region, onnx.ModelProto]]:
     """Regions with their models. What the exporter fails at is added to `refused`, and regions are made again."""
-    known: dict[tuple[fx.Node, ...], tuple[Region, onnx.ModelProto]] = {}
+    exports: dict[tuple[fx.Node, ...], tuple[Region, onnx.ModelProto]] = {}
     while True:
         part_views(graph_module, computed, readers(refused))
         regions = regions_of(graph_module, refused, computed)
-        before = len(refused)
+        refused_count = len(refused)
         for region in regions:
-            if region.nodes not in known:
+            if region.nodes not in exports:
                 try:
-                    known[region.nodes] = (region, export(region.module))
+                    exports[region.nodes] = (region, export(region.module))
                 except ExportFailure as failure:
                     refused.update(_blamed(region, failure))
-        if len(refused) == before:
-            return [known[region.nodes] for region in regions]
+        if len(refused) == refused_count:
+            return [exports[region.nodes] for region in regions]
 
 
 def _blamed(region: Region, failure: ExportFailure) -> dict[fx.Node, Unsupported]:
     """The nodes that the exporter failed at: those of the operator that it named, or else those found by halving."""
     named = {node for node in region.nodes if str(node.target) == failure.target}
     if not named and len(region.working) > 1:
-        found = {node: reason for half in halved(region) for node, reason in _failing(half).items()}
-        if found:
-            return found
+        reasons = {node: reason for half in halved(region) for node, reason in _failing(half).items()}
+        if reasons:
+            return reasons
     named = named or set(region.nodes)
     taking = {node for node in region.nodes if set(node.all_input_nodes) & named and not computes(node)}
     return dict.fromkeys((*named, *taking), Unsupported(Reason.COMPILE_FAILED, failure.detail))
@@ -184,34 +184,34 @@ def _direct(inputs: Sequence[fx.Node], region: Region, program: Program, results
     """A graph that is one region: without the code that PyTorch writes for graphs."""
     reads = [inputs.index(node) for node in region.inputs]
     places = {node: place for place, node in enumerate((*region.outputs, *inputs))}
-    gives = [places[each] if isinstance(each, fx.Node) else None for each in results]
-    own = gives == list(range(len(region.outputs)))
+    gives = [places[result] if isinstance(result, fx.Node) else None for result in results]
+    is_identity = gives == list(range(len(region.outputs)))
 
-    def run(given: list[Any]) -> list[Any]:
-        made = program(*[given[place] for place in reads])
-        if own:
-            given.clear()
-            return list(made)
-        all_values = (*made, *given)
-        given.clear()
+    def run(args: list[Any]) -> list[Any]:
+        outputs = program(*[args[place] for place in reads])
+        if is_identity:
+            args.clear()
+            return list(outputs)
+        all_values = (*outputs, *args)
+        args.clear()
         return [None if place is None else all_values[place] for place in gives]
 
     return run
 
 
-def _spread(function: Callable[..., Any], given: list[Any]) -> Any:
-    arguments = tuple(given)
-    given.clear()
+def _spread(function: Callable[..., Any], args: list[Any]) -> Any:
+    arguments = tuple(args)
+    args.clear()
     return function(*arguments)
 
 
-def _run_reading(function: Boxed, lays: Mapping[int, Callable[[Any], Any] | None], given: list[Any]) -> Any:
+def _run_reading(function: Boxed, lays: Mapping[int, Callable[[Any], Any] | None], args: list[Any]) -> Any:
     """Run a backward graph; before, what was kept for it at places in `lays` comes to the host, and is laid out."""
     for place, lay in lays.items():
-        is_kept = type(given[place]) is Resident and not isinstance(given[place], torch.nn.Parameter)
-        value = given[place].plain() if is_kept else given[place]
-        given[place] = value if lay is None else lay(value)
-    return function(given)
+        is_kept = type(args[place]) is Resident and not isinstance(args[place], torch.nn.Parameter)
+        value = args[place].plain() if is_kept else args[place]
+        args[place] = value if lay is None else lay(value)
+    return function(args)
 
 
 def _boxed(function: Boxed) -> Boxed:

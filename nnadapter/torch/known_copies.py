@@ -72,7 +72,7 @@ class CopyCache:
 
     def __len__(self) -> int:
         """Of how many tensors there is a copy."""
-        return sum(known.copies is not None for known in list(self._known.values()))
+        return sum(entry.copies is not None for entry in list(self._known.values()))
 
     def fed(self, tensor: torch.Tensor, array: Array, owner: object | None) -> Copies | None:
         """Return what a device may compute with in a tensor's place; None if it is not kept.
@@ -85,23 +85,23 @@ class CopyCache:
         if tensor.is_neg():  # what lies in memory is not what it holds
             return None
         key = _key(tensor)
-        known = self._of(key, tensor)
-        copies = None if known is None else known.copies  # read once: another thread may note others meanwhile
-        if known is not None and copies is not None:
+        entry = self._of(key, tensor)
+        copies = None if entry is None else entry.copies  # read once: another thread may note others meanwhile
+        if entry is not None and copies is not None:
             if _are_equal(tensor, copies.host()):
-                known.missed = 0
-                if type(held := known.owner()) is Occurrence:
-                    held.was_fed = True
+                entry.missed = 0
+                if type(occurrence := entry.owner()) is Occurrence:
+                    occurrence.was_fed = True
                 return copies
-            known.missed += 1
-            known.copies = None
+            entry.missed += 1
+            entry.copies = None
         if owner is None or not can_lie_on_devices(array) or array.dtype.itemsize not in _BITS:
             return None
-        if known is None:
-            known = self._made(key, tensor, owner)
-        if known.missed >= _TRIES:
+        if entry is None:
+            entry = self._made(key, tensor, owner)
+        if entry.missed >= _TRIES:
             return None
-        known.copies = copies = Copies(np.array(array, order="C"))
+        entry.copies = copies = Copies(np.array(array, order="C"))
         return copies
 
     def note(self, tensor: torch.Tensor, copies: Copies, owner: object) -> None:
@@ -113,24 +113,24 @@ class CopyCache:
             owner: what the copies go with.
         """
         key = _key(tensor)
-        known = self._of(key, tensor)
-        if known is None:
-            known = self._made(key, tensor, owner)
-        elif known.owner() is not owner:
-            known.owner = self._referred(key, owner)
-        known.copies = copies
+        entry = self._of(key, tensor)
+        if entry is None:
+            entry = self._made(key, tensor, owner)
+        elif entry.owner() is not owner:
+            entry.owner = self._referred(key, owner)
+        entry.copies = copies
 
     def _of(self, key: _Key, tensor: torch.Tensor) -> Known | None:
-        known = self._known.get(key)
-        return known if known is not None and known.memory() is tensor.untyped_storage() else None
+        entry = self._known.get(key)
+        return entry if entry is not None and entry.memory() is tensor.untyped_storage() else None
 
     def _made(self, key: _Key, tensor: torch.Tensor, owner: object) -> Known:
         memory = tensor.untyped_storage()
-        known = self._known[key] = Known(self._referred(key, memory), self._referred(key, owner))
-        return known
+        entry = self._known[key] = Known(self._referred(key, memory), self._referred(key, owner))
+        return entry
 
-    def _referred(self, key: _Key, one: object) -> weakref.ref[Any]:
-        return weakref.ref(one, partial(self._known.pop, key))  # of C: a finalizer runs no Python
+    def _referred(self, key: _Key, referent: object) -> weakref.ref[Any]:
+        return weakref.ref(referent, partial(self._known.pop, key))  # of C: a finalizer runs no Python
 
     def forget(self) -> None:
         """Let go of all copies: who needs them makes them again."""
@@ -138,9 +138,9 @@ class CopyCache:
 
     def let_go(self, unused: Iterable[Copies]) -> None:
         """Let go of these copies."""
-        gone = set(map(id, unused))
-        for key, known in list(self._known.items()) if gone else ():
-            if id(known.copies) in gone:
+        unused_ids = set(map(id, unused))
+        for key, entry in list(self._known.items()) if unused_ids else ():
+            if id(entry.copies) in unused_ids:
                 self._known.pop(key, None)
 
 

@@ -35,14 +35,14 @@ def move(module: torch.nn.Module, device: str) -> None:
     name = canonical(device)
     if not has_memory(name):
         return
-    made: dict[int, torch.Tensor] = {}  # by identity: weights that are tied stay so
+    moved_tensors: dict[int, torch.Tensor] = {}  # by identity: weights that are tied stay so
     for owner in module.modules():
-        for known in (owner._parameters, owner._buffers):
-            for key, tensor in list(known.items()):
+        for tensors in (owner._parameters, owner._buffers):
+            for key, tensor in list(tensors.items()):
                 if tensor is not None and _can_live(tensor):
-                    if id(tensor) not in made:
-                        made[id(tensor)] = _living(tensor, name)
-                    setattr(owner, key, made[id(tensor)])
+                    if id(tensor) not in moved_tensors:
+                        moved_tensors[id(tensor)] = _living(tensor, name)
+                    setattr(owner, key, moved_tensors[id(tensor)])
 
 
 def _can_live(tensor: torch.Tensor) -> bool:
@@ -53,5 +53,5 @@ def _can_live(tensor: torch.Tensor) -> bool:
 
 def _living(tensor: torch.Tensor, device: str) -> torch.Tensor:
     array = to_array(tensor.dtype)(tensor.detach())
-    made = Resident.of(Copies(None, {device: Copies(array).on(device)}), tensor.dtype, untold)
-    return torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made
+    resident = Resident.of(Copies(None, {device: Copies(array).on(device)}), tensor.dtype, untold)
+    return torch.nn.Parameter(resident, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else resident

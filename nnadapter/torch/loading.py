@@ -43,11 +43,11 @@ def load_named(named: str) -> onnx.ModelProto:
     """
     require_torch(f"{named!r}")
 
-    found = _FUNCTION.match(named)
-    path = Path(found["file"] if found else named)
+    match = _FUNCTION.match(named)
+    path = Path(match["file"] if match else named)
     if not path.is_file():
         raise ModelFileError(f"model file {str(path)!r} cannot be read: there is no such file; give one that is there")
-    return _of_script(named, path, found["name"]) if found else _of_program(named, path)
+    return _of_script(named, path, match["name"]) if match else _of_program(named, path)
 
 
 def _of_program(named: str, path: Path) -> onnx.ModelProto:
@@ -66,7 +66,7 @@ def _of_program(named: str, path: Path) -> onnx.ModelProto:
 def _of_script(named: str, path: Path, name: str) -> onnx.ModelProto:
     with _running(path):
         try:
-            made = _function(named, runpy.run_path(str(path)).get(name))()
+            result = _function(named, runpy.run_path(str(path)).get(name))()
         except NNAdapterError:
             raise
         except SystemExit as error:
@@ -75,12 +75,12 @@ def _of_script(named: str, path: Path, name: str) -> onnx.ModelProto:
             ) from error
         except Exception as error:
             raise InvalidOptionError(f"{named!r} raises {_said(error, path)}; mend it there") from error
-    if kind_of(made) is SourceKind.MODULE:
-        return model_of(made)
-    if isinstance(made, tuple) and len(made) == 2 and kind_of(made[0]) is SourceKind.MODULE:
-        return model_of(*made)
+    if kind_of(result) is SourceKind.MODULE:
+        return model_of(result)
+    if isinstance(result, tuple) and len(result) == 2 and kind_of(result[0]) is SourceKind.MODULE:
+        return model_of(*result)
     raise InvalidOptionError(
-        f"{named!r} is to return a module and its inputs, or an exported program, got {type(made).__name__}"
+        f"{named!r} is to return a module and its inputs, or an exported program, got {type(result).__name__}"
     )
 
 
@@ -92,8 +92,8 @@ def _function(named: str, function: Any) -> Callable[[], Any]:
         raise InvalidOptionError(
             f"{named!r} names a function that needs {', '.join(needed)}; give one that takes nothing"
         )
-    found: Callable[[], Any] = function
-    return found
+    factory: Callable[[], Any] = function
+    return factory
 
 
 def _needed(function: Callable[..., Any]) -> list[str]:
@@ -103,20 +103,24 @@ def _needed(function: Callable[..., Any]) -> list[str]:
     except ValueError:  # functions in C need not say
         return []
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in variable]
+    return [
+        parameter.name
+        for parameter in parameters
+        if parameter.default is parameter.empty and parameter.kind not in variable
+    ]
 
 
 @contextmanager
 def _running(path: Path) -> Iterator[None]:
     """While it runs, a script finds what lies beside it, and prints to the standard error."""
-    beside = str(path.resolve().parent)
-    sys.path.insert(0, beside)
+    script_folder = str(path.resolve().parent)
+    sys.path.insert(0, script_folder)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        if beside in sys.path:  # the script may have changed it
-            sys.path.remove(beside)
+        if script_folder in sys.path:  # the script may have changed it
+            sys.path.remove(script_folder)
 
 
 def _said(error: Exception, path: Path) -> str:
@@ -128,5 +132,5 @@ def _said(error: Exception, path: Path) -> str:
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.lineno is not None:
         lines.append(error.lineno)
-    said = describe(error)
-    return f"{said} ({path.name}:{lines[-1]})" if lines else said
+    message = describe(error)
+    return f"{message} ({path.name}:{lines[-1]})" if lines else message

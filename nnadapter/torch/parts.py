@@ -70,6 +70,6 @@ def weighing_in(
     module: fx.GraphModule, part: Region, is_weight: Callable[[int, Any], bool]
 ) -> Callable[[int, Any], bool]:
     """Which inputs of a part of `module` may be constants: those of the module's inputs that may be."""
-    given = list(module.graph.find_nodes(op="placeholder"))
-    places = {place: given.index(node) for place, node in enumerate(part.inputs) if node.op == "placeholder"}
+    placeholders = list(module.graph.find_nodes(op="placeholder"))
+    places = {place: placeholders.index(node) for place, node in enumerate(part.inputs) if node.op == "placeholder"}
     return lambda place, value: place in places and is_weight(places[place], value)

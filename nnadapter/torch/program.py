@@ -131,9 +131,9 @@ class Program:
         if self.failure is not None:
             return []
         sets = list(self._sets.items())
-        own = [bound for key, bound in sets if not tensors.isdisjoint(key)]
-        found = own[-1:] or [*(bound for _, bound in sets), *([self._plain] if self._plain else [])]
-        return [bound.session for bound in found]
+        matches = [bound for key, bound in sets if not tensors.isdisjoint(key)]
+        bounds = matches[-1:] or [*(bound for _, bound in sets), *([self._plain] if self._plain else [])]
+        return [bound.session for bound in bounds]
 
     def has_run(self, tensors: frozenset[int]) -> bool:
         """Whether a session has one of these tensors, by their identities, among its weights."""
@@ -148,9 +148,11 @@ class Program:
         if bound.staying is not None:
             return bound.staying.moved
         fed = sum(bytes_of(self.region.inputs[place].meta["val"]) for _, place, _ in bound.fed)
-        given = sum(bytes_of(node.meta["val"]) for node in self.region.outputs)
+        output_bytes = sum(bytes_of(node.meta["val"]) for node in self.region.outputs)
         return TransferredBytes(
-            fed, given, *((crossing(bound.session) or (fed, given)) if owning_device(bound.session) else (0, 0))
+            fed,
+            output_bytes,
+            *((crossing(bound.session) or (fed, output_bytes)) if owning_device(bound.session) else (0, 0)),
         )
 
     @property
@@ -233,7 +235,7 @@ class Program:
         module, regions = halves(self.region)
         weighing = [weighing_in(module, region, self._is_weight) for region in regions]
         try:
-            self._parts = tuple(self._part(*each) for each in zip(regions, weighing, strict=True))
+            self._parts = tuple(self._part(*pair) for pair in zip(regions, weighing, strict=True))
         except ExportFailure:  # as a whole it was
             return None
         return joined(module, regions, self._parts)
@@ -257,9 +259,9 @@ class Program:
             self._warn("run", "whose session failed", error)
         return results
 
-    def _warn(self, stage: str, why: str, error: Exception) -> None:
+    def _warn(self, stage: str, reason: str, error: Exception) -> None:
         if self._settings.options.fallback_at(stage) == "warn":
-            text = f"PyTorch runs {count(len(self.region.working), 'operator')}, {why}: {describe(error)}"
+            text = f"PyTorch runs {count(len(self.region.working), 'operator')}, {reason}: {describe(error)}"
             warnings.warn(FallbackWarning(text), stacklevel=4)
 
     def _in_pytorch(self, *inputs: Any) -> tuple[Any, ...]:
@@ -317,7 +319,7 @@ class Program:
         session = InferenceSession(model, devices=self._settings.devices, options=self._settings.options)
         each = ((self._names[place], place, self._converts[place]) for place in range(len(inputs)))
         constant = frozenset(weights.places)
-        fed = tuple(one for one in each if one[1] not in constant)
+        fed = tuple(feed for feed in each if feed[1] not in constant)
         return Bound(session=session, weights=weights, fed=fed, staying=self._staying(session, fed, inputs))
 
     def _staying(self, session: InferenceSession, fed: Fed, inputs: Sequence[Any]) -> ResidentRunner | None:

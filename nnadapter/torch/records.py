@@ -38,7 +38,7 @@ def remember(capture: Capture) -> None:
     """Note a capture for what is being compiled in this thread; it is forgotten when nobody keeps it any more."""
     owner = _compiled_now(sys._getframe())
     with _lock:
-        _all[:] = [*(each for each in _all if each() is not None), weakref.ref(capture)]
+        _all[:] = [*(reference for reference in _all if reference() is not None), weakref.ref(capture)]
     if owner is not None:
         with _lock:
             _captures.setdefault(owner, []).append(weakref.ref(capture))
@@ -46,15 +46,15 @@ def remember(capture: Capture) -> None:
 
 def captures_of(compiled: Any) -> list[Capture]:
     """What was captured for what torch.compile returned, or for what it was given, in order."""
-    given = given_of(compiled)
+    target = given_of(compiled)
     with _lock:
-        noted = [each() for each in _captures.get(given, ())]
-        known = [each() for each in _all]
-    own = [capture for capture in noted if capture is not None]
-    if own or not isinstance(given, torch.nn.Module):
-        return own
-    tensors = frozenset(map(id, (*given.parameters(), *given.buffers())))
-    return [capture for capture in known if capture is not None and _has_run(capture, tensors)]
+        noted = [reference() for reference in _captures.get(target, ())]
+        all_captures = [reference() for reference in _all]
+    target_captures = [capture for capture in noted if capture is not None]
+    if target_captures or not isinstance(target, torch.nn.Module):
+        return target_captures
+    tensors = frozenset(map(id, (*target.parameters(), *target.buffers())))
+    return [capture for capture in all_captures if capture is not None and _has_run(capture, tensors)]
 
 
 def _has_run(capture: Capture, tensors: frozenset[int]) -> bool:

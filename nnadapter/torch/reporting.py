@@ -28,39 +28,39 @@ def report_compiled(compiled: Any) -> TorchReport:
     """
     if not callable(compiled):
         raise InvalidOptionError(f"a report is of what torch.compile returned, got {type(compiled).__name__}")
-    given = given_of(compiled)
-    tensors = (*given.parameters(), *given.buffers()) if isinstance(given, torch.nn.Module) else ()
+    target = given_of(compiled)
+    tensors = (*target.parameters(), *target.buffers()) if isinstance(target, torch.nn.Module) else ()
     weights = frozenset(map(id, tensors))
     graphs = tuple(_graph(capture, graph, weights) for capture in captures_of(compiled) for graph in capture.graphs)
-    return TorchReport(name=_name(given), graphs=graphs, not_captured=_not_captured(given))
+    return TorchReport(name=_name(target), graphs=graphs, not_captured=_not_captured(target))
 
 
-def _not_captured(given: Any) -> tuple[str, ...]:
+def _not_captured(target: Any) -> tuple[str, ...]:
     """Kinds of recurrent layers in a module, where PyTorch is not told to capture them."""
-    if torch._dynamo.config.allow_rnn or not isinstance(given, torch.nn.Module):
+    if torch._dynamo.config.allow_rnn or not isinstance(target, torch.nn.Module):
         return ()
-    layers = [each for each in given.modules() if isinstance(each, torch.nn.RNNBase)]
-    return tuple(dict.fromkeys(type(each).__name__ for each in layers))
+    layers = [module for module in target.modules() if isinstance(module, torch.nn.RNNBase)]
+    return tuple(dict.fromkeys(type(layer).__name__ for layer in layers))
 
 
-def _name(given: Any) -> str:
-    return getattr(given, "__name__", type(given).__name__)
+def _name(target: Any) -> str:
+    return getattr(target, "__name__", type(target).__name__)
 
 
 def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFacts:
     """The facts of a graph; where several modules share it, its sessions are those of the module with these weights."""
     programs = [leaf for program in graph.programs for leaf in program.leaves]
-    made = [(program, program.sessions(weights)) for program in programs]
-    refused = [facts for program, sessions in made for facts in _refused(program, sessions)]
-    given_up = [left for program in programs for left in lost(program)]
+    program_sessions = [(program, program.sessions(weights)) for program in programs]
+    refused = [facts for program, sessions in program_sessions for facts in _refused(program, sessions)]
+    given_up = [fallback for program in programs for fallback in lost(program)]
     moved = added(program.moved for program in programs)
     return GraphFacts(
         kind=graph.kind,
         operators=graph.operators,
         delegated=graph.delegated - len(given_up),
-        sessions=tuple(session.report() for _, sessions in made for session in sessions),
-        waiting=sum(not sessions and program.failure is None for program, sessions in made),
-        stayed=gathered([_fallback_facts(left) for left in (*graph.left, *given_up)]),
+        sessions=tuple(session.report() for _, sessions in program_sessions for session in sessions),
+        waiting=sum(not sessions and program.failure is None for program, sessions in program_sessions),
+        stayed=gathered([_fallback_facts(fallback) for fallback in (*graph.left, *given_up)]),
         refused=gathered(refused),
         ended=capture.ended,
         line=capture.line,
@@ -70,7 +70,7 @@ def _graph(capture: Capture, graph: Graph, weights: frozenset[int]) -> GraphFact
         to_device_bytes=moved.to_device,
         to_host_bytes=moved.to_host,
         crowded=any(program.is_crowded for program in programs),
-        copying=_copying(session for _, sessions in made for session in sessions),
+        copying=_copying(session for _, sessions in program_sessions for session in sessions),
     )
 
 
@@ -79,31 +79,31 @@ def _copying(sessions: Iterable[InferenceSession]) -> tuple[str, ...]:
     return tuple(name for name in names if name != CPU and has_memory(name))
 
 
-def _fallback_facts(left: Left) -> StayedFacts:
+def _fallback_facts(fallback: Left) -> StayedFacts:
     return StayedFacts(
-        operator=left.operator,
+        operator=fallback.operator,
         device="",
-        reason=str(left.refusal.reason),
-        detail=left.refusal.detail,
-        line=left.line,
+        reason=str(fallback.refusal.reason),
+        detail=fallback.refusal.detail,
+        line=fallback.line,
         count=1,
     )
 
 
 def _refused(program: Program, sessions: Sequence[InferenceSession]) -> list[StayedFacts]:
     """What devices refused of sessions, by the operators that their nodes come from."""
-    known = origins(program.model)
+    node_origins = origins(program.model)
     return [
         StayedFacts(
-            operator=known[node.name].operator,
+            operator=node_origins[node.name].operator,
             device=refusal.device,
             reason=refusal.reason,
             detail=refusal.detail,
-            line=known[node.name].line,
+            line=node_origins[node.name].line,
             count=1,
         )
         for session in sessions
         for node in session.report().nodes
         for refusal in node.refusals
-        if node.name in known
+        if node.name in node_origins
     ]

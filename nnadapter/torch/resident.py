@@ -94,11 +94,11 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         return cls._holding(Held(copies, None, read), copies.shape, dtype)
 
     @classmethod
-    def _holding(cls, held: Held, shape: Sequence[int], dtype: torch.dtype) -> Resident:
-        made: Resident = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device="cpu")
-        torch._C._set_throw_on_mutable_data_ptr(made)
-        made.held = held
-        return made
+    def _holding(cls, state: Held, shape: Sequence[int], dtype: torch.dtype) -> Resident:
+        resident: Resident = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device="cpu")
+        torch._C._set_throw_on_mutable_data_ptr(resident)
+        resident.held = state
+        return resident
 
     @property
     def form(self) -> torch.Tensor:
@@ -119,9 +119,9 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
     def __tensor_unflatten__(cls, parts: Mapping[str, torch.Tensor], _: None, shape: Any, strides: Any) -> Resident:
         """How Dynamo puts together what it computes forms with."""
         form = parts["form"]
-        made = cls._holding(Held(None, form, untold), shape, form.dtype)
-        made._form = form
-        return made
+        resident = cls._holding(Held(None, form, untold), shape, form.dtype)
+        resident._form = form
+        return resident
 
     @property
     def copies(self) -> Copies | None:
@@ -156,11 +156,11 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         plain, self.held.is_pinned = self.plain(), True
         return plain.untyped_storage()
 
-    def __dlpack__(self, **asked: Any) -> Any:
+    def __dlpack__(self, **kwargs: Any) -> Any:
         """See `torch.Tensor.__dlpack__`."""
         if self.requires_grad:
             raise BufferError("a tensor that requires gradients is not exported; use tensor.detach()")
-        return self.plain().detach().__dlpack__(**asked)
+        return self.plain().detach().__dlpack__(**kwargs)
 
     @property
     def data(self) -> torch.Tensor:
@@ -212,8 +212,8 @@ class Resident(torch.Tensor):  # type: ignore[misc]  # PyTorch's tensors have no
         """Run an operator of PyTorch on what is read here."""
         kwargs = kwargs or {}
         lying = _LYING.get(function)
-        made = None if lying is None else lying(*args, **kwargs)
-        return _on_host(function, tuple(args), kwargs) if made is None else made
+        result = None if lying is None else lying(*args, **kwargs)
+        return _on_host(function, tuple(args), kwargs) if result is None else result
 
 
 def untold(nbytes: int) -> None:
@@ -225,31 +225,35 @@ def _on_host(function: Any, args: Sequence[Any], kwargs: Any) -> Any:
     written, named = _keeping(function)
     if written is None:
         raise RuntimeError(f"{function} changes the form of a tensor that lies on a device; use its clone()")
-    lent: list[Resident] = []
-    own: dict[int, Resident] = {}
+    read_residents: list[Resident] = []
+    residents_by_id: dict[int, Resident] = {}
 
     def plain(tensor: Resident) -> torch.Tensor:
-        made = tensor.plain()
-        own[id(made)] = tensor
-        return made
+        plain_tensor = tensor.plain()
+        residents_by_id[id(plain_tensor)] = tensor
+        return plain_tensor
 
     def read(tensor: Resident) -> torch.Tensor:
-        lent.append(tensor)
+        read_residents.append(tensor)
         return tensor._read()
 
-    args = [tree_map_only(Resident, plain if place in written else read, each) for place, each in enumerate(args)]
-    kwargs = {name: tree_map_only(Resident, plain if name in named else read, each) for name, each in kwargs.items()}
+    args = [tree_map_only(Resident, plain if place in written else read, arg) for place, arg in enumerate(args)]
+    kwargs = {name: tree_map_only(Resident, plain if name in named else read, value) for name, value in kwargs.items()}
     results = function(*args, **kwargs)
-    for tensor in lent:
+    for tensor in read_residents:
         if tensor.held.is_seen:  # a result looks at it, whatever the schema says
             tensor.held.copies = None
-    return tree_map_only(torch.Tensor, lambda made: own.get(id(made), made), results) if own else results
+    return (
+        tree_map_only(torch.Tensor, lambda result: residents_by_id.get(id(result), result), results)
+        if residents_by_id
+        else results
+    )
 
 
 class _All:
     """Contains everything."""
 
-    def __contains__(self, one: object) -> bool:
+    def __contains__(self, item: object) -> bool:
         return True
 
 
@@ -261,7 +265,9 @@ def _keeping(function: Any) -> tuple[Any, Any]:
         return _All(), _All()
     if torch.Tag.inplace_view in function.tags:
         return None, None
-    arguments = [(place, each.name) for place, each in enumerate(schema.arguments) if each.alias_info is not None]
+    arguments = [
+        (place, argument.name) for place, argument in enumerate(schema.arguments) if argument.alias_info is not None
+    ]
     return frozenset(place for place, _ in arguments), frozenset(name for _, name in arguments)
 
 
@@ -277,13 +283,13 @@ def _copied(target: Any, source: Any, non_blocking: bool = False) -> Any:
     return target if is_one and target.held.become(source.held) else None
 
 
-def _filled(tensor: Resident, value: Any = 0, **wanted: Any) -> Resident | None:
+def _filled(tensor: Resident, value: Any = 0, **kwargs: Any) -> Resident | None:
     """The state of an optimizer, at its start."""
     plain = {"dtype": tensor.dtype, "layout": torch.strided, "device": tensor.device, "pin_memory": False}
     copies = tensor.copies
-    if copies is None or any(wanted.get(name) not in (None, value) for name, value in plain.items()):
+    if copies is None or any(kwargs.get(name) not in (None, value) for name, value in plain.items()):
         return None
-    if wanted.get("memory_format") not in (None, torch.preserve_format, torch.contiguous_format):
+    if kwargs.get("memory_format") not in (None, torch.preserve_format, torch.contiguous_format):
         return None
     return Resident.of(Copies(np.full(copies.shape, value, copies.dtype)), tensor.dtype, tensor.held.read)
 

@@ -34,23 +34,23 @@ def results_of(inputs: Sequence[fx.Node], outputs: Sequence[fx.Node], shown: Seq
     """
     places = _places(inputs)
     likes = [node.meta["val"] for node in outputs]
-    converts = [_converted(like, seen) for like, seen in zip(likes, shown, strict=True)]
+    converts = [_converted(like, is_visible) for like, is_visible in zip(likes, shown, strict=True)]
     promised = [(_dtype(like.dtype), tuple(map(_known, like.shape))) for like in likes]
     open_sizes = [(place, axis, source) for place, like in enumerate(likes) for axis, source in _open(like, places)]
     names = [node.name for node in outputs]
 
-    def results(arrays: Sequence[Any], given: Sequence[Any]) -> tuple[Any, ...]:
+    def results(arrays: Sequence[Any], input_tensors: Sequence[Any]) -> tuple[Any, ...]:
         for array, (dtype, shape), name in zip(arrays, promised, names, strict=True):
             if array.dtype != dtype or (array.shape != shape and not _fits(array.shape, shape)):
                 raise _differs(name, array, dtype, shape)
         for place, axis, (source, source_axis) in open_sizes:
-            if arrays[place].shape[axis] != given[source].shape[source_axis]:
-                wanted = (
+            if arrays[place].shape[axis] != input_tensors[source].shape[source_axis]:
+                expected_shape = (
                     *arrays[place].shape[:axis],
-                    given[source].shape[source_axis],
+                    input_tensors[source].shape[source_axis],
                     *arrays[place].shape[axis + 1 :],
                 )
-                raise _differs(names[place], arrays[place], promised[place][0], wanted)
+                raise _differs(names[place], arrays[place], promised[place][0], expected_shape)
         return tuple([convert(array) for convert, array in zip(converts, arrays, strict=True)])
 
     return results
@@ -84,28 +84,33 @@ def _dtype(dtype: torch.dtype) -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16 if dtype is torch.bfloat16 else str(dtype).removeprefix("torch."))
 
 
-def _fits(found: Sequence[int], promised: Sequence[int | None]) -> bool:
-    if len(found) != len(promised):
+def _fits(sizes: Sequence[int], promised: Sequence[int | None]) -> bool:
+    if len(sizes) != len(promised):
         return False
-    return all(wanted is None or size == wanted for size, wanted in zip(found, promised, strict=True))
+    return all(
+        promised_size is None or size == promised_size for size, promised_size in zip(sizes, promised, strict=True)
+    )
 
 
 def _differs(name: str, array: Any, dtype: Any, shape: Sequence[int | None]) -> ExecutionError:
-    found, wanted = f"{array.dtype}{list(array.shape)}", ", ".join("?" if size is None else str(size) for size in shape)
-    return ExecutionError(f"result {name!r} came as {found} and PyTorch's graph says {dtype}[{wanted}]")
+    actual, expected = (
+        f"{array.dtype}{list(array.shape)}",
+        ", ".join("?" if size is None else str(size) for size in shape),
+    )
+    return ExecutionError(f"result {name!r} came as {actual} and PyTorch's graph says {dtype}[{expected}]")
 
 
 def _converted(like: Any, is_visible: bool) -> Callable[[Any], Any]:
     """What makes a tensor of an array, laid out in memory as PyTorch's own would be where somebody may see it."""
     convert, order = to_tensor(like.dtype), order_of(like) if is_visible else None
-    made = _in_rows(convert) if order is None else _in_order(convert, order)
+    converter = _in_rows(convert) if order is None else _in_order(convert, order)
     strides = strides_of_one(like) if is_visible else None
     if strides is not None:
-        return _strided(made, tuple(like.shape), strides)
+        return _strided(converter, tuple(like.shape), strides)
     if not is_visible or not _may_be_empty(like):
-        return made
+        return converter
     empty = without_elements(like)
-    return lambda value: made(value) if prod(value.shape) else empty(value.shape)
+    return lambda value: converter(value) if prod(value.shape) else empty(value.shape)
 
 
 def _in_rows(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -117,10 +122,10 @@ def _in_order(convert: Callable[[Any], Any], order: Order) -> Callable[[Any], An
     return lambda value: value if type(value) is Copies else arrange(convert(value))
 
 
-def _strided(made: Callable[[Any], Any], shape: Sequence[int], strides: Sequence[int]) -> Callable[[Any], Any]:
+def _strided(converter: Callable[[Any], Any], shape: Sequence[int], strides: Sequence[int]) -> Callable[[Any], Any]:
     def strided(value: Any) -> Any:
-        found = made(value)
-        return found if type(found) is Copies else found.as_strided(shape, strides)
+        tensor = converter(value)
+        return tensor if type(tensor) is Copies else tensor.as_strided(shape, strides)
 
     return strided
 

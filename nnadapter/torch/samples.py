@@ -44,8 +44,8 @@ class Samples:
 
     def changed(self) -> list[int]:
         """Which tensors have others."""
-        was, found = np.frombuffer(self.words, np.uint32), self.memory.take(self.places)
-        differ = np.flatnonzero(was != found)
+        was, current = np.frombuffer(self.words, np.uint32), self.memory.take(self.places)
+        differ = np.flatnonzero(was != current)
         return sorted(set((np.searchsorted(self.bounds, differ, "right") - 1).tolist()))
 
 

@@ -23,23 +23,24 @@ class Settings:
     """How nodes are placed."""
 
 
-def read_settings(given: Mapping[str, Any] | None) -> Settings:
+def read_settings(raw_options: Mapping[str, Any] | None) -> Settings:
     """Return what `options=` of torch.compile says: `devices`, and fields of `nnadapter.Options`.
 
     Raises:
         DeviceNotFoundError, DeviceUnavailableError: a device does not exist or cannot be used.
         InvalidOptionError: a name is unknown, or a value does not fit.
     """
-    given = {} if given is None else given
-    known = [_DEVICES, *(field.name for field in fields(Options))]
-    if not isinstance(given, Mapping):
+    raw_options = {} if raw_options is None else raw_options
+    option_names = [_DEVICES, *(field.name for field in fields(Options))]
+    if not isinstance(raw_options, Mapping):
         raise InvalidOptionError(
-            f"options of torch.compile are a dictionary with {', '.join(known)}, got {type(given).__name__}"
+            f"options of torch.compile are a dictionary with {', '.join(option_names)}, "
+            f"got {type(raw_options).__name__}"
         )
-    for name in given:
-        if name not in known:
-            raise InvalidOptionError(f"there is no option {name!r}; {close_names(name, known)}")
-    devices = given.get(_DEVICES)
-    options = Options(**{name: value for name, value in given.items() if name != _DEVICES})
+    for name in raw_options:
+        if name not in option_names:
+            raise InvalidOptionError(f"there is no option {name!r}; {close_names(name, option_names)}")
+    devices = raw_options.get(_DEVICES)
+    options = Options(**{name: value for name, value in raw_options.items() if name != _DEVICES})
     requests = requests_of(default_devices() if devices is None else devices, options.isolated)
     return Settings(devices=requests, options=options)

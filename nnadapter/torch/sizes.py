@@ -21,14 +21,14 @@ _SIZE = torch.ops.aten.sym_size.int
 def ask_inputs(graph_module: fx.GraphModule) -> None:
     """Put sizes that follow from those of the graph's inputs in place of sizes of computed tensors."""
     graph = graph_module.graph
-    asked = [node for node in graph.find_nodes(op="call_function", target=_SIZE) if _is_computed(node)]
-    known = _known(graph) if asked else {}
-    for node in asked:
+    size_nodes = [node for node in graph.find_nodes(op="call_function", target=_SIZE) if _is_computed(node)]
+    symbol_nodes = _known(graph) if size_nodes else {}
+    for node in size_nodes:
         expression = _expression(node.meta["val"])
-        if expression.free_symbols and expression.free_symbols <= known.keys():
-            node.replace_all_uses_with(_written(graph, expression, known))
+        if expression.free_symbols and expression.free_symbols <= symbol_nodes.keys():
+            node.replace_all_uses_with(_written(graph, expression, symbol_nodes))
             graph.erase_node(node)
-    if asked:
+    if size_nodes:
         graph_module.recompile()
 
 
@@ -48,8 +48,8 @@ def _known(graph: fx.Graph) -> Mapping[Any, fx.Node]:
         if isinstance(size, torch.SymInt) and _expression(size) not in numbers
     }
     with graph.inserting_after(inputs[-1]):
-        asked = {symbol: _asked(graph, *place) for symbol, place in places.items()}
-    return {**asked, **numbers}
+        size_nodes = {symbol: _asked(graph, *place) for symbol, place in places.items()}
+    return {**size_nodes, **numbers}
 
 
 def _expression(size: torch.SymInt) -> Any:
@@ -58,22 +58,22 @@ def _expression(size: torch.SymInt) -> Any:
 
 
 def _asked(graph: fx.Graph, node: fx.Node, axis: int) -> fx.Node:
-    made = graph.call_function(_SIZE, (node, axis))
-    made.meta["val"] = node.meta["val"].shape[axis]
-    return made
+    size_node = graph.call_function(_SIZE, (node, axis))
+    size_node.meta["val"] = node.meta["val"].shape[axis]
+    return size_node
 
 
-def _written(graph: fx.Graph, expression: Any, known: Mapping[Any, fx.Node]) -> fx.Node:
+def _written(graph: fx.Graph, expression: Any, symbol_nodes: Mapping[Any, fx.Node]) -> fx.Node:
     """The nodes that compute an expression, behind the known sizes; the last one is returned."""
-    if expression in known:
-        return known[expression]
+    if expression in symbol_nodes:
+        return symbol_nodes[expression]
     tracer = fx.proxy.GraphAppendingTracer(graph)
-    proxies = {symbol: fx.Proxy(node, tracer) for symbol, node in known.items()}
-    before = set(graph.nodes)
-    first = next(node for node in graph.nodes if node.op == "call_function" and node not in known.values())
+    proxies = {symbol: fx.Proxy(node, tracer) for symbol, node in symbol_nodes.items()}
+    existing_nodes = set(graph.nodes)
+    first = next(node for node in graph.nodes if node.op == "call_function" and node not in symbol_nodes.values())
     with graph.inserting_before(first):
-        made: fx.Node = sympy_interp(PythonReferenceAnalysis, proxies, expression).node
+        result: fx.Node = sympy_interp(PythonReferenceAnalysis, proxies, expression).node
     for node in graph.nodes:
-        if node not in before:
-            node.meta["val"] = node.target(*fx.map_arg(node.args, lambda each: each.meta["val"]))
-    return made
+        if node not in existing_nodes:
+            node.meta["val"] = node.target(*fx.map_arg(node.args, lambda arg: arg.meta["val"]))
+    return result

@@ -13,7 +13,7 @@ _PYTORCH = str(Path(torch.__file__).parent)
 
 def line_of(stack_trace: str | None) -> str:
     """Return `FILE:LINE` of the innermost call outside of PyTorch in a stack trace as text; empty if there is none."""
-    frames = [(found["file"], found["line"]) for found in _FRAME.finditer(stack_trace or "")]
+    frames = [(match["file"], match["line"]) for match in _FRAME.finditer(stack_trace or "")]
     outside = [f"{file}:{line}" for file, line in frames if not file.startswith(_PYTORCH)]
     return outside[-1] if outside else ""
 

@@ -53,9 +53,9 @@ class TransferredBytes(NamedTuple):
     """Copied from devices to the host."""
 
 
-def added(each: Iterable[TransferredBytes]) -> TransferredBytes:
+def added(counts: Iterable[TransferredBytes]) -> TransferredBytes:
     """Return what calls of several regions moved in all."""
-    return TransferredBytes(*map(sum, zip(TransferredBytes(0, 0, 0, 0), *each, strict=True)))
+    return TransferredBytes(*map(sum, zip(TransferredBytes(0, 0, 0, 0), *counts, strict=True)))
 
 
 def owning_device(session: InferenceSession) -> str:
@@ -126,8 +126,8 @@ class ResidentRunner:
         tensors = results([self._given(place, value, inputs) for place, value in enumerate(values)], inputs)
         self._note(tensors, values, inputs)
         return tuple(
-            self._lying(each, dtype) if type(each) is Copies else each
-            for each, dtype in zip(tensors, self._dtypes, strict=True)
+            self._lying(tensor, dtype) if type(tensor) is Copies else tensor
+            for tensor, dtype in zip(tensors, self._dtypes, strict=True)
         )
 
     def _lying(self, copies: Copies, dtype: torch.dtype) -> torch.Tensor:
@@ -152,15 +152,15 @@ class ResidentRunner:
 
     def _comes_again(self, name: str, tensor: torch.Tensor) -> Occurrence | None:
         """What holds a tensor that came to an input in the call before; copies of what came instead of it go."""
-        held = self._came.get(name)
-        if held is not None and held.holds(tensor):
-            return held
+        occurrence = self._came.get(name)
+        if occurrence is not None and occurrence.holds(tensor):
+            return occurrence
         self._came[name] = Occurrence(tensor)
         return None
 
     def _run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """What the session gives: arrays, and `Copies` of what stays."""
-        made: list[Transfer] = []
+        transfers: list[Transfer] = []
         binding, staying = self._session.io_binding(), self._trials.staying
         for name, value in feeds.items():
             if isinstance(value, Copies):
@@ -173,15 +173,15 @@ class ResidentRunner:
         values = [value.contents if isinstance(value, DeviceValue) else value for value in binding.get_outputs()]
         provenance = self._session.provenance
         assert provenance is not None, "it has run"
-        made.extend(provenance.transfers)
-        is_apart = any(step.device == self._device for step in provenance.steps) and not made
-        self._learn(feeds, made)
-        self._count(feeds, values, made, is_apart=is_apart)
+        transfers.extend(provenance.transfers)
+        is_apart = any(step.device == self._device for step in provenance.steps) and not transfers
+        self._learn(feeds, transfers)
+        self._count(feeds, values, transfers, is_apart=is_apart)
         return values
 
-    def _learn(self, feeds: Mapping[str, Any], made: Sequence[Transfer]) -> None:
+    def _learn(self, feeds: Mapping[str, Any], transfers: Sequence[Transfer]) -> None:
         """Leave out what gains nothing: results that were brought to the device, inputs that were not."""
-        brought = {each.value for each in made if each.target == self._device}
+        brought = {transfer.value for transfer in transfers if transfer.target == self._device}
         places = [place for place, name in enumerate(self._outputs) if name in brought]
         unused = {
             name: value
@@ -199,9 +199,9 @@ class ResidentRunner:
             return value
         if value.has_array:
             return value.own_array()
-        made: list[Transfer] = []
-        array = value.host(self._outputs[place], made)
-        self._read(sum(each.nbytes for each in made))
+        transfers: list[Transfer] = []
+        array = value.host(self._outputs[place], transfers)
+        self._read(sum(transfer.nbytes for transfer in transfers))
         return array.copy()
 
     def _lies(self, place: int, inputs: Sequence[Any]) -> bool:
@@ -233,16 +233,16 @@ class ResidentRunner:
         KNOWN.note(tensor, value, holder)
 
     def _count(
-        self, feeds: Mapping[str, Any], values: Sequence[Any], made: Sequence[Transfer], *, is_apart: bool
+        self, feeds: Mapping[str, Any], values: Sequence[Any], transfers: Sequence[Transfer], *, is_apart: bool
     ) -> None:
         """Count a run; one that is apart computed from arrays, noted no transfers, and copied what passed borders."""
-        taken, given = sum(value.nbytes for value in feeds.values()), sum(value.nbytes for value in values)
+        input_bytes, output_bytes = sum(value.nbytes for value in feeds.values()), sum(value.nbytes for value in values)
         if is_apart and not all(type(value) is Copies and value.is_on(self._device) for value in feeds.values()):
-            self._moved, self._is_apart = TransferredBytes(taken, given, taken, given), True
+            self._moved, self._is_apart = TransferredBytes(input_bytes, output_bytes, input_bytes, output_bytes), True
             return
-        to_host = sum(each.nbytes for each in made if each.target == HOST)
-        to_device = sum(each.nbytes for each in made if each.target != HOST)
-        self._moved, self._is_apart = TransferredBytes(taken, given, to_device, to_host), False
+        to_host = sum(transfer.nbytes for transfer in transfers if transfer.target == HOST)
+        to_device = sum(transfer.nbytes for transfer in transfers if transfer.target != HOST)
+        self._moved, self._is_apart = TransferredBytes(input_bytes, output_bytes, to_device, to_host), False
 
     def _read(self, nbytes: int) -> None:
         """Count what the host reads of results after the run."""

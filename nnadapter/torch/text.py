@@ -16,21 +16,28 @@ def to_text(report: CompiledFacts) -> str:
     1. Summary: graphs, graph breaks, how many operators are in sessions.
     2. For each graph what stayed in PyTorch, and what devices refused of its sessions, with lines of source.
     """
-    return "\n".join((*_summary(report), *(line for each in enumerate(report.graphs) for line in _graph(*each))))
+    return "\n".join(
+        (*_summary(report), *(line for numbered_graph in enumerate(report.graphs) for line in _graph(*numbered_graph)))
+    )
 
 
 def _summary(report: CompiledFacts) -> Iterator[str]:
-    total, delegated = sum(each.operators for each in report.graphs), sum(each.delegated for each in report.graphs)
+    total, delegated = (
+        sum(graph_facts.operators for graph_facts in report.graphs),
+        sum(graph_facts.delegated for graph_facts in report.graphs),
+    )
     yield f"compiled   {report.name}: {count(len(report.graphs), 'graph')}, {count(len(report.breaks), 'graph break')}"
     for kind in report.not_captured:
-        told = "set torch._dynamo.config.allow_rnn = True before the first call, and PyTorch captures it"
-        yield f"left out   {kind} runs in PyTorch: {told}"
+        advice = "set torch._dynamo.config.allow_rnn = True before the first call, and PyTorch captures it"
+        yield f"left out   {kind} runs in PyTorch: {advice}"
     if not report.graphs:
         yield "           nothing was compiled yet: PyTorch compiles when it is called"
         return
     yield f"operators  {total}: {delegated} in sessions, {total - delegated} in PyTorch"
-    known = "known " if any(session.uncounted for each in report.graphs for session in each.sessions) else ""
-    flops = f"{report.flops_coverage:.1%} of their {known}FLOPs off the CPU"
+    qualifier = (
+        "known " if any(session.uncounted for graph_facts in report.graphs for session in graph_facts.sessions) else ""
+    )
+    flops = f"{report.flops_coverage:.1%} of their {qualifier}FLOPs off the CPU"
     yield f"coverage   {report.coverage:.1%} of operators in sessions; {flops}"
     for graph in report.breaks:
         yield f"break      {graph.ended} ({graph.line})"
@@ -60,8 +67,8 @@ def _graph(index: int, graph: GraphFacts) -> Iterator[str]:
 def _moved(graph: GraphFacts) -> str:
     if not graph.copying:
         return "nothing copied"
-    there, back = quantity(graph.to_device_bytes, "B"), quantity(graph.to_host_bytes, "B")
-    return f"of which {there} are copied to {', '.join(graph.copying)} and {back} back"
+    to_device, back = quantity(graph.to_device_bytes, "B"), quantity(graph.to_host_bytes, "B")
+    return f"of which {to_device} are copied to {', '.join(graph.copying)} and {back} back"
 
 
 def _rows(title: str, rows: tuple[StayedFacts, ...]) -> Iterator[str]:

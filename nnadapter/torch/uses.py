@@ -56,17 +56,17 @@ def computed_results(graph_module: fx.GraphModule, kind: str, shown: int | None)
     1. Those that the backward graph alone gets: behind the first `shown`.
     2. Gradients that are all of what they look at.
     """
-    results = [each for each in graph_module.graph.output_node().args[0] if isinstance(each, fx.Node)]
+    results = [result for result in graph_module.graph.output_node().args[0] if isinstance(result, fx.Node)]
     if kind == "backward":
-        return frozenset(each for each in results if is_view(each) and _is_whole(each))
-    known = set(graph_module.graph.output_node().args[0][:shown])
-    return frozenset(each for each in results if each not in known)
+        return frozenset(result for result in results if is_view(result) and _is_whole(result))
+    visible_results = set(graph_module.graph.output_node().args[0][:shown])
+    return frozenset(result for result in results if result not in visible_results)
 
 
 def _is_whole(view: fx.Node) -> bool:
-    seen, given = (each.meta["val"] for each in (view, view.all_input_nodes[0]))
-    sizes = [*getattr(seen, "shape", ()), *getattr(given, "shape", ())]
-    return bool(sizes) and all(type(size) is int for size in sizes) and bool(seen.numel() == given.numel())
+    view_value, base_value = (node.meta["val"] for node in (view, view.all_input_nodes[0]))
+    sizes = [*getattr(view_value, "shape", ()), *getattr(base_value, "shape", ())]
+    return bool(sizes) and all(type(size) is int for size in sizes) and bool(view_value.numel() == base_value.numel())
 
 
 def uses_of(
@@ -91,11 +91,12 @@ def uses_of(
     """
     results, inputs = graph_module.graph.output_node().args[0], graph_module.graph.find_nodes(op="placeholder")
     pairs = zip(results, (inputs[place] for place in written if place < len(inputs)), strict=False)
-    apart, passed = _apart(graph_module, regions), graph_module.graph.output_node().all_input_nodes
+    outside_nodes, passed = _apart(graph_module, regions), graph_module.graph.output_node().all_input_nodes
     given = _seen(results[:shown], last_views(graph_module, computed))
     return Uses(
-        visible=given | _names_read(node for node in apart if not is_size(node)),
-        read=_names_read(apart) | {each.name for each in passed if each.op == "placeholder"},
+        visible=given | _names_read(node for node in outside_nodes if not is_size(node)),
+        read=_names_read(outside_nodes)
+        | {returned_node.name for returned_node in passed if returned_node.op == "placeholder"},
         returning=given if kind == "backward" else (),
         lying={results[place].name for place in lying if isinstance(results[place], fx.Node)},
         written={result.name: given.name for result, given in pairs if isinstance(result, fx.Node)},
@@ -109,18 +110,18 @@ def _apart(graph_module: fx.GraphModule, regions: Sequence[Region]) -> list[fx.N
 
 
 def _names_read(nodes: Iterable[fx.Node]) -> frozenset[str]:
-    return frozenset(each.name for node in nodes for each in node.all_input_nodes)
+    return frozenset(input_node.name for node in nodes for input_node in node.all_input_nodes)
 
 
 def _seen(results: Sequence[object], views: Collection[fx.Node]) -> frozenset[str]:
     """Names of results, and of what they are views of."""
-    found: set[str] = set()
-    waiting = [each for each in results if isinstance(each, fx.Node)]
+    names: set[str] = set()
+    waiting = [result for result in results if isinstance(result, fx.Node)]
     while waiting:
         node = waiting.pop()
-        found.add(node.name)
+        names.add(node.name)
         waiting.extend(node.all_input_nodes if node in views else ())
-    return frozenset(found)
+    return frozenset(names)
 
 
 def roles_of(region: Region, uses: Uses) -> Roles:

@@ -62,41 +62,41 @@ class Weights:
 
     def hold(self, inputs: Sequence[Any]) -> bool:
         """Whether all of them are what they were, by the inputs of a call with the same tensors."""
-        given = self.taken(inputs)
+        tensors = self.taken(inputs)
         return (
-            [*map(_version, given)] == self.versions
-            and [*map(_memory, given)] == self.addresses
+            [*map(_version, tensors)] == self.versions
+            and [*map(_memory, tensors)] == self.addresses
             and (self.all_steps == _all_steps.count or self._have_not_stepped())
             and self.samples.hold()
         )
 
     def _have_not_stepped(self) -> bool:
-        now = _all_steps.count
+        step_count = _all_steps.count
         if [*map(_count, self.steps)] != self.counts:
             return False
-        self.all_steps = now
+        self.all_steps = step_count
         return True
 
     def changed(self, inputs: Sequence[Any]) -> list[int]:
         """The places of those that are not what they were."""
-        given = self.taken(inputs)
+        tensors = self.taken(inputs)
         moved = {
             place
-            for place, tensor, was in zip(self.places, given, self.addresses, strict=True)
+            for place, tensor, was in zip(self.places, tensors, self.addresses, strict=True)
             if _memory(tensor) != was
         }
-        counted = zip(self.places, given, self.versions, self.steps, self.counts, strict=True)
-        found = {
+        counted = zip(self.places, tensors, self.versions, self.steps, self.counts, strict=True)
+        changed_places = {
             place
             for place, tensor, version, steps, count in counted
             if _version(tensor) != version or steps.count != count
         }
         written = set() if moved else {self.places[index] for index in self.samples.changed()}
-        return sorted(moved | found | written)
+        return sorted(moved | changed_places | written)
 
 
-def note_weights(inputs: Sequence[Any], places: tuple[int, ...], gone: Callable[[Any], None]) -> Weights:
-    """Return what `inputs` at `places` are now; `gone` is called when one of these tensors is no more."""
+def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Callable[[Any], None]) -> Weights:
+    """Return what `inputs` at `places` are now; `callback` is called when one of these tensors is no more."""
     tensors = tuple(inputs[place] for place in places)
     if tensors:
         _watch_optimizers()
@@ -110,7 +110,7 @@ def note_weights(inputs: Sequence[Any], places: tuple[int, ...], gone: Callable[
         counts=[*map(_count, steps)],
         all_steps=all_steps,
         samples=samples_of(tensors),
-        references=tuple(weakref.ref(tensor, gone) for tensor in tensors),
+        references=tuple(weakref.ref(tensor, callback) for tensor in tensors),
         taken=taker(places),
     )
 

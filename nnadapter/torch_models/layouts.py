@@ -54,7 +54,7 @@ def lying_as(like: Any) -> Callable[[Any], Any] | None:
     if order is None:
         return None
     arrange = laid_out(order)
-    return lambda given: given if order_of(given) == order else arrange(given)
+    return lambda tensor: tensor if order_of(tensor) == order else arrange(tensor)
 
 
 def without_elements(like: Any) -> Callable[[Sequence[int]], Any]:

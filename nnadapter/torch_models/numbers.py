@@ -55,10 +55,10 @@ def _arithmetic(of_reals: Callable[..., Any], of_whole: Callable[..., Any] | Non
     """Whole numbers make a whole one where there is a function for that; others are computed in float64."""
 
     def written(*numbers: Any) -> Any:
-        are_whole = (type(each) is int or getattr(each, "dtype", None) == _INT64 for each in numbers)
+        are_whole = (type(number) is int or getattr(number, "dtype", None) == _INT64 for number in numbers)
         if of_whole is not None and all(are_whole):
-            return of_whole(*(_tensor(each, _INT64) for each in numbers))
-        return of_reals(*(_tensor(each, _DOUBLE) for each in numbers))
+            return of_whole(*(_tensor(number, _INT64) for number in numbers))
+        return of_reals(*(_tensor(number, _DOUBLE) for number in numbers))
 
     return written
 
@@ -113,12 +113,12 @@ def _sequence(target: torch._ops.OpOverload, theirs: Callable[..., Any]) -> Call
     """A sequence of known numbers is what PyTorch makes of them: how many there are hangs on a rounding, for one."""
 
     def written(*numbers: Any, dtype: int = _NOT_SAID, **options: Any) -> Any:
-        are_known = all(isinstance(each, (int, float)) for each in numbers)
+        are_known = all(isinstance(number, (int, float)) for number in numbers)
         with unset_fake_temporarily():
-            made = target(*numbers, dtype=_DTYPES[dtype]).numpy() if are_known and dtype in _DTYPES else None
-        if made is None or made.size > _LONGEST:
+            sequence = target(*numbers, dtype=_DTYPES[dtype]).numpy() if are_known and dtype in _DTYPES else None
+        if sequence is None or sequence.size > _LONGEST:
             return theirs(*numbers, dtype=dtype, **options)
-        return op.Constant(value=onnx_ir.tensor(made))
+        return op.Constant(value=onnx_ir.tensor(sequence))
 
     return written
 
@@ -131,30 +131,32 @@ def as_tensors(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if not isinstance(node.target, torch._ops.OpOverload) or node.target in WRITTEN:
             continue
-        read = [(each, each.meta.get("val")) for each in node.all_input_nodes]
+        read = [(input_node, input_node.meta.get("val")) for input_node in node.all_input_nodes]
         tensors = [value for _, value in read if isinstance(value, torch.Tensor)]
         dtype = torch.result_type(tensors[0], 1.0) if tensors else torch.float32
-        for number in [each for each, value in read if isinstance(value, torch.SymFloat)]:
+        for number in [input_node for input_node, value in read if isinstance(value, torch.SymFloat)]:
             with graph.inserting_before(node):
-                made = _in_its_place(graph, node, number, dtype)
-            if made is not None:
-                node.replace_input_with(number, made)
+                replacement = _in_its_place(graph, node, number, dtype)
+            if replacement is not None:
+                node.replace_input_with(number, replacement)
 
 
 def _in_its_place(graph: fx.Graph, node: fx.Node, number: fx.Node, dtype: torch.dtype) -> fx.Node | None:
     """What an operator reads in place of a number, if it does not read that."""
     places = zip(node.target._schema.arguments, node.args, strict=False)
-    if any("Tensor" in str(argument.type) for argument, given in places if given is number):
-        made = graph.call_function(aten.scalar_tensor.default, (number,), {"dtype": dtype})
-        made.meta["val"] = next(
-            each.meta["val"] for each in node.all_input_nodes if isinstance(each.meta["val"], torch.Tensor)
+    if any("Tensor" in str(argument.type) for argument, value in places if value is number):
+        replacement = graph.call_function(aten.scalar_tensor.default, (number,), {"dtype": dtype})
+        replacement.meta["val"] = next(
+            input_node.meta["val"]
+            for input_node in node.all_input_nodes
+            if isinstance(input_node.meta["val"], torch.Tensor)
         ).new_empty((), dtype=dtype)
-        return made
+        return replacement
     if dtype is torch.float64:
         return None
-    made = graph.call_function(as_float32, (number,))
-    made.meta["val"] = number.meta["val"]
-    return made
+    replacement = graph.call_function(as_float32, (number,))
+    replacement.meta["val"] = number.meta["val"]
+    return replacement
 
 
 def without_types(model: onnx_ir.Model) -> None:
@@ -170,5 +172,5 @@ def _tensor(number: Any, dtype: int) -> Any:
         if dtype == _NOT_SAID:
             dtype = _INT64 if number.dtype == _INT64 else _FLOAT
         return op.Cast(number, to=dtype)
-    wanted = _TYPES[type(number)] if dtype == _NOT_SAID else onnx_ir.DataType(dtype)
-    return op.Constant(value=onnx_ir.tensor(number, dtype=wanted))
+    data_type = _TYPES[type(number)] if dtype == _NOT_SAID else onnx_ir.DataType(dtype)
+    return op.Constant(value=onnx_ir.tensor(number, dtype=data_type))

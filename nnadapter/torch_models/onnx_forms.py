@@ -18,8 +18,8 @@ def _diagonal(self: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
     """
     rank = len(self.shape)
     dim1, dim2 = dim1 % rank, dim2 % rank
-    others = [axis for axis in range(rank) if axis not in (dim1, dim2)]
-    moved = op.Transpose(self, perm=[*others, dim1, dim2])
+    other_axes = [axis for axis in range(rank) if axis not in (dim1, dim2)]
+    moved = op.Transpose(self, perm=[*other_axes, dim1, dim2])
     shape = op.Shape(moved)
     rows, columns = op.Shape(moved, start=rank - 2, end=rank - 1), op.Shape(moved, start=rank - 1)
     last = op.Mul(rows, columns)

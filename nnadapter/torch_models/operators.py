@@ -75,20 +75,27 @@ def clear_registry() -> None:
 def _registry(opset: int, *, has_quantization: bool) -> Any:
     """Make the table, which takes half a second; once more after PyTorch has loaded its quantization operators."""
     with quiet():
-        made = _registration.ONNXRegistry.from_torchlib(opset)
-    recurrence.register(made)
-    numbers.register(made)
-    onnx_forms.register(made)
-    return made
+        onnx_registry = _registration.ONNXRegistry.from_torchlib(opset)
+    recurrence.register(onnx_registry)
+    numbers.register(onnx_registry)
+    onnx_forms.register(onnx_registry)
+    return onnx_registry
 
 
 @cache
 def decomposition_table() -> Mapping[Any, Callable[..., Any]]:
     """What is written in other operators before regions are made: what the exporter would write so, and ours first."""
-    known = set(_decomp.get_onnx_implemented_overloads(registry()))
-    table = _decomp.create_onnx_friendly_decomposition_table(known)
-    kept = _OF_AUTOGRAD | _BY_STRIDES | _OF_SIGNS
-    return {**{each: _where_steady(each, written) for each, written in table.items() if each not in kept}, **OWN}
+    onnx_operators = set(_decomp.get_onnx_implemented_overloads(registry()))
+    table = _decomp.create_onnx_friendly_decomposition_table(onnx_operators)
+    preserved_operators = _OF_AUTOGRAD | _BY_STRIDES | _OF_SIGNS
+    return {
+        **{
+            overload: _where_steady(overload, written)
+            for overload, written in table.items()
+            if overload not in preserved_operators
+        },
+        **OWN,
+    }
 
 
 def _where_steady(operator: Any, written: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,8 +151,8 @@ def _refuse_other_kinds(node: torch.fx.Node) -> Unsupported | None:
         return refusal(node.all_input_nodes[0])
     if node.target in _FUNCTIONALIZED:
         return Unsupported(Reason.UNSUPPORTED_OPERATION, "a custom operator that changes its inputs has no ONNX form")
-    what = "a number that Python computes" if not _tensors(node.meta.get("val")) else "it runs other graphs"
-    return Unsupported(Reason.CONTROL_FLOW, what)
+    detail = "a number that Python computes" if not _tensors(node.meta.get("val")) else "it runs other graphs"
+    return Unsupported(Reason.CONTROL_FLOW, detail)
 
 
 def is_random(node: torch.fx.Node) -> bool:
@@ -162,8 +169,8 @@ def _draws(operator: Any, arguments: Sequence[Any], named: Mapping[str, Any]) ->
     """Whether it does with these arguments: recurrent layers, attention and dropout draw in training alone."""
     for place, argument in enumerate(operator._schema.arguments):
         if argument.name in _IDLE:
-            given = arguments[place] if place < len(arguments) else named.get(argument.name, argument.default_value)
-            if given == _IDLE[argument.name]:
+            value = arguments[place] if place < len(arguments) else named.get(argument.name, argument.default_value)
+            if value == _IDLE[argument.name]:
                 return False
     return True
 
@@ -176,7 +183,7 @@ def _refuse_random(node: torch.fx.Node) -> Unsupported | None:
 
 def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
     """Tensors that cannot cross, wherever they stand: in other memory, sparse, complex, or of another data type."""
-    read = [_tensors(each.meta.get("val")) for each in node.all_input_nodes]
+    read = [_tensors(input_node.meta.get("val")) for input_node in node.all_input_nodes]
     for tensor in (tensor for several in (*read, _tensors(node.meta.get("val"))) for tensor in several):
         if tensor.is_complex():
             return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no operators on complex numbers")
@@ -190,19 +197,21 @@ def _refuse_values(node: torch.fx.Node) -> Unsupported | None:
 
 
 def _refuse_numbers(node: torch.fx.Node) -> Unsupported | None:
-    for each in node.all_input_nodes:
-        if "val" not in each.meta:
-            return Unsupported(Reason.UNSUPPORTED_TYPE, f"it reads what {each.target} gives, of which no type is known")
-        if is_real(each) and _is_real_alone(node):
+    for input_node in node.all_input_nodes:
+        if "val" not in input_node.meta:
+            return Unsupported(
+                Reason.UNSUPPORTED_TYPE, f"it reads what {input_node.target} gives, of which no type is known"
+            )
+        if is_real(input_node) and _is_real_alone(node):
             continue
-        if isinstance(each.meta["val"], (torch.SymFloat, torch.SymBool)):
+        if isinstance(input_node.meta["val"], (torch.SymFloat, torch.SymBool)):
             return Unsupported(Reason.UNSUPPORTED_TYPE, "it reads a number that is known only when it runs")
     return None
 
 
 def _is_real_alone(node: torch.fx.Node) -> bool:
     """Whether all tensors that the node reads and gives are of one of the data types that numbers are written as."""
-    values = [tensor for each in (*node.all_input_nodes, node) for tensor in _tensors(each.meta["val"])]
+    values = [tensor for related_node in (*node.all_input_nodes, node) for tensor in _tensors(related_node.meta["val"])]
     return {tensor.dtype for tensor in values} in ({torch.float32}, {torch.float64})
 
 
@@ -242,7 +251,7 @@ def _refuse_nothing(node: torch.fx.Node) -> Unsupported | None:
     """Statistics of no elements: the mean of none is NaN in PyTorch, and 0 or an error elsewhere."""
     if getattr(node.target, "overloadpacket", None) not in _STATISTICS:
         return None
-    read = [tensor for each in node.all_input_nodes for tensor in _tensors(each.meta.get("val"))]
+    read = [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
     gives = _tensors(node.meta.get("val"))
     if not any(_is_empty(tensor) for tensor in read) or all(_is_empty(tensor) for tensor in gives):
         return None
@@ -295,7 +304,7 @@ def _refuse_mixed(node: torch.fx.Node) -> Unsupported | None:
     """Normalizations whose scale has another type than what is normalized, as under autocast."""
     if getattr(node.target, "overloadpacket", None) not in _SCALING:
         return None
-    read = [tensor for each in node.all_input_nodes for tensor in _tensors(each.meta.get("val"))]
+    read = [tensor for input_node in node.all_input_nodes for tensor in _tensors(input_node.meta.get("val"))]
     if len({tensor.dtype for tensor in read}) < 2:
         return None
     return Unsupported(Reason.UNSUPPORTED_DTYPE, "ONNX has no normalization whose scale is of another type")
@@ -383,5 +392,5 @@ def _each_tensor(value: object) -> Iterator[Any]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from _each_tensor(each)
+        for element in value:
+            yield from _each_tensor(element)

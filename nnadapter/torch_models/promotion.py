@@ -30,16 +30,20 @@ def keep_type(graph: onnx.GraphProto, output: onnx.ValueInfoProto, like: Any) ->
     Raises:
         WrongType: it has one that is no wider floating-point type.
     """
-    wanted = _core.torch_dtype_to_onnx_dtype(like.dtype if isinstance(like, torch.Tensor) else torch.int64)
-    found = type(wanted)(output.type.tensor_type.elem_type)
-    if found == wanted:
+    expected_type = _core.torch_dtype_to_onnx_dtype(like.dtype if isinstance(like, torch.Tensor) else torch.int64)
+    actual_type = type(expected_type)(output.type.tensor_type.elem_type)
+    if actual_type == expected_type:
         return
-    if not (found.is_floating_point() and wanted.is_floating_point() and found.bitwidth > wanted.bitwidth):
-        raise WrongType(f"PyTorch's exporter gives {found.name.lower()} in place of {wanted.name.lower()}")
-    _round(graph, output, int(wanted))
+    if not (
+        actual_type.is_floating_point()
+        and expected_type.is_floating_point()
+        and actual_type.bitwidth > expected_type.bitwidth
+    ):
+        raise WrongType(f"PyTorch's exporter gives {actual_type.name.lower()} in place of {expected_type.name.lower()}")
+    _round(graph, output, int(expected_type))
 
 
-def _round(graph: onnx.GraphProto, output: onnx.ValueInfoProto, wanted: int) -> None:
+def _round(graph: onnx.GraphProto, output: onnx.ValueInfoProto, element_type: int) -> None:
     """Put a Cast before an output, which keeps its name."""
     wide = f"{output.name}.wide"
     for node in graph.node:
@@ -48,8 +52,8 @@ def _round(graph: onnx.GraphProto, output: onnx.ValueInfoProto, wanted: int) -> 
     for value in (*graph.initializer, *graph.value_info):
         value.name = wide if value.name == output.name else value.name
     cast = graph.node.add(op_type="Cast", name=f"{output.name}.rounded", input=[wide], output=[output.name])
-    cast.attribute.add(name="to", type=_INT, i=wanted)
-    output.type.tensor_type.elem_type = wanted
+    cast.attribute.add(name="to", type=_INT, i=element_type)
+    output.type.tensor_type.elem_type = element_type
 
 
 _INT = 2

@@ -37,7 +37,7 @@ def _lstm(
     results = torch.lstm(
         input, list(hx), list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first
     )
-    return tuple(each.clone() for each in results)
+    return tuple(result.clone() for result in results)
 
 
 @torch.library.custom_op("nnadapter::gru", mutates_args=())  # type: ignore[untyped-decorator]
@@ -54,27 +54,27 @@ def _gru(
 ) -> tuple[Tensor, Tensor]:
     """As `aten::gru.input`."""
     results = torch.gru(input, hx, list(params), has_biases, num_layers, dropout, train, bidirectional, batch_first)
-    return tuple(each.clone() for each in results)
+    return tuple(result.clone() for result in results)
 
 
 @_lstm.register_fake  # type: ignore[untyped-decorator]
-def _of_lstm(input: Tensor, hx: Sequence[Tensor], params: Any, *others: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: A002
+def _of_lstm(input: Tensor, hx: Sequence[Tensor], params: Any, *options: Any) -> tuple[Tensor, Tensor, Tensor]:  # noqa: A002
     """What results look like."""
-    return _made(input, hx[0], *others[-2:]), hx[0].new_empty(hx[0].shape), hx[1].new_empty(hx[1].shape)
+    return _made(input, hx[0], *options[-2:]), hx[0].new_empty(hx[0].shape), hx[1].new_empty(hx[1].shape)
 
 
 @_gru.register_fake  # type: ignore[untyped-decorator]
-def _of_gru(input: Tensor, hx: Tensor, params: Any, *others: Any) -> tuple[Tensor, Tensor]:  # noqa: A002
+def _of_gru(input: Tensor, hx: Tensor, params: Any, *options: Any) -> tuple[Tensor, Tensor]:  # noqa: A002
     """What results look like."""
-    return _made(input, hx, *others[-2:]), hx.new_empty(hx.shape)
+    return _made(input, hx, *options[-2:]), hx.new_empty(hx.shape)
 
 
 def _made(sequence: Tensor, state: Tensor, bidirectional: bool, batch_first: bool) -> Tensor:
     """A result that lies in memory as PyTorch's: one step behind the other."""
     first, second = (1, 0) if batch_first else (0, 1)
     width = state.shape[-1] * (2 if bidirectional else 1)
-    made = sequence.new_empty((sequence.shape[first], sequence.shape[second], width))
-    return made.transpose(0, 1) if batch_first else made
+    result = sequence.new_empty((sequence.shape[first], sequence.shape[second], width))
+    return result.transpose(0, 1) if batch_first else result
 
 
 WHOLE: Mapping[Any, tuple[Any, Any]] = {
@@ -87,9 +87,9 @@ WHOLE: Mapping[Any, tuple[Any, Any]] = {
 def preserve_recurrence(graph_module: fx.GraphModule, registry: Any) -> None:
     """Put our operators in place of LSTM and GRU in a captured graph, where `registry` has ONNX forms for them."""
     for node in graph_module.graph.nodes:
-        own, theirs = WHOLE.get(node.target, (None, None))
-        if own is not None and registry.is_registered(theirs) and _is_plain(node):
-            node.target = own
+        custom_operator, theirs = WHOLE.get(node.target, (None, None))
+        if custom_operator is not None and registry.is_registered(theirs) and _is_plain(node):
+            node.target = custom_operator
     graph_module.recompile()
 
 
@@ -111,9 +111,9 @@ def written_in_steps(graph_module: fx.GraphModule) -> Iterator[None]:
 
 def register(registry: Any) -> None:
     """Tell the exporter that our operators are those of ATen."""
-    for own, theirs in WHOLE.values():
+    for custom_operator, theirs in WHOLE.values():
         for form in registry.get_decomps(theirs):
-            registry.register_op(own, form.onnx_function)
+            registry.register_op(custom_operator, form.onnx_function)
 
 
 def _is_plain(node: fx.Node) -> bool:
@@ -121,6 +121,6 @@ def _is_plain(node: fx.Node) -> bool:
     if len(node.args) != _ARGUMENTS or node.kwargs or not isinstance(node.args[2], (tuple, list)):
         return False
     states = node.args[_STATE] if isinstance(node.args[_STATE], (tuple, list)) else [node.args[_STATE]]
-    widths = [each.meta["example_value"].shape[-1] for each in states if isinstance(each, fx.Node)]
+    widths = [state.meta["example_value"].shape[-1] for state in states if isinstance(state, fx.Node)]
     drops = node.args[_TRAIN] and node.args[_DROPOUT] and node.args[_LAYERS] != 1
     return len(set(widths)) == 1 and not drops

@@ -13,8 +13,8 @@ PACKAGES: Mapping[str, tuple[int, int]] = MappingProxyType({"torch": (2, 13), "o
 """Package -> the lowest version that was tried: names inside of PyTorch are used, which come and go."""
 
 
-def require_torch(what: str) -> None:
-    """Refuse `what` where PyTorch or its exporter to ONNX is missing or too old; nothing is imported.
+def require_torch(feature: str) -> None:
+    """Refuse `feature` where PyTorch or its exporter to ONNX is missing or too old; nothing is imported.
 
     Raises:
         MissingExtraError: it is; the message says what to install.
@@ -22,21 +22,21 @@ def require_torch(what: str) -> None:
     for package, lowest in PACKAGES.items():
         version = _version(package)
         if version is None or _numbers(version) < lowest:
-            wanted = f"{package} {'.'.join(map(str, lowest))} or later"
-            found = f"{package} {version} is here" if version else "it is not installed"
+            requirement = f"{package} {'.'.join(map(str, lowest))} or later"
+            status = f"{package} {version} is here" if version else "it is not installed"
             raise MissingExtraError(
-                f"{what} needs {wanted}, and {found}; run: pip install -U 'nnadapter[torch]'",
+                f"{feature} needs {requirement}, and {status}; run: pip install -U 'nnadapter[torch]'",
                 extra="torch",
                 package=package,
             )
 
 
-def other_torch(what: str, error: ImportError) -> MissingExtraError:
-    """Return what to raise where a PyTorch that is new enough lacks a name that `what` needs."""
+def other_torch(feature: str, error: ImportError) -> MissingExtraError:
+    """Return what to raise where a PyTorch that is new enough lacks a name that `feature` needs."""
     lowest = ".".join(map(str, PACKAGES["torch"]))
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     return MissingExtraError(
-        f"{what} was made for torch {lowest}, and torch {_version('torch')} differs inside: {said}; "
+        f"{feature} was made for torch {lowest}, and torch {_version('torch')} differs inside: {message}; "
         f"run: pip install 'torch=={lowest}.*'",
         extra="torch",
         package="torch",

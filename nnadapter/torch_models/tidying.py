@@ -51,14 +51,14 @@ def _give_apart(graph: onnx_ir.Graph) -> None:
     for place, value in enumerate(graph.outputs):
         if value.producer() is None:
             node = onnx_ir.node("Identity", inputs=[value])
-            (given,) = node.outputs
+            (result,) = node.outputs
             graph.append(node)
-            graph.outputs[place] = given
+            graph.outputs[place] = result
             if value.is_graph_input():
-                given.name = f"{value.name}_given"
+                result.name = f"{value.name}_given"
             else:
-                given.name, value.name = value.name, f"{value.name}_constant"
-            given.shape, given.type = value.shape, value.type
+                result.name, value.name = value.name, f"{value.name}_constant"
+            result.shape, result.type = value.shape, value.type
 
 
 def _multiplied(op: Any, x: Any, number: Any) -> Any:

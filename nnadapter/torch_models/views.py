@@ -26,20 +26,24 @@ def is_view(node: fx.Node) -> bool:
 
 
 def part_views(
-    graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), apart: Collection[fx.Node] = ()
+    graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
 ) -> None:
     """Give who reads a view outside of sessions views of its own, where operators in sessions read one on the way too.
 
     1. They begin at what is no view, so all of them stay in PyTorch.
     2. The graph's results are read so, but for those in `computed`, whose memory nobody sees: they stay as they are.
-    3. So is what nodes in `apart` read, which stay in PyTorch.
+    3. So is what nodes in `outside_nodes` read, which stay in PyTorch.
     """
-    graph, views = graph_module.graph, last_views(graph_module, computed, apart)
+    graph, views = graph_module.graph, last_views(graph_module, computed, outside_nodes)
     end = graph.output_node()
     copies: dict[fx.Node, fx.Node] = {}
-    for reader in [node for node in graph.nodes if node is end or node in apart]:
-        left = computed if reader is end else ()
-        for node in [each for each in reader.all_input_nodes if each not in left and not _stays(each, views)]:
+    for reader in [node for node in graph.nodes if node is end or node in outside_nodes]:
+        excluded = computed if reader is end else ()
+        for node in [
+            input_node
+            for input_node in reader.all_input_nodes
+            if input_node not in excluded and not _stays(input_node, views)
+        ]:
             reader.replace_input_with(node, _copied(node, copies))
     if copies:
         graph.eliminate_dead_code()
@@ -48,29 +52,31 @@ def part_views(
 
 def _stays(node: fx.Node, views: set[fx.Node]) -> bool:
     """Whether a node stays in PyTorch with all the views that it comes by, or is no view."""
-    return not is_view(node) or (node in views and all(_stays(each, views) for each in node.all_input_nodes))
+    return not is_view(node) or (
+        node in views and all(_stays(input_node, views) for input_node in node.all_input_nodes)
+    )
 
 
 def _copied(node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
     if not is_view(node):
         return node
     if node not in copies:
-        read = {each: _copied(each, copies) for each in node.all_input_nodes}
+        read = {input_node: _copied(input_node, copies) for input_node in node.all_input_nodes}
         with node.graph.inserting_after(node):
             copies[node] = node.graph.node_copy(node, read.__getitem__)
     return copies[node]
 
 
 def last_views(
-    graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), apart: Collection[fx.Node] = ()
+    graph_module: fx.GraphModule, computed: Collection[fx.Node] = (), outside_nodes: Collection[fx.Node] = ()
 ) -> set[fx.Node]:
-    """Return the views that only such views, nodes in `apart` and the graph's results read; but none in `computed`."""
-    found: set[fx.Node] = set()
+    """Return the views that only such views, nodes in `outside_nodes` and the results read; but none in `computed`."""
+    views: set[fx.Node] = set()
     for node in reversed(graph_module.graph.nodes):
-        if is_view(node) and node not in computed and _are_last(node.users, found, apart):
-            found.add(node)
-    return found
+        if is_view(node) and node not in computed and _are_last(node.users, views, outside_nodes):
+            views.add(node)
+    return views
 
 
-def _are_last(users: Iterable[fx.Node], found: set[fx.Node], apart: Collection[fx.Node]) -> bool:
-    return all(user.op == "output" or user in found or user in apart for user in users)
+def _are_last(users: Iterable[fx.Node], views: set[fx.Node], outside_nodes: Collection[fx.Node]) -> bool:
+    return all(user.op == "output" or user in views or user in outside_nodes for user in users)

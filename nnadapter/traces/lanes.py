@@ -39,39 +39,41 @@ def rows_of(events: Sequence[Event]) -> list[Row]:
     lanes: defaultdict[str, defaultdict[int, list[Event]]] = defaultdict(
         lambda: defaultdict(list), {SESSION: defaultdict(list)}
     )
-    for event in sorted(events, key=lambda each: each.start):
+    for event in sorted(events, key=lambda entry: entry.start):
         lanes[event.lane][event.thread].append(event)
     return [row for lane, threads in lanes.items() for row in _rows(lane, threads.values())]
 
 
 def _rows(lane: str, threads: Iterable[list[Event]]) -> list[Row]:
-    bundles = sorted((bundle for each in threads for bundle in _bundles(each)), key=lambda each: each.events[0].start)
+    bundles = sorted(
+        (bundle for group in threads for bundle in _bundles(group)), key=lambda group: group.events[0].start
+    )
     rows: list[Row] = []
     ends: list[int] = []
-    own: dict[int, int] = {}
+    thread_rows: dict[int, int] = {}
     for bundle in bundles:
         start = bundle.events[0].start
-        tried = [own[bundle.thread]] if bundle.thread in own else []
-        row = next((each for each in (*tried, *range(len(rows))) if ends[each] <= start), len(rows))
+        tried = [thread_rows[bundle.thread]] if bundle.thread in thread_rows else []
+        row = next((index for index in (*tried, *range(len(rows))) if ends[index] <= start), len(rows))
         if row == len(rows):
             rows.append(Row(lane if not rows else f"{lane} ({len(rows) + 1})"))
             ends.append(0)
         rows[row].events.extend(bundle.events)
-        ends[row], own[bundle.thread] = bundle.end, row
+        ends[row], thread_rows[bundle.thread] = bundle.end, row
     return rows
 
 
 def _bundles(events: Sequence[Event]) -> Iterator[_Bundle]:
     """The bundles of one thread."""
-    left = sorted(events, key=lambda each: (each.start, -each.last))
-    while left:
-        apart: list[Event] = []
-        yield from _nested(left, apart)
-        left = apart
+    pending = sorted(events, key=lambda event: (event.start, -event.last))
+    while pending:
+        overlapping_events: list[Event] = []
+        yield from _nested(pending, overlapping_events)
+        pending = overlapping_events
 
 
-def _nested(events: Sequence[Event], apart: list[Event]) -> Iterator[_Bundle]:
-    """Bundles of events that nest; those that do not are added to `apart`."""
+def _nested(events: Sequence[Event], overlapping_events: list[Event]) -> Iterator[_Bundle]:
+    """Bundles of events that nest; those that do not are added to `overlapping_events`."""
     bundle: _Bundle | None = None
     around: list[int] = []
     """Ends of the events around, the innermost last."""
@@ -80,7 +82,7 @@ def _nested(events: Sequence[Event], apart: list[Event]) -> Iterator[_Bundle]:
             around.pop()
         if around and event.last > around[-1]:
             if event.last - around[-1] > _CLOCK:
-                apart.append(event)
+                overlapping_events.append(event)
                 continue
             event = event._replace(end=around[-1])
         if around and bundle is not None:

@@ -67,7 +67,7 @@ class _StandardError(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler.emit`."""
         stream = sys.stderr
-        if stream is None or any(_writes_to(stream, each, record) for each in _handlers_of(record)):
+        if stream is None or any(_writes_to(stream, handler, record) for handler in _handlers_of(record)):
             return
         try:
             stream.write(f"{self.format(record)}\n")
@@ -134,14 +134,16 @@ class _Told:
         _tell(self._category, f"{self._what}: {milliseconds:.1f} ms{how}", self._facts)
 
 
-def _tell(category: str, what: str, facts: Mapping[str, Any]) -> None:
+def _tell(category: str, message: str, facts: Mapping[str, Any]) -> None:
     level = _LEVEL_OF_CATEGORY.get(category)
     if level is not None:
         # Names of nodes, of which there may be many, are in `what` already, as far as one wants to read them.
-        known = "; ".join(f"{name}: {value}" for name, value in facts.items() if not isinstance(value, list))
-        _ROOT.getChild(category).log(level, "%s", _one_line(f"{what} ({known})" if known else what))
+        details = "; ".join(f"{name}: {value}" for name, value in facts.items() if not isinstance(value, list))
+        _ROOT.getChild(category).log(level, "%s", _one_line(f"{message} ({details})" if details else message))
 
 
 def _one_line(text: str) -> str:
     """A text whose names, which strangers give, begin no lines of their own."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )

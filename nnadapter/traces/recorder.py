@@ -141,8 +141,8 @@ class Recorder(Trace):
             ) from error
         finally:
             self._sources.clear()
-            for kept in (self._rare, self._often):
-                kept.kept.clear()
+            for buffer in (self._rare, self._often):
+                buffer.kept.clear()
             self._remove()
         return str(self._path)
 

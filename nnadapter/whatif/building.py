@@ -31,10 +31,10 @@ class _Whole:
     @classmethod
     def of(cls, situations: Sequence[Situation]) -> _Whole:
         return cls(
-            timed=all(each.is_timed for each in situations),
-            nodes=sum(len(each.graph.nodes) for each in situations),
-            flops=sum(int(each.flops.sum()) for each in situations),
-            uncounted=sum(each.uncounted for each in situations),
+            timed=all(situation.is_timed for situation in situations),
+            nodes=sum(len(situation.graph.nodes) for situation in situations),
+            flops=sum(int(situation.flops.sum()) for situation in situations),
+            uncounted=sum(situation.uncounted for situation in situations),
         )
 
     def standing(self, outcome: PlanOutcome) -> Standing:
@@ -47,9 +47,9 @@ class _Whole:
             uncounted=self.uncounted,
         )
 
-    def seconds(self, known: float) -> float | None:
+    def seconds(self, predicted_seconds: float) -> float | None:
         """Seconds that are told: finite ones, and none where a device's costs are assumed."""
-        return known if self.timed and isfinite(known) else None
+        return predicted_seconds if self.timed and isfinite(predicted_seconds) else None
 
 
 def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: Sequence[FailedModel]) -> WhatIf:
@@ -64,30 +64,30 @@ def facts_of(situations: Sequence[Situation], device: str, policy: str, failed: 
         policy: by which nodes are placed.
         failed: models that are left out.
     """
-    sources = {name: str(source) for each in situations for name, source in each.sources.items()}
+    sources = {name: str(source) for situation in situations for name, source in situation.sources.items()}
     assumed = [name for name, source in sources.items() if source == Source.ASSUMED]
-    whole = _Whole.of(situations)
-    ranking = rank(situations, by_time if whole.timed else by_flops(whole.flops), regions=not whole.timed)
+    workload = _Whole.of(situations)
+    ranking = rank(situations, by_time if workload.timed else by_flops(workload.flops), regions=not workload.timed)
     return WhatIf(
         device=device,
-        devices=tuple(dict.fromkeys(name for each in situations for name in each.verdicts)),
+        devices=tuple(dict.fromkeys(name for situation in situations for name in situation.verdicts)),
         policy=policy,
         sources=sources,
-        ranked_by=_BY_TIME if whole.timed else _BY_FLOPS,
-        now=whole.standing(ranking.now),
-        features=tuple(_feature(situations, worth, whole) for worth in ranking.features),
-        road_map=tuple(_step(worth, whole) for worth in ranking.road_map),
-        models=tuple(_model(each) for each in situations),
+        ranked_by=_BY_TIME if workload.timed else _BY_FLOPS,
+        now=workload.standing(ranking.now),
+        features=tuple(_feature(situations, feature_value, workload) for feature_value in ranking.features),
+        road_map=tuple(_step(feature_value, workload) for feature_value in ranking.road_map),
+        models=tuple(_model(situation) for situation in situations),
         failed=tuple(failed),
         left_out=ranking.left_out,
-        all_cpu_seconds=whole.seconds(sum(each.on_cpu for each in situations)),
+        all_cpu_seconds=workload.seconds(sum(situation.on_cpu for situation in situations)),
         notes=tuple(_notes(situations, device, policy, assumed, ranking.left_out)),
     )
 
 
-def _feature(situations: Sequence[Situation], worth: FeatureValue, whole: _Whole) -> FeatureFacts:
-    (feature,) = worth.features
-    having = [each for each in situations if feature in each.features]
+def _feature(situations: Sequence[Situation], feature_value: FeatureValue, workload: _Whole) -> FeatureFacts:
+    (feature,) = feature_value.features
+    having = [situation for situation in situations if feature in situation.features]
     example = having[0].features[feature]
     return FeatureFacts(
         label=feature.label,
@@ -95,29 +95,29 @@ def _feature(situations: Sequence[Situation], worth: FeatureValue, whole: _Whole
         op_type=feature.op_type,
         what=feature.what,
         where=feature.where.value,
-        nodes=sum(each.frequency[feature] for each in having),
+        nodes=sum(situation.frequency[feature] for situation in having),
         models=len(having),
-        segments_saved=worth.gain.segments,
-        seconds_saved=whole.seconds(worth.gain.seconds),
-        then=whole.standing(worth.outcome),
+        segments_saved=feature_value.gain.segments,
+        seconds_saved=workload.seconds(feature_value.gain.seconds),
+        then=workload.standing(feature_value.outcome),
         example_model=having[0].name,
         example_node=example.node,
         example_detail=example.detail,
     )
 
 
-def _step(worth: FeatureValue, whole: _Whole) -> RoadStep:
+def _step(feature_value: FeatureValue, workload: _Whole) -> RoadStep:
     return RoadStep(
-        labels=tuple(sorted(feature.label for feature in worth.features)),
-        segments_saved=worth.gain.segments,
-        seconds_saved=whole.seconds(worth.gain.seconds),
-        then=whole.standing(worth.outcome),
+        labels=tuple(sorted(feature.label for feature in feature_value.features)),
+        segments_saved=feature_value.gain.segments,
+        seconds_saved=workload.seconds(feature_value.gain.seconds),
+        then=workload.standing(feature_value.outcome),
     )
 
 
 def _model(situation: Situation) -> ModelFacts:
-    now = _Whole.of([situation]).standing(situation.with_features())
-    return ModelFacts(name=situation.name, input_shapes=situation.shapes, now=now)
+    baseline = _Whole.of([situation]).standing(situation.with_features())
+    return ModelFacts(name=situation.name, input_shapes=situation.shapes, now=baseline)
 
 
 def _notes(
@@ -132,15 +132,20 @@ def _notes(
         yield f"nothing was timed: by policy {policy!r} it is what costs predict"
     beyond = sum(
         len(nodes)
-        for each in situations
-        for nodes, needs in zip(each.graph.atoms, each.missing.needs, strict=True)
+        for situation in situations
+        for nodes, needs in zip(situation.graph.atoms, situation.missing.needs, strict=True)
         if needs is None
     )
     if beyond:
         yield f"no feature brings {beyond} nodes to {device}: rules keep them away, or they contradict themselves"
-    planned, seen = sum(each.planned for each in situations), sum(each.with_features().segments for each in situations)
-    if planned != seen:
-        yield f"plans have {planned} segments, some of them halved to fit a device; what-if counts {seen}, none halved"
+    planned, counted = (
+        sum(situation.planned for situation in situations),
+        sum(situation.with_features().segments for situation in situations),
+    )
+    if planned != counted:
+        yield (
+            f"plans have {planned} segments, some of them halved to fit a device; what-if counts {counted}, none halved"
+        )
     if left_out:
         yield f"{left_out} less frequent features were not tried"
     yield (

@@ -74,13 +74,15 @@ def missing_features(judgment: Judgment, target: SessionDevice) -> Missing:
     """
     model = judgment.model
     graph, verdicts = model.graph, judgment.support.verdicts[target.name]
-    asked = refusals(target, model)
+    refusals_by_node = refusals(target, model)
     forbidden = _forbidden(judgment, target.name)
     by_converter = target.capability.form is ModelForm.IR
     needs: list[frozenset[Feature] | None] = []
     examples: dict[Feature, Example] = {}
     for atom, (nodes, verdict) in enumerate(zip(graph.atoms, verdicts, strict=True)):
-        node_refusals = () if verdict else tuple((node, refusal) for node in nodes for refusal in asked[node])
+        node_refusals = (
+            () if verdict else tuple((node, refusal) for node in nodes for refusal in refusals_by_node[node])
+        )
         if isinstance(verdict, Unsupported) and all(refusal != verdict for _, refusal in node_refusals):
             node_refusals = ((nodes[0], verdict),)  # not the device's first word: a segment with this atom failed later
         if forbidden[atom] or any(refusal.reason in _NO_FEATURE for _, refusal in node_refusals):
@@ -141,9 +143,13 @@ def _attribute(specialized: Specialized, index: int, refusal: Unsupported) -> st
 def _through(graph: Graph, index: int, tell: Callable[[Value], str]) -> str:
     """What is told of the inputs, each once, and of the outputs where that differs: `int64 -> float64`."""
     node = graph.nodes[index]
-    inputs, made = _told(graph, node.inputs, tell), _told(graph, node.outputs, tell)
-    before, after = ", ".join(inputs), ", ".join(made)
-    return f"{before} -> {after}" if before and after and not made.keys() <= inputs.keys() else before or after
+    inputs, outputs = _told(graph, node.inputs, tell), _told(graph, node.outputs, tell)
+    input_text, output_text = ", ".join(inputs), ", ".join(outputs)
+    return (
+        f"{input_text} -> {output_text}"
+        if input_text and output_text and not outputs.keys() <= inputs.keys()
+        else input_text or output_text
+    )
 
 
 def _told(graph: Graph, names: Iterable[str], tell: Callable[[Value], str]) -> Mapping[str, None]:

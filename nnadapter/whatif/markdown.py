@@ -36,15 +36,15 @@ def _features(facts: WhatIfFacts) -> str:
     rows = [
         [
             str(place),
-            code(each.label),
-            segments(each.segments_saved),
-            share(each.then.flops),
-            time(facts, each.seconds_saved),
-            f"{each.nodes} in {count(each.models, 'model')}",
-            each.reason if each.where == "device" else f"{each.reason} ({each.where})",
-            code(each.example_detail),
+            code(feature.label),
+            segments(feature.segments_saved),
+            share(feature.then.flops),
+            time(facts, feature.seconds_saved),
+            f"{feature.nodes} in {count(feature.models, 'model')}",
+            feature.reason if feature.where == "device" else f"{feature.reason} ({feature.where})",
+            code(feature.example_detail),
         ]
-        for place, each in enumerate(facts.features[:_SHOWN], 1)
+        for place, feature in enumerate(facts.features[:_SHOWN], 1)
     ]
     heads = ("", "supporting", "segments", f"{flops_name(facts.now)} then", "time", "nodes", "reason", "for example")
     return _table(facts, heads, rows, len(facts.features))
@@ -66,14 +66,14 @@ def _road_map(facts: WhatIfFacts) -> str:
 
 def _models(facts: WhatIfFacts) -> str:
     rows = [
-        [code(each.name), str(each.now.segments), share(each.now.flops), predicted(facts, each.now)]
-        for each in facts.models
+        [code(model.name), str(model.now.segments), share(model.now.flops), predicted(facts, model.now)]
+        for model in facts.models
     ]
     rows += [[code(failed.name), "", "", f"failed: {code(failed.error)}"] for failed in facts.failed]
     return table(("model", "segments", f"{flops_name(facts.now)} off the CPU", "time"), rows)
 
 
-def _table(facts: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], whole: int | None = None) -> str:
+def _table(facts: WhatIfFacts, heads: Sequence[str], rows: Sequence[Sequence[str]], total: int | None = None) -> str:
     """A table; without its column of times where none are known."""
-    kept = [place for place, head in enumerate(heads) if head != "time" or facts.is_timed]
-    return table([heads[place] for place in kept], [[row[place] for place in kept] for row in rows], whole)
+    columns = [place for place, head in enumerate(heads) if head != "time" or facts.is_timed]
+    return table([heads[place] for place in columns], [[row[place] for place in columns] for row in rows], total)

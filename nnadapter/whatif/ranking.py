@@ -48,11 +48,11 @@ def by_time(gain: Gain) -> tuple[float, ...]:
     return _rounded(gain.seconds), gain.segments, gain.flops
 
 
-def by_flops(whole: int) -> Order:
+def by_flops(total_flops: int) -> Order:
     """What counts where no costs are known, for each feature that has to be added: percents of FLOPs, then segments."""
 
     def order(gain: Gain) -> tuple[float, ...]:
-        share = 100 * gain.flops / whole if whole else 0.0
+        share = 100 * gain.flops / total_flops if total_flops else 0.0
         return round(share / gain.features), gain.segments / gain.features, share / gain.features
 
     return order
@@ -96,7 +96,7 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
         order: what makes one gain better than another.
         regions: ask what regions need, which takes longer.
     """
-    now = _total(situations, frozenset())
+    baseline = _total(situations, frozenset())
     frequency = Counter[Feature]()
     for situation in situations:
         frequency.update(situation.frequency)
@@ -104,11 +104,11 @@ def rank(situations: Sequence[Situation], order: Order, *, regions: bool = False
     tried = frequent[:MOST_FEATURES]
     singles = sorted(
         (_worth(situations, frozenset(), frozenset((feature,))) for feature in tried),
-        key=lambda worth: order(worth.gain),
+        key=lambda feature_value: order(feature_value.gain),
         reverse=True,
     )
     return Ranking(
-        now=now,
+        now=baseline,
         features=tuple(singles),
         road_map=tuple(islice(_road(situations, tried, order, regions), _MOST_STEPS)),
         left_out=len(frequent) - len(tried),
@@ -124,28 +124,33 @@ def _road(
     situations: Sequence[Situation], tried: Sequence[Feature], order: Order, regions: bool
 ) -> Iterator[FeatureValue]:
     bundles = _bundles(situations, frozenset(tried))
-    taken: Features = frozenset()
+    adopted_features: Features = frozenset()
     while True:
-        left = [feature for feature in tried if feature not in taken]
-        singles = [frozenset((feature,)) for feature in left]
-        together = _of_regions(situations, taken, frozenset(left)) if regions else ()
-        step = _best(situations, taken, [*singles, *(bundle - taken for bundle in bundles), *together], order)
+        remaining_features = [feature for feature in tried if feature not in adopted_features]
+        singles = [frozenset((feature,)) for feature in remaining_features]
+        together = _of_regions(situations, adopted_features, frozenset(remaining_features)) if regions else ()
+        step = _best(
+            situations,
+            adopted_features,
+            [*singles, *(bundle - adopted_features for bundle in bundles), *together],
+            order,
+        )
         if step is None:
-            pairs = (frozenset(pair) for pair in combinations(left[:_PAIRED], 2))
-            step = _best(situations, taken, pairs, order)
+            pairs = (frozenset(pair) for pair in combinations(remaining_features[:_PAIRED], 2))
+            step = _best(situations, adopted_features, pairs, order)
         if step is None:
             return
-        taken |= step.features
+        adopted_features |= step.features
         yield step
 
 
 def _best(
-    situations: Sequence[Situation], taken: Features, candidates: Iterable[Features], order: Order
+    situations: Sequence[Situation], adopted_features: Features, candidates: Iterable[Features], order: Order
 ) -> FeatureValue | None:
     """The best of the candidates, the first of several; None if none is worth anything."""
     distinct = dict.fromkeys(filter(None, candidates))
-    tried = map(partial(_worth, situations, taken), distinct)
-    best = max(tried, key=lambda worth: order(worth.gain), default=None)
+    tried = map(partial(_worth, situations, adopted_features), distinct)
+    best = max(tried, key=lambda feature_value: order(feature_value.gain), default=None)
     return best if best is not None and order(best.gain) > (0, 0, 0) else None
 
 
@@ -157,30 +162,36 @@ def _bundles(situations: Sequence[Situation], tried: Features) -> Sequence[Featu
     return [needs for needs, _ in counts.most_common(MOST_FEATURES)]
 
 
-def _of_regions(situations: Sequence[Situation], taken: Features, left: Features) -> Sequence[Features]:
+def _of_regions(
+    situations: Sequence[Situation], adopted_features: Features, remaining_features: Features
+) -> Sequence[Features]:
     """What regions that the device would not get need together, the most frequent first."""
     counts = Counter[Features]()
     for situation in situations:
-        counts.update(needs for needs in situation.regions(taken) if 1 < len(needs) <= _TOGETHER and needs <= left)
+        counts.update(
+            needs
+            for needs in situation.regions(adopted_features)
+            if 1 < len(needs) <= _TOGETHER and needs <= remaining_features
+        )
     return [needs for needs, _ in counts.most_common(MOST_FEATURES)]
 
 
-def _worth(situations: Sequence[Situation], taken: Features, more: Features) -> FeatureValue:
-    both = taken | more
+def _worth(situations: Sequence[Situation], adopted_features: Features, more: Features) -> FeatureValue:
+    both = adopted_features | more
     seconds, segments, flops = 0.0, 0, 0
     for situation in situations:
-        before, after = situation.with_features(taken), situation.with_features(both)
-        seconds += _difference(before.seconds, after.seconds)
-        segments += before.segments - after.segments
-        flops += after.flops - before.flops
+        baseline, improved = situation.with_features(adopted_features), situation.with_features(both)
+        seconds += _difference(baseline.seconds, improved.seconds)
+        segments += baseline.segments - improved.segments
+        flops += improved.flops - baseline.flops
     gain = Gain(seconds=seconds, segments=segments, flops=flops, features=len(more))
     return FeatureValue(features=more, gain=gain, outcome=_total(situations, both))
 
 
-def _difference(before: float, after: float) -> float:
-    if isfinite(before):
-        return before - after
-    return 0.0 if not isfinite(after) else inf
+def _difference(baseline: float, improved: float) -> float:
+    if isfinite(baseline):
+        return baseline - improved
+    return 0.0 if not isfinite(improved) else inf
 
 
 def _rounded(seconds: float) -> float:

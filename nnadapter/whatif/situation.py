@@ -140,8 +140,8 @@ class Situation:
                 region[atom] = atom = region[region[atom]]
             return atom
 
-        for atom, before in enumerate(self.graph.atom_predecessors):
-            for other in before if lacking[atom] else ():
+        for atom, predecessors in enumerate(self.graph.atom_predecessors):
+            for other in predecessors if lacking[atom] else ():
                 if lacking[other]:
                     region[root(other)] = root(atom)
         region_needs: dict[int, frozenset[Feature]] = {}
@@ -159,14 +159,22 @@ class Situation:
         key = frozenset(relevant_features)
         if key not in self._known:
             new_outcome = self._tried(key)
-            fewer = [known for each, known in self._known.items() if each < key] if self.by_costs else []
+            fewer = (
+                [cached_outcome for subset, cached_outcome in self._known.items() if subset < key]
+                if self.by_costs
+                else []
+            )
             self._known[key] = min((new_outcome, *fewer), key=lambda outcome: outcome.seconds)
         return self._known[key]
 
     def _tried(self, features: frozenset[Feature]) -> PlanOutcome:
-        taken = tuple(needs is not None and needs <= features for needs in self.missing.needs)
-        pricing = self._pricing(taken)
-        labels = self._placed_by_costs(pricing, taken) if self.by_costs else self._placed_by_priority(taken)
+        supported_atoms = tuple(needs is not None and needs <= features for needs in self.missing.needs)
+        pricing = self._pricing(supported_atoms)
+        labels = (
+            self._placed_by_costs(pricing, supported_atoms)
+            if self.by_costs
+            else self._placed_by_priority(supported_atoms)
+        )
         segments = cut(self.graph, labels, host=self.host).segments
         home = np.empty(len(labels), np.int64)
         for position, segment in enumerate(segments):
@@ -180,40 +188,43 @@ class Situation:
             flops=int(self.flops[away].sum()),
         )
 
-    def _pricing(self, taken: Sequence[bool]) -> Pricing:
-        complete = tuple(group for group in self.recognized if all(taken[atom] for atom in group))
+    def _pricing(self, supported_atoms: Sequence[bool]) -> Pricing:
+        complete = tuple(group for group in self.recognized if all(supported_atoms[atom] for atom in group))
         if complete not in self._pricings:
             self._pricings[complete] = self.pricing(complete)
         return self._pricings[complete]
 
-    def _placed_by_priority(self, taken: Sequence[bool]) -> Sequence[str]:
+    def _placed_by_priority(self, supported_atoms: Sequence[bool]) -> Sequence[str]:
         device_verdicts = self.verdicts[self.device]
-        more = tuple(SUPPORTED if now else verdict for now, verdict in zip(taken, device_verdicts, strict=True))
+        more = tuple(
+            SUPPORTED if is_supported else verdict
+            for is_supported, verdict in zip(supported_atoms, device_verdicts, strict=True)
+        )
         verdicts = {**self.verdicts, self.device: more}
         return place_by_priority(self.graph, tuple(verdicts), verdicts)
 
-    def _placed_by_costs(self, pricing: Pricing, taken: Sequence[bool]) -> Sequence[str]:
-        whole, prices = pricing.whole, pricing.fused
+    def _placed_by_costs(self, pricing: Pricing, supported_atoms: Sequence[bool]) -> Sequence[str]:
+        fused_graph, prices = pricing.whole, pricing.fused
         row = prices.devices.index(self.device)
         run = prices.run.copy()
-        run[row, [not all(taken[atom] for atom in part) for part in whole.parts]] = np.inf
+        run[row, [not all(supported_atoms[atom] for atom in part) for part in fused_graph.parts]] = np.inf
         masked = replace(prices, run=run)
-        return whole.spread(place_by_latency(whole.graph, masked).placement)
+        return fused_graph.spread(place_by_latency(fused_graph.graph, masked).placement)
 
     def _saved_by_fusion(self, pricing: Pricing, labels: Sequence[str], home: NDArray[np.int64]) -> float:
         """Seconds less than the atoms one by one: of what is fused, where it lies in one segment."""
         row = {device: at for at, device in enumerate(self.alone.devices)}
         rows = np.fromiter((row[label] for label in labels), np.int64, len(labels))
-        alone = self.alone.run[rows, np.arange(len(labels))]
+        atom_seconds = self.alone.run[rows, np.arange(len(labels))]
         saved = 0.0
         atoms, starts = pricing.parts
         if len(starts):
             first = atoms[starts]
             together = np.minimum.reduceat(home[atoms], starts) == np.maximum.reduceat(home[atoms], starts)
-            apart = np.add.reduceat(alone[atoms], starts)
+            separate_seconds = np.add.reduceat(atom_seconds[atoms], starts)
             as_one = pricing.fused.run[rows[first], np.arange(len(starts))]
-            known = together & np.isfinite(as_one) & np.isfinite(apart)
-            saved = float((apart[known] - as_one[known]).sum())
+            is_priced = together & np.isfinite(as_one) & np.isfinite(separate_seconds)
+            saved = float((separate_seconds[is_priced] - as_one[is_priced]).sum())
         return saved
 
 
@@ -224,7 +235,7 @@ def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -
     fusions = fusions_of(judgment, setting)
     everything = {**verdicts, target.name: (SUPPORTED,) * len(graph.atoms)}
     single = Merged(graph, graph, tuple((atom,) for atom in range(len(graph.atoms))))
-    alone = cost_table(single, conversion, everything, costs)
+    atom_costs = cost_table(single, conversion, everything, costs)
     missing = missing_features(judgment, target)
     is_ir = target.capability.form is ModelForm.IR
     fusion = fusions.get(target.name, Fusion())
@@ -238,13 +249,13 @@ def situation_of(name: str, partitioning: Partitioning, target: SessionDevice) -
         accelerators=setting.accelerators,
         verdicts=verdicts,
         missing=missing,
-        by_costs=setting.constraints.policy.weighs and Source.ASSUMED not in alone.sources.values(),
-        alone=aligned(graph, alone.prices),
+        by_costs=setting.constraints.policy.weighs and Source.ASSUMED not in atom_costs.sources.values(),
+        alone=aligned(graph, atom_costs.prices),
         recognized=recognized,
         pricing=partial(_priced, graph, conversion, everything, costs, fusions, target.name),
         flops=flops,
-        uncounted=sum(each is None for each in conversion.flops),
-        sources=alone.sources,
+        uncounted=sum(node_flops is None for node_flops in conversion.flops),
+        sources=atom_costs.sources,
         shapes=dict(model.shapes),
         on_cpu=inf if partitioning.price.on_cpu is None else partitioning.price.on_cpu,
         planned=len(partitioning.plan.steps),
@@ -258,13 +269,13 @@ def _priced(
     costs: Mapping[str, DeviceCosts],
     fusions: Mapping[str, Fusion],
     device: str,
-    one: Groups,
+    groups: Groups,
 ) -> Pricing:
     """What things cost if `device` runs these groups of atoms as one, beside what is fused today."""
-    known = fusions.get(device, Fusion())
-    nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in one]
-    together = joined(len(graph.nodes), [*known.groups, *nodes])
-    fusions = {**fusions, device: replace(known, groups=tuple(group for group in together if len(group) > 1))}
-    whole = merged(graph, fusions.values())
-    table = cost_table(whole, conversion, whole.verdicts(verdicts), costs, fusions)
-    return Pricing(whole=whole, fused=aligned(whole.graph, table.prices))
+    fusion = fusions.get(device, Fusion())
+    nodes = [tuple(node for atom in group for node in graph.atoms[atom]) for group in groups]
+    together = joined(len(graph.nodes), [*fusion.groups, *nodes])
+    fusions = {**fusions, device: replace(fusion, groups=tuple(group for group in together if len(group) > 1))}
+    fused_graph = merged(graph, fusions.values())
+    table = cost_table(fused_graph, conversion, fused_graph.verdicts(verdicts), costs, fusions)
+    return Pricing(whole=fused_graph, fused=aligned(fused_graph.graph, table.prices))

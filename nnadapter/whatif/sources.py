@@ -22,16 +22,19 @@ def model_sources(models: Any) -> list[tuple[str, Any]]:
     if not sources:
         raise ModelFileError("what-if got no model; give the path of one, or of a folder with models")
     named_sources: dict[object, tuple[str, Any]] = {}
-    for position, each in enumerate(sources):
-        if isinstance(each, (str, os.PathLike)):
-            named_sources.update((_place(path), (str(path), path)) for path in _files(Path(each)))
+    for position, source in enumerate(sources):
+        if isinstance(source, (str, os.PathLike)):
+            named_sources.update((_place(path), (str(path), path)) for path in _files(Path(source)))
         else:
-            named_sources[position] = getattr(getattr(each, "graph", None), "name", "") or f"model {position + 1}", each
+            named_sources[position] = (
+                getattr(getattr(source, "graph", None), "name", "") or f"model {position + 1}",
+                source,
+            )
     files = [path for path in named_sources if isinstance(path, Path)]
     shared = Path(os.path.commonpath([path.parent for path in files])) if files else Path()
     return [
-        (str(at.relative_to(shared)) if isinstance(at, Path) else name, each)
-        for at, (name, each) in named_sources.items()
+        (str(at.relative_to(shared)) if isinstance(at, Path) else name, source)
+        for at, (name, source) in named_sources.items()
     ]
 
 

@@ -40,12 +40,14 @@ def _features(facts: WhatIfFacts) -> Iterator[str]:
         yield f"{facts.device} lacks nothing that these models need"
         return
     yield f"each feature by itself, by {facts.word + ' ' if facts.is_timed else ''}{_ORDERS[facts.ranked_by[0]]}"
-    for place, each in enumerate(facts.features[:_SHOWN], 1):
-        yield from wrapped(supporting(facts, each), f"{place:>3}. ")
-        where = f"{count(each.nodes, 'node')} in {each.models} of {count(len(facts.models), 'model')}"
-        by = ", no converter offers it" if each.where == "converter" else ""
-        example = f"{each.example_node} of {each.example_model}" if len(facts.models) > 1 else each.example_node
-        yield from wrapped(f"{where}, {each.reason}{by}; as {example}: {each.example_detail}", " " * 7)
+    for place, feature in enumerate(facts.features[:_SHOWN], 1):
+        yield from wrapped(supporting(facts, feature), f"{place:>3}. ")
+        where = f"{count(feature.nodes, 'node')} in {feature.models} of {count(len(facts.models), 'model')}"
+        by = ", no converter offers it" if feature.where == "converter" else ""
+        example = (
+            f"{feature.example_node} of {feature.example_model}" if len(facts.models) > 1 else feature.example_node
+        )
+        yield from wrapped(f"{where}, {feature.reason}{by}; as {example}: {feature.example_detail}", " " * 7)
     if len(facts.features) > _SHOWN:
         yield f"     ... and {len(facts.features) - _SHOWN} more; the JSON form has them all"
 
@@ -68,8 +70,8 @@ def _models(facts: WhatIfFacts) -> Iterator[str]:
         return
     yield ""
     yield "models"
-    for each in facts.models[:_SHOWN]:
-        yield from wrapped(f"{each.name}: {standing(facts, each.now)}", "  ")
+    for model in facts.models[:_SHOWN]:
+        yield from wrapped(f"{model.name}: {standing(facts, model.now)}", "  ")
     if len(facts.models) > _SHOWN:
         yield f"  ... and {len(facts.models) - _SHOWN} more; the JSON form has them all"
     for failed in facts.failed:

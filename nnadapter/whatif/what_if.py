@@ -72,7 +72,7 @@ def what_if(
             error: NNAdapterError | None = None
             try:
                 situations.append(
-                    _situation(name, source, input_shapes or {}, setting, target, alone=len(sources) == 1)
+                    _situation(name, source, input_shapes or {}, setting, target, is_single=len(sources) == 1)
                 )
             except NNAdapterError as caught:
                 error = caught
@@ -102,13 +102,19 @@ def _learner(setting: Setting, name: str | None) -> SessionDevice:
 
 
 def _situation(
-    name: str, source: Any, shapes: Mapping[str, Sequence[int]], setting: Setting, target: SessionDevice, *, alone: bool
+    name: str,
+    source: Any,
+    shapes: Mapping[str, Sequence[int]],
+    setting: Setting,
+    target: SessionDevice,
+    *,
+    is_single: bool,
 ) -> Situation:
     prepared = prepare_for(load_model(as_onnx(source)), setting)
     input_shapes = {
         input_name: tuple(int(size) for size in shape)
         for input_name, shape in shapes.items()
-        if alone or input_name in prepared.graph.inputs
+        if is_single or input_name in prepared.graph.inputs
     }
     usual = default_shapes(prepared, input_shapes)
     chosen, _ = chosen_by(prepared, usual, {})

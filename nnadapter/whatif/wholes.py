@@ -15,7 +15,7 @@ from partition.verdict import Verdict
 
 
 def groups_if_supported(
-    specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], known: Fusion
+    specialized: Specialized, missing: Missing, verdicts: Sequence[Verdict], fusion: Fusion
 ) -> Groups:
     """Atoms of the graph that would be one if the device lacked nothing.
 
@@ -27,7 +27,7 @@ def groups_if_supported(
         specialized: the graph with its atoms.
         missing: what the device lacks for it.
         verdicts: the device's, on every atom.
-        known: what it fuses today.
+        fusion: what it fuses today.
     """
     if not missing.examples:
         return ()
@@ -36,15 +36,19 @@ def groups_if_supported(
     conversion = converted(plain)
     atoms = with_atoms(plain, conversion)[0].graph.atoms
     of_atoms = [_atoms_of(graph, nodes) for nodes in atoms if len(nodes) > 1]
-    if known.groups:
-        home = {node: number for number, group in enumerate(known.groups) for node in group}
+    if fusion.groups:
+        home = {node: number for number, group in enumerate(fusion.groups) for node in group}
         products = {nodes: _atoms_of(graph, nodes) for nodes in commonly_fused_groups(conversion)}
-        apart = {
+        unfused_op_types = {
             _op_types(graph, nodes)
-            for nodes, held in products.items()
-            if all(verdicts[atom] for atom in held) and len({home.get(node, ~node) for node in nodes}) > 1
+            for nodes, product_atoms in products.items()
+            if all(verdicts[atom] for atom in product_atoms) and len({home.get(node, ~node) for node in nodes}) > 1
         }
-        of_atoms += [held for nodes, held in products.items() if _op_types(graph, nodes) not in apart]
+        of_atoms += [
+            product_atoms
+            for nodes, product_atoms in products.items()
+            if _op_types(graph, nodes) not in unfused_op_types
+        ]
     lacking = (group for group in of_atoms if len(group) > 1 and any(missing.needs[atom] for atom in group))
     return tuple(dict.fromkeys(lacking))
 

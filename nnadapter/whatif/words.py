@@ -13,8 +13,8 @@ from nnadapter.whatif.facts import FeatureFacts, RoadStep, Standing, WhatIfFacts
 def supporting(facts: WhatIfFacts, feature: FeatureFacts) -> str:
     """What one feature would be worth: `supporting Erf: 13 segments fewer, 61 -> 97 % of FLOPs, ...`."""
     gained = _change(facts.now, feature.then)
-    told = (segments(feature.segments_saved), gained, time(facts, feature.seconds_saved))
-    return f"supporting {feature.label}: {listed(told)}"
+    parts = (segments(feature.segments_saved), gained, time(facts, feature.seconds_saved))
+    return f"supporting {feature.label}: {listed(parts)}"
 
 
 def saving(facts: WhatIfFacts, step: RoadStep) -> str:
@@ -22,9 +22,9 @@ def saving(facts: WhatIfFacts, step: RoadStep) -> str:
     return listed((segments(step.segments_saved), time(facts, step.seconds_saved)))
 
 
-def listed(told: Iterable[str]) -> str:
+def listed(parts: Iterable[str]) -> str:
     """What there is to tell, with commas."""
-    return ", ".join(filter(None, told))
+    return ", ".join(filter(None, parts))
 
 
 def segments(saved: int) -> str:
@@ -59,10 +59,10 @@ def standing(facts: WhatIfFacts, then: Standing) -> str:
     )
 
 
-def coverage(now: Standing) -> str:
+def coverage(totals: Standing) -> str:
     """`12 segments, 97.0 % of FLOPs and 90.0 % of nodes off the CPU`."""
-    shares = f"{share(now.flops)} of {flops_name(now)} and {share(now.nodes)} of nodes"
-    return f"{count(now.segments, 'segment')}, {shares} off the CPU"
+    shares = f"{share(totals.flops)} of {flops_name(totals)} and {share(totals.nodes)} of nodes"
+    return f"{count(totals.segments, 'segment')}, {shares} off the CPU"
 
 
 def flops_name(of: Standing) -> str:
@@ -75,14 +75,16 @@ def cpu_words(facts: WhatIfFacts) -> str:
 
     Empty where it is not better, or where no times are known.
     """
-    alone, now = facts.all_cpu_seconds, facts.now.seconds
-    if alone is None or now is None or now - alone < NOTHING:
+    cpu_seconds, current_seconds = facts.all_cpu_seconds, facts.now.seconds
+    if cpu_seconds is None or current_seconds is None or current_seconds - cpu_seconds < NOTHING:
         return ""
-    text = f"the CPU alone is better: {facts.word} {duration(alone)}, {duration(now - alone)} less"
+    text = (
+        f"the CPU alone is better: {facts.word} {duration(cpu_seconds)}, {duration(current_seconds - cpu_seconds)} less"
+    )
     if not facts.road_map:
         return text
-    ahead = (place for place, step in enumerate(facts.road_map, 1) if (step.then.seconds or inf) < alone)
-    first = next(ahead, None)
+    faster_steps = (place for place, step in enumerate(facts.road_map, 1) if (step.then.seconds or inf) < cpu_seconds)
+    first = next(faster_steps, None)
     return f"{text}; " + (
         "so it is after every step of the road map"
         if first is None
@@ -95,13 +97,13 @@ def share(part: float) -> str:
     return f"{100 * part:.1f} %"
 
 
-def _change(before: Standing, after: Standing) -> str:
+def _change(baseline: Standing, improved: Standing) -> str:
     """Coverage, of nodes where that of FLOPs is about the same, with digits only where they tell something."""
-    if share(before.flops) == share(after.flops) and share(before.nodes) != share(after.nodes):
-        return f"{_shares(before.nodes, after.nodes)} of nodes"
-    return f"{_shares(before.flops, after.flops)} of {flops_name(after)}"
+    if share(baseline.flops) == share(improved.flops) and share(baseline.nodes) != share(improved.nodes):
+        return f"{_shares(baseline.nodes, improved.nodes)} of nodes"
+    return f"{_shares(baseline.flops, improved.flops)} of {flops_name(improved)}"
 
 
-def _shares(before: float, after: float) -> str:
-    digits = 0 if round(100 * before) != round(100 * after) else 1
-    return f"{100 * before:.{digits}f} -> {100 * after:.{digits}f} %"
+def _shares(baseline: float, improved: float) -> str:
+    digits = 0 if round(100 * baseline) != round(100 * improved) else 1
+    return f"{100 * baseline:.{digits}f} -> {100 * improved:.{digits}f} %"

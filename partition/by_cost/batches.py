@@ -61,16 +61,16 @@ def _levels(graph: Graph, rows: Rows) -> Levels:
     levels: Levels = np.concatenate([rows, 1 - rows], axis=1).astype(np.int32)
     parity = levels.copy()
     for atom, predecessors in enumerate(graph.atom_predecessors):
-        own = levels[atom]
-        for before in predecessors:
-            earlier = levels[before]
-            np.maximum(own, earlier + ((earlier ^ parity[atom]) & 1), out=own)
+        level = levels[atom]
+        for predecessor in predecessors:
+            earlier = levels[predecessor]
+            np.maximum(level, earlier + ((earlier ^ parity[atom]) & 1), out=level)
     return levels
 
 
 def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> Seconds:
-    made = topology.producer >= 0
-    maker = np.where(made[:, None], home[topology.producer], -1)
+    is_produced = topology.producer >= 0
+    maker = np.where(is_produced[:, None], home[topology.producer], -1)
     leaves = np.repeat(topology.output[:, None], rows.shape[1], axis=1)
     stays = np.zeros_like(leaves)
     seconds = np.zeros(rows.shape[1])
@@ -84,39 +84,39 @@ def _transfers(topology: Topology, prices: Prices, rows: Rows, home: Levels) -> 
         into = _by_row(prices.into, values, on_second)
         away = crosses
         if prices.again is not None:
-            again = _by_row(prices.again, values, on_second)
+            repeat_seconds = _by_row(prices.again, values, on_second)
             made_on_second = (rows[topology.producer[values]] == 1)[:, None]
-            at_home = made[values][:, None, None] & (made_on_second == on_second)
-            there = np.isfinite(again) & (at_home | _came_before(crosses, on_second))
-            into = np.where(there, again, into)
-            away = crosses & ~(there & at_home)
-            stays[values] |= (crosses & there & at_home).any(axis=1)
+            at_home = is_produced[values][:, None, None] & (made_on_second == on_second)
+            is_present = np.isfinite(repeat_seconds) & (at_home | _came_before(crosses, on_second))
+            into = np.where(is_present, repeat_seconds, into)
+            away = crosses & ~(is_present & at_home)
+            stays[values] |= (crosses & is_present & at_home).any(axis=1)
         leaves[values] |= away.any(axis=1)
         seconds += np.where(crosses, into, 0.0).sum(axis=(0, 1))
-    every = np.arange(len(made))
+    every = np.arange(len(is_produced))
     producer_row = rows[topology.producer] == 1
     out = _by_row(prices.out, every, producer_row)
-    seconds += np.where(leaves & made[:, None], out, 0.0).sum(axis=0)
+    seconds += np.where(leaves & is_produced[:, None], out, 0.0).sum(axis=0)
     if prices.again is not None:
-        again = _by_row(prices.again, every, producer_row)
-        seconds += np.where(stays & ~leaves & made[:, None], again, 0.0).sum(axis=0)
+        repeat_seconds = _by_row(prices.again, every, producer_row)
+        seconds += np.where(stays & ~leaves & is_produced[:, None], repeat_seconds, 0.0).sum(axis=0)
     return seconds
 
 
 def _by_row(part: Seconds, values: Indices, on_second: Flags) -> Seconds:
     """Prices of values on the device of their row: [values, ..., placements]."""
-    first, second = (each[values].reshape(-1, *[1] * (on_second.ndim - 1)) for each in part)
+    first, second = (row[values].reshape(-1, *[1] * (on_second.ndim - 1)) for row in part)
     seconds: Seconds = np.where(on_second, second, first)
     return seconds
 
 
 def _came_before(crosses: Flags, on_second: Flags) -> Flags:
     """Which readers [values, readers, placements] have one before them that it was brought to on their row."""
-    before = np.zeros_like(crosses)
+    has_earlier = np.zeros_like(crosses)
     for row in (on_second, ~on_second):
         brought = np.cumsum(crosses & row, axis=1) - (crosses & row) > 0
-        before |= brought & row
-    return before
+        has_earlier |= brought & row
+    return has_earlier
 
 
 def readers_by_number(topology: Topology) -> list[tuple[Indices, Indices]]:

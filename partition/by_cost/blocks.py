@@ -45,20 +45,20 @@ def find_blocks(graph: Graph, hashes: Sequence[Hashable], least: int = 0) -> tup
         least: nodes that a run has to cover with all of its repeats; looking for few long ones is faster.
     """
     names: dict[Hashable, int] = {}
-    codes = np.array([names.setdefault(each, len(names)) for each in hashes], np.int64)
+    codes = np.array([names.setdefault(node_hash, len(names)) for node_hash in hashes], np.int64)
     runs: list[tuple[int, Blocks]] = []
     distances = sorted(set(_distances(codes, least)))
     producers, first = _reads(graph) if distances else (codes, codes)
     for distance in distances:
         runs += [(len(run.starts) * run.length, run) for run in _runs(codes, producers, first, distance, least)]
-    taken = np.zeros(len(codes), np.bool_)
-    kept = []
+    is_covered = np.zeros(len(codes), np.bool_)
+    blocks = []
     for covered, run in sorted(runs, key=lambda candidate: (-candidate[0], candidate[1].length, candidate[1].starts)):
         span = slice(run.starts[0], run.starts[0] + covered)
-        if covered >= least and not taken[span].any():
-            taken[span] = True
-            kept.append(run)
-    return tuple(kept)
+        if covered >= least and not is_covered[span].any():
+            is_covered[span] = True
+            blocks.append(run)
+    return tuple(blocks)
 
 
 def _reads(graph: Graph) -> tuple[Indices, Indices]:
@@ -79,13 +79,13 @@ def _distances(codes: Indices, least: int) -> Iterator[int]:
             return
         order = np.argsort(grams, kind="stable")
         steps = np.diff(grams[order]) != 0
-        again = np.diff(order)[~steps]
-        if not len(again):
+        repeat_distances = np.diff(order)[~steps]
+        if not len(repeat_distances):
             return
         size = 2**level
-        counts = np.bincount(again)
+        counts = np.bincount(repeat_distances)
         often = np.argsort(-counts, kind="stable")[:_DISTANCES]
-        yield from (int(each) for each in often if counts[each] and 2 * (counts[each] + size) >= least)
+        yield from (int(distance) for distance in often if counts[distance] and 2 * (counts[distance] + size) >= least)
         dense = np.empty_like(grams)
         dense[order] = np.concatenate([[0], np.cumsum(steps)])
         grams = dense[:-size] * len(dense) + dense[size:]
@@ -123,9 +123,9 @@ def _alike(codes: Indices, producers: Indices, first: Indices, distance: int) ->
     number = counts[nodes]
     node = np.repeat(nodes, number)
     place = np.arange(len(node)) - np.repeat(np.cumsum(number) - number, number)
-    here, there = producers[first[node] + place], producers[first[node + distance] + place]
-    same[node[(there != here) & ((here < 0) | (there != here + distance))]] = False
-    weight = np.where(there == here, (place + 1) * _GOLDEN % 1.0, 0.0)
+    producer, repeat_producer = producers[first[node] + place], producers[first[node + distance] + place]
+    same[node[(repeat_producer != producer) & ((producer < 0) | (repeat_producer != producer + distance))]] = False
+    weight = np.where(repeat_producer == producer, (place + 1) * _GOLDEN % 1.0, 0.0)
     return same, np.bincount(node, weight, len(same)).astype(np.float64)
 
 

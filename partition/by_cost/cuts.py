@@ -81,20 +81,23 @@ def _network(
     rows = list(pair)
     unary = np.where(active, prices.run[rows], 0.0)
     inner = (topology.producer >= 0) & active[topology.producer] if topology.atoms else topology.producer >= 0
-    here = active[topology.reader]
+    is_active = active[topology.reader]
     leaves = topology.output.copy()
-    leaves[topology.read_value[~here]] = True
+    leaves[topology.read_value[~is_active]] = True
     leaves &= inner
     _add(unary, topology.producer[leaves], prices.out[rows][:, leaves])
-    value, reader = topology.read_value[here], topology.reader[here]
+    value, reader = topology.read_value[is_active], topology.reader[is_active]
     through = prices.into[rows] + np.where(leaves, 0.0, prices.out[rows[::-1]])
     price = np.where(inner, through + (surcharge.value[:, None] if surcharge else 0.0), prices.into[rows])
     edges = _edges(topology, np.where(inner, topology.producer + 2, -1), value, reader + 2, price, unary)
     if surcharge is not None:
         unary += np.where(active, surcharge.atom, 0.0)
-        known = active[surcharge.before] & active[surcharge.after]
-        before, after = surcharge.before[known] + 2, surcharge.after[known] + 2
-        edges += [(after, before, surcharge.edge[1, known]), (before, after, surcharge.edge[0, known])]
+        both_active = active[surcharge.before] & active[surcharge.after]
+        predecessor, successor = surcharge.before[both_active] + 2, surcharge.after[both_active] + 2
+        edges += [
+            (successor, predecessor, surcharge.edge[1, both_active]),
+            (predecessor, successor, surcharge.edge[0, both_active]),
+        ]
     tail, head, capacity = (np.concatenate(parts) for parts in zip(*edges, strict=True))
     return Network(tail, head, capacity, topology.atoms + 2 + 2 * len(topology.values)), unary
 
@@ -122,8 +125,8 @@ def _edges(
     brought = lone & (maker[value] < 0)
     _add(unary, reader[brought] - 2, price[:, value[brought]])
     direct = lone & (maker[value] >= 0)
-    one, its = value[direct], reader[direct]
-    edges = [(its, maker[one], price[1, one]), (maker[one], its, price[0, one])]
+    lone_value, its = value[direct], reader[direct]
+    edges = [(its, maker[lone_value], price[1, lone_value]), (maker[lone_value], its, price[0, lone_value])]
     many, their = value[~lone], reader[~lone]
     shared = np.flatnonzero(readers > 1)
     for device, offset in ((1, topology.atoms + 2), (0, topology.atoms + 2 + len(topology.values))):
@@ -133,8 +136,10 @@ def _edges(
             edges += [(their, offset + many, free), (offset + shared, payer, price[1, shared])]
         else:
             edges += [(offset + many, their, free), (payer, offset + shared, price[0, shared])]
-    made = maker[many] >= 0
-    edges.append((their[made], maker[many[made]], np.zeros(int(made.sum()))))  # a path may lead there
+    is_produced = maker[many] >= 0
+    edges.append(
+        (their[is_produced], maker[many[is_produced]], np.zeros(int(is_produced.sum())))
+    )  # a path may lead there
     return edges
 
 
@@ -166,7 +171,7 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
     places = np.where(side >= 0, side, np.arange(network.vertices))
     atoms = places[2 : len(active) + 2]
     settled = active & (atoms < 2)
-    fixed = float(unary[atoms[settled], np.flatnonzero(settled)].sum())
+    base_cost = float(unary[atoms[settled], np.flatnonzero(settled)].sum())
     free = np.flatnonzero(active & (atoms >= 2))
     least = unary[:, free].min(axis=0)
     more = unary[:, free] - least
@@ -175,8 +180,10 @@ def _solve(network: Network, unary: Seconds, side: NDArray[np.int8], active: Fla
     head = np.concatenate([places[network.head], zeros, free + 2])
     capacity = np.concatenate([network.capacity, more[1], more[0]])
     paid = (tail == 1) & (head == 0)
-    fixed += float(least.sum()) + float(capacity[paid].sum())
-    kept = (tail != head) & (tail != 0) & (head != 1) & ~paid
-    side_of, value = minimum_cut(Network(tail[kept], head[kept], capacity[kept], network.vertices), plans)
+    base_cost += float(least.sum()) + float(capacity[paid].sum())
+    edge_mask = (tail != head) & (tail != 0) & (head != 1) & ~paid
+    side_of, value = minimum_cut(
+        Network(tail[edge_mask], head[edge_mask], capacity[edge_mask], network.vertices), plans
+    )
     second = active & np.where(atoms < 2, atoms == 1, side_of[2 : len(active) + 2])
-    return TwoWay(second, fixed + value)
+    return TwoWay(second, base_cost + value)

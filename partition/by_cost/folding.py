@@ -66,10 +66,12 @@ class _Span:
     """Repeats that are alike."""
 
 
-def fold(graph: Graph, prices: Prices, blocks: Sequence[Blocks], kept: int = _KEPT) -> FoldedGraph | None:
+def fold(
+    graph: Graph, prices: Prices, blocks: Sequence[Blocks], representative_count: int = _KEPT
+) -> FoldedGraph | None:
     """Return a short graph that stands for `graph`; None where too little repeats.
 
-    1. Of a run of repeats, the first, the last and `kept` between are kept, and everything outside.
+    1. Of a run of repeats, the first, the last and `representative_count` between are kept, and everything outside.
     2. What reads a value of a repeat that is left out reads that of the one that stands for it.
     3. A run ends where atoms, what may run or cross where, or prices differ by more than 1 %: an odd layer is kept.
     4. Where atoms, or reads from further than one repeat back, cross the border between repeats, another position
@@ -79,16 +81,16 @@ def fold(graph: Graph, prices: Prices, blocks: Sequence[Blocks], kept: int = _KE
         graph: the graph.
         prices: columns in the order of the graph's topology.
         blocks: of the graph (`partition.by_cost.blocks.find_blocks`).
-        kept: repeats that stand for all between the first and the last one.
+        representative_count: repeats that stand for all between the first and the last one.
     """
-    known = _Known.of(graph, prices)
-    spans = [span for run in blocks for span in _spans(known, run, kept)]
+    graph_facts = _Known.of(graph, prices)
+    spans = [span for run in blocks for span in _spans(graph_facts, run, representative_count)]
     if not spans:
         return None
     stands = np.arange(len(graph.nodes))
     for span in spans:
         inside = np.arange(span.length * span.between)
-        stands[span.start + inside] = span.start + inside % (span.length * kept)
+        stands[span.start + inside] = span.start + inside % (span.length * representative_count)
     renamed = _renamed(graph, stands)
     short, home = _short(graph, stands, renamed)
     return FoldedGraph(short, _prices(short, prices, home), home, tuple(span.repeats for span in spans))
@@ -127,39 +129,39 @@ class _Known:
         )
 
 
-def _spans(known: _Known, run: Blocks, kept: int) -> Iterator[_Span]:
+def _spans(graph_facts: _Known, run: Blocks, representative_count: int) -> Iterator[_Span]:
     """Repeats that may be left out, the few that stand for them included."""
     length = run.length
-    if len(run.starts) < kept + 3:
+    if len(run.starts) < representative_count + 3:
         return
-    border = _border(known, run)
+    border = _border(graph_facts, run)
     if border is None:
         return
     start = run.starts[0] + border
     count = len(run.starts) - (border > 0)
-    same = _alike(known, start, length, count)
+    same = _alike(graph_facts, start, length, count)
     breaks = [0, *(np.flatnonzero(~same) + 1).tolist(), count]
     for first, end in pairwise(breaks):
-        middle = (end - first - 2) // kept * kept
-        if middle > kept:
+        middle = (end - first - 2) // representative_count * representative_count
+        if middle > representative_count:
             yield _Span(start + (end - 1 - middle) * length, length, middle, end - first)
 
 
-def _border(known: _Known, run: Blocks) -> int | None:
+def _border(graph_facts: _Known, run: Blocks) -> int | None:
     """Return where repeats best begin, counted from the run's first node; None if reads go further back than a repeat.
 
     Atoms that would be cut are counted per position; reads that would reach two repeats back rule a position out.
     """
-    graph, start, length = known.graph, run.starts[0], run.length
+    graph, start, length = graph_facts.graph, run.starts[0], run.length
     end = start + length * len(run.starts)
     crossing = np.zeros(length + 1, np.int64)
-    inside = slice(*np.searchsorted(known.wide[:, 0], (start, end)).tolist())
-    for low, high in known.wide[inside].tolist():
+    inside = slice(*np.searchsorted(graph_facts.wide[:, 0], (start, end)).tolist())
+    for low, high in graph_facts.wide[inside].tolist():
         if high < end and high - low < length:
             _mark(crossing, low - start + 1, high - start + 1, length, 1)
     for node in range(run.starts[-2], run.starts[-2] + length):
-        for one, other in zip(graph.nodes[node].reads, graph.nodes[node + length].reads, strict=False):
-            maker = graph.producer.get(one, -1)
+        for read_name, other in zip(graph.nodes[node].reads, graph.nodes[node + length].reads, strict=False):
+            maker = graph.producer.get(read_name, -1)
             back = node - maker
             if maker < 0 or graph.producer.get(other, -1) == maker or back <= length:
                 continue
@@ -182,32 +184,32 @@ def _mark(crossing: Indices, first: int, end: int, length: int, weight: int) -> 
         crossing[0] += weight
 
 
-def _alike(known: _Known, start: int, length: int, count: int) -> Flags:
+def _alike(graph_facts: _Known, start: int, length: int, count: int) -> Flags:
     """[count - 1] Whether each repeat has the atoms and the prices of the one before it."""
     nodes = np.arange(start, start + length * count)
-    ends = known.ends[known.atom_of[nodes]]
+    ends = graph_facts.ends[graph_facts.atom_of[nodes]]
     within = (ends - (nodes - (nodes - start) % length)[:, None]).reshape(count, length, 2)
-    whole: Flags = np.logical_and.reduce((within >= 0) & (within < length), axis=(1, 2))
-    same = (within[1:] == within[:-1]).all(axis=(1, 2)) & whole[1:] & whole[:-1]
-    cost = _node_prices(known, start, length * count).reshape(-1, count, length)
+    is_contained: Flags = np.logical_and.reduce((within >= 0) & (within < length), axis=(1, 2))
+    same = (within[1:] == within[:-1]).all(axis=(1, 2)) & is_contained[1:] & is_contained[:-1]
+    cost = _node_prices(graph_facts, start, length * count).reshape(-1, count, length)
     alike: Flags = same & np.isclose(cost[:, 1:], cost[:, :-1], rtol=_ALIKE, atol=0.0).all(axis=(0, 2))
     return alike
 
 
-def _node_prices(known: _Known, start: int, count: int) -> Seconds:
+def _node_prices(graph_facts: _Known, start: int, count: int) -> Seconds:
     """[prices, count] What nodes cost on each device, what their values do, and how many of these are outputs."""
-    graph, prices, column = known.graph, known.prices, known.column
+    graph, prices, column = graph_facts.graph, graph_facts.prices, graph_facts.column
     nodes = graph.nodes[start : start + count]
-    own: list[int] = []
+    node_indices: list[int] = []
     values: list[int] = []
     for at, node in enumerate(nodes):
         columns = [column[name] for name in node.outputs if name]
         columns += [column[name] for name in node.reads if name in column and name not in graph.producer]
-        own += [at] * len(columns)
+        node_indices += [at] * len(columns)
         values += columns
-    crossing = np.concatenate([prices.into[:, values], prices.out[:, values], known.output[None, values]])
-    summed = [np.bincount(np.array(own, np.int64), each, count) for each in crossing]
-    run = prices.run[:, known.atom_of[start : start + count]]
+    crossing = np.concatenate([prices.into[:, values], prices.out[:, values], graph_facts.output[None, values]])
+    summed = [np.bincount(np.array(node_indices, np.int64), row, count) for row in crossing]
+    run = prices.run[:, graph_facts.atom_of[start : start + count]]
     return np.concatenate([run, np.stack(summed)])
 
 
@@ -215,9 +217,9 @@ def _renamed(graph: Graph, stands: Indices) -> dict[str, str]:
     """For every value that goes with a repeat that is left out, the one that stands for it."""
     substitutes: dict[str, str] = {}
     for node in np.flatnonzero(stands != np.arange(len(stands))).tolist():
-        gone, there = graph.nodes[node], graph.nodes[stands[node]]
-        substitutes.update(zip(gone.outputs, there.outputs, strict=False))
-        for name, other in zip(gone.reads, there.reads, strict=False):
+        removed_node, substitute_node = graph.nodes[node], graph.nodes[stands[node]]
+        substitutes.update(zip(removed_node.outputs, substitute_node.outputs, strict=False))
+        for name, other in zip(removed_node.reads, substitute_node.reads, strict=False):
             if name != other and name not in graph.producer and name not in graph.constants:
                 substitutes[name] = other
     return substitutes

@@ -177,14 +177,14 @@ def _candidates(
     if priced and blocks:
         priced = _distinct([*_alike(graph, prices, priced[0], blocks), *priced])
     always = {rows.tobytes() for _, rows in named[:baselines]}
-    kept = [(cost, rows) for at, (cost, rows) in enumerate(priced) if at < _KEPT or rows.tobytes() in always]
+    selection = [(cost, rows) for at, (cost, rows) in enumerate(priced) if at < _KEPT or rows.tobytes() in always]
     return tuple(
         Candidate(
             origin=origins.get(rows.tobytes(), _ALIKE),
             placement=tuple(prices.devices[row] for row in rows.tolist()),
             cost=cost,
         )
-        for cost, rows in kept
+        for cost, rows in selection
     )
 
 
@@ -197,7 +197,7 @@ def _priced(graph: Graph, prices: Prices, named: Sequence[Named]) -> list[Priced
 def _distinct(priced: Sequence[Priced]) -> list[Priced]:
     """Cheapest first; of equal placements and of equal costs the first."""
     placements: dict[bytes, Priced] = {}
-    for cost, rows in sorted(priced, key=lambda each: each[0]):
+    for cost, rows in sorted(priced, key=lambda entry: entry[0]):
         placements.setdefault(rows.tobytes(), (cost, rows))
     return list(placements.values())
 
@@ -207,9 +207,11 @@ def _alike(graph: Graph, prices: Prices, best: Priced, blocks: Sequence[Blocks])
     cost, rows = best
     takes = np.isfinite(prices.run)
     atoms = np.arange(len(rows))
-    able = [(_ALIKE, each) for each in uniform_placements(graph, rows, blocks) if takes[each, atoms].all()]
+    able = [
+        (_ALIKE, placement) for placement in uniform_placements(graph, rows, blocks) if takes[placement, atoms].all()
+    ]
     priced_placements = _priced(graph, prices, able) if able else []
-    return [(min(own, cost), each) for own, each in priced_placements if own * _ROUNDING <= cost]
+    return [(min(seconds, cost), placement) for seconds, placement in priced_placements if seconds * _ROUNDING <= cost]
 
 
 def _no_way(prices: Prices) -> str:

@@ -70,12 +70,12 @@ def flow_cut(costs: PairwiseCosts, above: float) -> tuple[Flags, float]:
     tail = np.concatenate([costs.second + 2, costs.first + 2, ends, ones])
     head = np.concatenate([costs.first + 2, costs.second + 2, zeros, ends])
     capacity = np.concatenate([*costs.edge, more[1], more[0]])
-    kept = capacity > 0
-    key, inverse = np.unique(tail[kept] * (count + 2) + head[kept], return_inverse=True)
-    summed = np.bincount(inverse, capacity[kept], len(key)).astype(np.float64)
+    is_positive = capacity > 0
+    key, inverse = np.unique(tail[is_positive] * (count + 2) + head[is_positive], return_inverse=True)
+    summed = np.bincount(inverse, capacity[is_positive], len(key)).astype(np.float64)
     summed[summed >= above] = np.inf
-    whole, scale = _whole(summed, min(float(more[0].sum()), float(more[1].sum())))
-    network = square(whole, *np.divmod(key, count + 2), count + 2)
+    rounded, scale = _whole(summed, min(float(more[0].sum()), float(more[1].sum())))
+    network = square(rounded, *np.divmod(key, count + 2), count + 2)
     value = 0.0
     if np.isfinite(scale):
         result = csgraph.maximum_flow(network, 1, 0, method="dinic")
@@ -94,6 +94,6 @@ def _whole(capacity: Seconds, most: float) -> tuple[NDArray[np.int32], float]:
     if most < _LEAST:
         return np.ones(len(capacity), np.int32), float("inf")
     scale = _WHOLE / most
-    whole = np.floor(np.minimum(capacity, 2 * most) * scale)  # more than can flow, so such an edge is never full
-    whole[np.isinf(capacity)] = _INFINITE
-    return whole.astype(np.int32), scale
+    rounded = np.floor(np.minimum(capacity, 2 * most) * scale)  # more than can flow, so such an edge is never full
+    rounded[np.isinf(capacity)] = _INFINITE
+    return rounded.astype(np.int32), scale

@@ -65,23 +65,23 @@ def minimum_cut(network: Network, plans: Plans) -> tuple[Flags, float]:
     named = np.zeros(network.vertices, np.bool_)
     named[network.tail] = named[network.head] = True
     named[:2] = False
-    used, number = np.flatnonzero(named), np.cumsum(named) - 1
+    vertices, number = np.flatnonzero(named), np.cumsum(named) - 1
     tail, head = number[network.tail], number[network.head]
     bounded = np.isfinite(network.capacity)
     above = 2.0 * float(network.capacity[bounded].sum()) or 1.0
     capacity = np.where(bounded, network.capacity, above)
-    vertex = np.zeros((2, len(used)))
+    vertex = np.zeros((2, len(vertices)))
     for state, at, end in ((0, network.tail == 1, head), (1, network.head == 0, tail)):
-        vertex[state] = np.bincount(end[at], capacity[at], len(used))
+        vertex[state] = np.bincount(end[at], capacity[at], len(vertices))
     low, high = np.minimum(tail, head)[inner], np.maximum(tail, head)[inner]
-    key, inverse = np.unique(low * len(used) + high, return_inverse=True)
+    key, inverse = np.unique(low * len(vertices) + high, return_inverse=True)
     rising = tail[inner] < head[inner]
-    paid = [np.bincount(inverse[each], capacity[inner][each], len(key)) for each in (~rising, rising)]
-    first, second = np.divmod(key, max(1, len(used)))
-    plan = plans.of(len(used), first, second)
+    paid = [np.bincount(inverse[mask], capacity[inner][mask], len(key)) for mask in (~rising, rising)]
+    first, second = np.divmod(key, max(1, len(vertices)))
+    plan = plans.of(len(vertices), first, second)
     reduced = eliminate(plan, PairwiseCosts(vertex, first, second, np.stack(paid)))
-    left, value = cut_of(reduced.costs, above)
+    remaining_values, value = cut_of(reduced.costs, above)
     side = np.zeros(network.vertices, np.bool_)
     side[1] = True
-    side[used[values(plan, reduced, left)]] = True
+    side[vertices[values(plan, reduced, remaining_values)]] = True
     return side, reduced.least + value

@@ -106,17 +106,27 @@ def plan_elimination(count: int, first: Indices, second: Indices) -> Elimination
     place = np.concatenate([*(np.arange(size) for size in sizes), row[:0]])
     steps = []
     for at, group in enumerate(groups):
-        own = edges[at]
-        here = sooner[own]
-        there = first[own] + second[own] - here
-        taken, taker, weights = _takes(group, groups, heirs, begins, owner[tables[at]], place[tables[at]], row, slots)
+        group_edges = edges[at]
+        members = sooner[group_edges]
+        neighbors = first[group_edges] + second[group_edges] - members
+        offsets, taker, weights = _takes(group, groups, heirs, begins, owner[tables[at]], place[tables[at]], row, slots)
         steps.append(
             _Elimination(
-                group, own, first[own] == here, row[here], slots(here, there), int(begins[at]), taken, taker, weights
+                group,
+                group_edges,
+                first[group_edges] == members,
+                row[members],
+                slots(members, neighbors),
+                int(begins[at]),
+                offsets,
+                taker,
+                weights,
             )
         )
-    left = np.flatnonzero(turn == len(groups))
-    return Elimination(count, tuple(steps), int(begins[-1]), left, edges[len(groups)], _left_over(groups, turn, begins))
+    remaining_vertices = np.flatnonzero(turn == len(groups))
+    return Elimination(
+        count, tuple(steps), int(begins[-1]), remaining_vertices, edges[len(groups)], _left_over(groups, turn, begins)
+    )
 
 
 class _Slots:
@@ -158,17 +168,17 @@ def _takes(
         neighbors, heir = groups[number].neighbors[at], heirs[number][at]
         size = neighbors.shape[1]
         weights = np.zeros((len(at), group.neighbors.shape[1] + 1), np.int32)
-        others = neighbors != heir[:, None]
-        rows, bits = np.nonzero(others)
-        weights[rows, slots(heir[rows], neighbors[others]) + 1] = 1 << bits
-        rows, bits = np.nonzero(~others)
+        is_other_neighbor = neighbors != heir[:, None]
+        rows, bits = np.nonzero(is_other_neighbor)
+        weights[rows, slots(heir[rows], neighbors[is_other_neighbor]) + 1] = 1 << bits
+        rows, bits = np.nonzero(~is_other_neighbor)
         weights[rows, 0] = 1 << bits
         parts.append((begins[number] + (at << size), row[heir], weights))
     if not parts:
         none = np.zeros(0, np.int64)
         return none, none, np.zeros((0, group.neighbors.shape[1] + 1), np.int32)
-    taken, taker, weights = (np.concatenate(each) for each in zip(*parts, strict=True))
-    return taken, taker, weights
+    offsets, taker, weights = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return offsets, taker, weights
 
 
 def _left_over(
@@ -188,37 +198,41 @@ def _left_over(
 
 def eliminate(plan: Elimination, costs: PairwiseCosts) -> Reduced:
     """Minimize over the vertices that are eliminated."""
-    made = np.zeros(plan.size)
+    tables = np.zeros(plan.size)
     least, choices = 0.0, []
     for step in plan.steps:
-        table = _table(step, costs, made)
+        table = _table(step, costs, tables)
         zero, one = table[:, 0::2], table[:, 1::2]
         choices.append(one < zero)
         minima = np.minimum(zero, one)
         base = minima.min(axis=1)
         least += float(base.sum())
-        made[step.begin : step.begin + minima.size] = (minima - base[:, None]).ravel()
-    return Reduced(_remaining_costs(plan, costs, made), least, tuple(choices))
+        tables[step.begin : step.begin + minima.size] = (minima - base[:, None]).ravel()
+    return Reduced(_remaining_costs(plan, costs, tables), least, tuple(choices))
 
 
-def _table(step: _Elimination, costs: PairwiseCosts, made: Seconds) -> Seconds:
+def _table(step: _Elimination, costs: PairwiseCosts, tables: Seconds) -> Seconds:
     """[k, 2 ** (n + 1)] What the vertices of a step cost."""
     number, size = step.group.neighbors.shape
     bits = (np.arange(2 << size) >> np.arange(size + 1)[:, None]) & 1
-    apart = np.zeros((number, 2 * size + 2))
-    apart[:, :2] = costs.vertex[:, step.group.vertices].T
-    apart[step.row, 2 + step.slot] = np.where(step.forward, costs.edge[0, step.edge], costs.edge[1, step.edge])
-    apart[step.row, 2 + size + step.slot] = np.where(step.forward, costs.edge[1, step.edge], costs.edge[0, step.edge])
-    own, others = bits[0], bits[1:]
-    table: Seconds = apart @ np.concatenate([[1 - own, own], (1 - own) * others, own * (1 - others)]).astype(np.float64)
+    coefficients = np.zeros((number, 2 * size + 2))
+    coefficients[:, :2] = costs.vertex[:, step.group.vertices].T
+    coefficients[step.row, 2 + step.slot] = np.where(step.forward, costs.edge[0, step.edge], costs.edge[1, step.edge])
+    coefficients[step.row, 2 + size + step.slot] = np.where(
+        step.forward, costs.edge[1, step.edge], costs.edge[0, step.edge]
+    )
+    vertex_bit, neighbor_bits = bits[0], bits[1:]
+    table: Seconds = coefficients @ np.concatenate(
+        [[1 - vertex_bit, vertex_bit], (1 - vertex_bit) * neighbor_bits, vertex_bit * (1 - neighbor_bits)]
+    ).astype(np.float64)
     if len(step.taken):
         place = step.taken[:, None] + step.weights @ bits
         entry = (step.taker[:, None] << (size + 1)) + np.arange(2 << size)
-        table += np.bincount(entry.ravel(), made[place].ravel(), table.size).reshape(table.shape)
+        table += np.bincount(entry.ravel(), tables[place].ravel(), table.size).reshape(table.shape)
     return table
 
 
-def _remaining_costs(plan: Elimination, costs: PairwiseCosts, made: Seconds) -> PairwiseCosts:
+def _remaining_costs(plan: Elimination, costs: PairwiseCosts, tables: Seconds) -> PairwiseCosts:
     """What is left, with the tables that nothing took over.
 
     A table m of two neighbors a and b is m(0, 0) + (m(1, 1) - m(0, 0)) a + (m(1, 0) - m(1, 1)) [a = 1, b = 0]
@@ -230,29 +244,32 @@ def _remaining_costs(plan: Elimination, costs: PairwiseCosts, made: Seconds) -> 
     name[plan.left] = np.arange(len(plan.left))
     vertex = costs.vertex[:, plan.left].copy()
     (lone, of_one), (pair, of_two) = plan.over
-    own = name[of_one[:, 0]] if len(lone) else lone
+    lone_neighbor = name[of_one[:, 0]] if len(lone) else lone
     first, second = name[of_two[:, 0]], name[of_two[:, 1]]
-    none, one, two, both = (made[pair + state] for state in range(4))
-    down, up = one - both, two - none
+    none, first_only, two, both = (tables[pair + state] for state in range(4))
+    down, up = first_only - both, two - none
     low_down, low_up = np.minimum(down, 0.0), np.minimum(up, 0.0)
     for vertices, state, seconds in (
-        (own, 0, made[lone]),
-        (own, 1, made[lone + 1]),
+        (lone_neighbor, 0, tables[lone]),
+        (lone_neighbor, 1, tables[lone + 1]),
         (first, 0, none),
         (first, 1, both + low_down - low_up),
         (second, 1, low_up - low_down),
     ):
         vertex[state] += np.bincount(vertices, seconds, len(plan.left))
     edge = np.stack([np.maximum(up, 0.0) + low_down, np.maximum(down, 0.0) + low_up])
-    kept = plan.edges_left
-    ends = np.concatenate([name[costs.first[kept]], first]), np.concatenate([name[costs.second[kept]], second])
-    return PairwiseCosts(vertex, *ends, np.maximum(np.concatenate([costs.edge[:, kept], edge], axis=1), 0.0))
+    remaining_edges = plan.edges_left
+    ends = (
+        np.concatenate([name[costs.first[remaining_edges]], first]),
+        np.concatenate([name[costs.second[remaining_edges]], second]),
+    )
+    return PairwiseCosts(vertex, *ends, np.maximum(np.concatenate([costs.edge[:, remaining_edges], edge], axis=1), 0.0))
 
 
-def values(plan: Elimination, reduced: Reduced, left: Flags) -> Flags:
+def values(plan: Elimination, reduced: Reduced, remaining_values: Flags) -> Flags:
     """Return the values of all vertices by those [vertices left] of the ones that are left."""
     vertex_values = np.zeros(plan.count, np.bool_)
-    vertex_values[plan.left] = left
+    vertex_values[plan.left] = remaining_values
     for step, choices in zip(reversed(plan.steps), reversed(reduced.choices), strict=True):
         neighbors = step.group.neighbors
         state = vertex_values[neighbors] @ (1 << np.arange(neighbors.shape[1]))

@@ -35,12 +35,12 @@ def costliest_path(graph: Graph, rows: Indices, launch: Seconds) -> Indices:
     lengths: list[int] = []
     earlier: list[int] = []
     for label, predecessors in zip(labels, graph.atom_predecessors, strict=True):
-        own = price[label]
-        best, length, last = own, 0, -1
-        for before in predecessors:
-            reached = seconds[before] + own if labels[before] != label else seconds[before]
-            if reached > best or (reached == best and lengths[before] >= length):
-                best, length, last = reached, lengths[before] + 1, before
+        launch_seconds = price[label]
+        best, length, last = launch_seconds, 0, -1
+        for predecessor in predecessors:
+            reached = seconds[predecessor] + launch_seconds if labels[predecessor] != label else seconds[predecessor]
+            if reached > best or (reached == best and lengths[predecessor] >= length):
+                best, length, last = reached, lengths[predecessor] + 1, predecessor
         seconds.append(best)
         lengths.append(length)
         earlier.append(last)
@@ -60,11 +60,11 @@ def along_paths(paths: Sequence[Indices], launch: Seconds, atoms: int) -> Surcha
         atoms: how many atoms the graph has.
     """
     share = launch / len(paths)
-    before = np.concatenate([path[:-1] for path in paths])
-    after = np.concatenate([path[1:] for path in paths])
+    predecessors = np.concatenate([path[:-1] for path in paths])
+    successors = np.concatenate([path[1:] for path in paths])
     starts = np.bincount([path[0] for path in paths], minlength=atoms).astype(np.float64)
-    edge = np.repeat(share[:, None], len(before), axis=1)
-    return Surcharge(np.zeros(2), before, after, edge, share[:, None] * starts)
+    edge = np.repeat(share[:, None], len(predecessors), axis=1)
+    return Surcharge(np.zeros(2), predecessors, successors, edge, share[:, None] * starts)
 
 
 def everywhere(share: Seconds, atoms: int) -> Surcharge:

@@ -162,8 +162,8 @@ def aligned(graph: Graph, prices: Prices) -> Prices:
         raise GraphError(f"prices have no column for the value {missing!r}; every value that crosses needs one")
     order = np.fromiter((column[name] for name in topology.values), np.int64, len(topology.values))
     into, out = prices.into[:, order], prices.out[:, order]
-    again = None if prices.again is None else prices.again[:, order]
-    return Prices(prices.devices, prices.host, prices.run, into, out, prices.launch, topology.values, again)
+    repeat_seconds = None if prices.again is None else prices.again[:, order]
+    return Prices(prices.devices, prices.host, prices.run, into, out, prices.launch, topology.values, repeat_seconds)
 
 
 def rows_of(prices: Prices, placement: Sequence[str]) -> Indices:
@@ -196,27 +196,27 @@ def _totals(
 
 def _sums(topology: Topology, prices: Prices, home: Indices, device: Indices) -> Seconds:
     count = len(device)
-    made = topology.producer >= 0
-    maker = np.where(made, home[topology.producer] if topology.atoms else -1, -1)
+    is_produced = topology.producer >= 0
+    maker = np.where(is_produced, home[topology.producer] if topology.atoms else -1, -1)
     reading = home[topology.reader]
     crosses = reading != maker[topology.read_value]
     value, segment = np.divmod(np.unique(topology.read_value[crosses] * count + reading[crosses]), max(1, count))
     reader = device[segment]
-    at_home = made[value] & (device[maker[value]] == reader)
+    at_home = is_produced[value] & (device[maker[value]] == reader)
     bring, take = prices.into[reader, value], prices.out
     leaves = topology.output.copy()
     if prices.again is None:
         leaves[value] = True
     else:
-        again = prices.again[reader, value]
-        there = np.isfinite(again) & (at_home | _followers(value * len(prices.devices) + reader))
-        bring = np.where(there, again, bring)
-        leaves[value[~(there & at_home)]] = True
+        repeat_seconds = prices.again[reader, value]
+        is_present = np.isfinite(repeat_seconds) & (at_home | _followers(value * len(prices.devices) + reader))
+        bring = np.where(is_present, repeat_seconds, bring)
+        leaves[value[~(is_present & at_home)]] = True
         stay = np.setdiff1d(value, np.flatnonzero(leaves))
         take = prices.out.copy()
         take[:, stay] = prices.again[:, stay]
         leaves[stay] = True
-    leaving = np.flatnonzero(leaves & made)
+    leaving = np.flatnonzero(leaves & is_produced)
     run = np.bincount(home, prices.run[device[home], np.arange(topology.atoms)], count)
     into = np.bincount(segment, bring, count)
     out = np.bincount(maker[leaving], take[device[maker[leaving]], leaving], count)

@@ -60,32 +60,32 @@ def _on_two(
     cuts = bounding_cuts(graph, prices, work)
     if cuts is None:
         return None
-    known = (*starts, *cuts.placements)
-    gathered = _gathered(folded, known)
+    initial_placements = (*starts, *cuts.placements)
+    gathered = _gathered(folded, initial_placements)
     solution = place_on_two(folded.graph, folded.prices, gathered)
     if solution is None:
         return None
     short = _distinct((*solution.placements, *gathered))
     soft = penalized(graph, prices)
     spread = _spread(folded, short)
-    costs = placement_costs(graph, soft, [rows for _, rows in (*spread, *known)])
+    costs = placement_costs(graph, soft, [rows for _, rows in (*spread, *initial_placements)])
     searched = _searched(graph, soft, folded, short, costs[: len(short)])
     named = (*starts, *spread, *cuts.placements, *_spread(folded, tuple(searched)))
     return PlacedOnTwo(named, cuts.bound(costs), folded.repeats)
 
 
 def _on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...], folded: FoldedGraph) -> PlacedOnTwo | None:
-    known = (*starts, *_pairs(graph, prices, folded))
-    short = _distinct(moved_on_several(folded.graph, folded.prices, _gathered(folded, known)))
+    initial_placements = (*starts, *_pairs(graph, prices, folded))
+    short = _distinct(moved_on_several(folded.graph, folded.prices, _gathered(folded, initial_placements)))
     soft = penalized(graph, prices)
 
     def cost_of(rows: Rows) -> float:
         return searching_cost(graph, soft, folded.spread(rows))
 
-    start = min(short, key=lambda each: cost_of(each[1]))
+    start = min(short, key=lambda placement: cost_of(placement[1]))
     _, moved = moved_from(folded.graph, folded.prices, start, cost_of, len(graph.atoms))
     together = (Origin(OriginKind.MOVED_ALIKE, base=start[0]), moved)
-    named = (*known, *_spread(folded, _distinct((*short, together))))
+    named = (*initial_placements, *_spread(folded, _distinct((*short, together))))
     costs = placement_costs(graph, prices, [rows for _, rows in named])
     best = int(costs.argmin())
     bound = bound_on_several(graph, prices, named[best][1], float(costs[best]))
@@ -112,8 +112,8 @@ def _gathered(folded: FoldedGraph, named: Sequence[Named]) -> tuple[Named, ...]:
 
 def _distinct(named: Sequence[Named]) -> tuple[Named, ...]:
     placements: dict[bytes, Named] = {}
-    for each in named:
-        placements.setdefault(each[1].tobytes(), each)
+    for placement in named:
+        placements.setdefault(placement[1].tobytes(), placement)
     return tuple(placements.values())
 
 
@@ -128,7 +128,7 @@ def _searched(
     graph: Graph, prices: Prices, folded: FoldedGraph, named: Sequence[Named], costs: Seconds
 ) -> Iterator[Named]:
     movable = np.flatnonzero(np.isfinite(folded.prices.run).all(axis=0))
-    whole, work = PlacementCosts(graph, prices, folded.home), _SEARCH_WORK
+    graph_costs, work = PlacementCosts(graph, prices, folded.home), _SEARCH_WORK
     for origin, rows in cheapest(named, costs):
-        better, work = improve(folded.graph, whole, rows, movable, work)
+        better, work = improve(folded.graph, graph_costs, rows, movable, work)
         yield Origin(OriginKind.MOVED_ALIKE, base=origin), better

@@ -31,16 +31,16 @@ def charges(graph: Graph, prices: Prices, rows: Indices) -> Seconds:
     for at, segment in enumerate(segments):
         home[list(segment.atoms)] = at
     maker, reader = topology.producer[topology.read_value], topology.reader
-    made = maker >= 0
+    is_produced = maker >= 0
     leaves = topology.output.copy()
-    leaves[topology.read_value[made & (rows[maker] != rows[reader])]] = True
-    returns = made & (rows[maker] == rows[reader]) & (home[maker] != home[reader])
+    leaves[topology.read_value[is_produced & (rows[maker] != rows[reader])]] = True
+    returns = is_produced & (rows[maker] == rows[reader]) & (home[maker] != home[reader])
     value, maker, reader = topology.read_value[returns], maker[returns], reader[returns]
     row = rows[reader]
     into, out = prices.into[row, value], prices.out[row, value]
     if prices.again is not None:
-        again = prices.again[row, value]
-        into, out = (np.where(np.isfinite(again), again, each) for each in (into, out))
+        repeat_seconds = prices.again[row, value]
+        into, out = (np.where(np.isfinite(repeat_seconds), repeat_seconds, seconds) for seconds in (into, out))
     _, group, sharing = np.unique(value * len(segments) + home[reader], return_inverse=True, return_counts=True)
     leaving = np.where(leaves[value], 0.0, out / np.bincount(value)[value])
     half = (into / sharing[group] + leaving) / 2

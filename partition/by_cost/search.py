@@ -49,7 +49,7 @@ class PlacementCosts:
         """Return the seconds [placements] of rows [atoms, placements]."""
         blocks = (rows[:, start : start + self.at_once] for start in range(0, rows.shape[1], self.at_once))
         homes = (block if self.home is None else block[self.home] for block in blocks)
-        return np.concatenate([price_many(self.graph, self.prices, each) for each in homes])
+        return np.concatenate([price_many(self.graph, self.prices, home_rows) for home_rows in homes])
 
 
 def enumerable(graph: Graph, movable: Indices) -> bool:
@@ -96,8 +96,8 @@ def improve(graph: Graph, costs: PlacementCosts, rows: Rows, movable: Indices, w
         if not moves or len(moves) * costs.atoms > work:
             break
         work -= len(moves) * costs.atoms
-        after = _priced_moves(costs, rows, moves)
-        better = np.argsort(after, kind="stable")[: int((after < cost * _REAL).sum())]
+        move_costs = _priced_moves(costs, rows, moves)
+        better = np.argsort(move_costs, kind="stable")[: int((move_costs < cost * _REAL).sum())]
         if not len(better):
             break
         together = _together(rows, [moves[int(move)] for move in better])
@@ -110,9 +110,9 @@ def _moves(graph: Graph, rows: Rows, free: Flags) -> Iterator[Indices]:
     """Sets of atoms that may move, each of one device."""
     yield from np.flatnonzero(free)[:, None]
     topology = topology_of(graph)
-    before, after = topology.producer[topology.read_value], topology.reader
-    joined = (before >= 0) & free[before] & free[after] & (rows[before] == rows[after])
-    pairs = np.stack([before[joined], after[joined]], axis=1)
+    producer, reader = topology.producer[topology.read_value], topology.reader
+    joined = (producer >= 0) & free[producer] & free[reader] & (rows[producer] == rows[reader])
+    pairs = np.stack([producer[joined], reader[joined]], axis=1)
     yield from np.unique(pairs, axis=0)
     for part in _parts(graph, rows):
         able = part[free[part]]
@@ -129,10 +129,10 @@ def _parts(graph: Graph, rows: Rows) -> Iterator[Indices]:
         home[list(segment.atoms)] = at
         yield np.array(segment.atoms, np.int64)
     topology = topology_of(graph)
-    before, after = topology.producer[topology.read_value], topology.reader
-    inside = (before >= 0) & (home[before] == home[after])
+    producer, reader = topology.producer[topology.read_value], topology.reader
+    inside = (producer >= 0) & (home[producer] == home[reader])
     ones = np.ones(int(inside.sum()), np.int8)
-    joined = square(ones, before[inside], after[inside], len(rows))
+    joined = square(ones, producer[inside], reader[inside], len(rows))
     number, part = flow_module().connected_components(joined, directed=False)
     order = np.argsort(part, kind="stable")
     pieces = np.split(order, np.cumsum(np.bincount(part, minlength=number))[:-1])

@@ -112,12 +112,12 @@ def bound_on_several(graph: Graph, prices: Prices, best: Rows, cost: float) -> f
         cost: seconds that it takes.
     """
     rows = range(len(prices.devices))
-    alone = [searching_cost(graph, prices, np.full(len(best), row, np.int8)) for row in rows]
+    single_device_costs = [searching_cost(graph, prices, np.full(len(best), row, np.int8)) for row in rows]
     plain = _decomposed(graph, replace(prices, launch=np.zeros(len(rows))), best, cost)
     if plain is None:
         return None
     launched = (_decomposed(graph, prices, best, cost) if prices.launch.any() else None) or 0.0
-    return min(*alone, max(plain + float(np.sort(prices.launch)[:2].sum()), launched))
+    return min(*single_device_costs, max(plain + float(np.sort(prices.launch)[:2].sum()), launched))
 
 
 def searching_cost(graph: Graph, prices: Prices, rows: Rows) -> float:
@@ -159,9 +159,9 @@ def _moved(
         turn, idle = turn + 1, idle + 1
         if swapped is None or np.array_equal(swapped, rows):
             continue
-        after = cost_of(swapped)
-        if after < cost * _REAL:
-            rows, cost, idle = swapped, after, 0
+        swapped_cost = cost_of(swapped)
+        if swapped_cost < cost * _REAL:
+            rows, cost, idle = swapped, swapped_cost, 0
     return (Origin(OriginKind.PAIRS_MOVED, base=origin), rows), cost
 
 
@@ -186,9 +186,9 @@ def _flipped(prices: Prices, rows: Rows, cost: float, cost_of: Callable[[Rows], 
             work -= touched
             changed = rows.copy()
             changed[atom] = row
-            after = cost_of(changed) if row != rows[atom] and work > 0 else cost
-            if after < cost * _REAL:
-                rows, cost, since = changed, after, 0
+            changed_cost = cost_of(changed) if row != rows[atom] and work > 0 else cost
+            if changed_cost < cost * _REAL:
+                rows, cost, since = changed, changed_cost, 0
     return rows
 
 
@@ -206,34 +206,34 @@ def _decomposed(graph: Graph, prices: Prices, best: Rows, cost: float) -> float 
     topology = topology_of(graph)
     count = len(prices.devices)
     paths = [costliest_path(graph, best.astype(np.int64), prices.launch)]
-    left = prices.run.min(axis=0)
+    absence_prices = prices.run.min(axis=0)
     bound, pace, plans = 0.0, 1.0, Plans()
     for _ in range(min(_BOUND_ROUNDS, max(5, _BOUND_WORK // (topology.atoms * count)))):
-        cuts = [_alone(topology, prices, row, left, paths, plans) for row in range(count)]
+        cuts = [_alone(topology, prices, row, absence_prices, paths, plans) for row in range(count)]
         parts = [cut for cut in cuts if cut is not None]
         if len(parts) < count:
             return None
-        value = sum(cut.bound for cut in parts) - (count - 1) * float(left.sum())
+        value = sum(cut.bound for cut in parts) - (count - 1) * float(absence_prices.sum())
         pace = pace if value > bound else pace * 0.7
         bound = max(bound, value)
         slope = 1.0 - np.sum([cut.second for cut in parts], axis=0)
         if not slope.any() or not np.isfinite(cost):
             break
         step = pace * max(cost - value, 0.0) / float((slope**2).sum())
-        left = np.maximum(left + step * slope, 0.0)
+        absence_prices = np.maximum(absence_prices + step * slope, 0.0)
     return bound
 
 
 def _alone(
-    topology: Topology, prices: Prices, row: int, left: Seconds, paths: list[np.ndarray], plans: Plans
+    topology: Topology, prices: Prices, row: int, absence_prices: Seconds, paths: list[np.ndarray], plans: Plans
 ) -> TwoWay | None:
-    """The cheapest set of atoms for one device, where an atom elsewhere costs `left`."""
+    """The cheapest set of atoms for one device, where an atom elsewhere costs `absence_prices`."""
     none = np.zeros(len(prices.values))
     launch = np.array([0.0, prices.launch[row]])
     of_one = replace(
         prices,
         devices=("elsewhere", prices.devices[row]),
-        run=np.stack([left, prices.run[row]]),
+        run=np.stack([absence_prices, prices.run[row]]),
         into=np.stack([none, prices.into[row]]),
         out=np.stack([none, prices.out[row]]),
         launch=launch,

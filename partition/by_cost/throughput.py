@@ -95,9 +95,9 @@ def place_by_throughput(
         best = min((np.array(rows, np.int64) for rows in product(*choices)), key=loads.key)
     else:
         row = {device: at for at, device in enumerate(ordered.devices)}
-        given = [np.array([row[label] for label in start], np.int64) for start in starts]
-        found = sorted([*given, *_filled(ordered, stages)], key=loads.key)[:_STARTS]
-        best = min((_improved(loads, start, _WORK // max(1, len(found))) for start in found), key=loads.key)
+        start_rows = [np.array([row[label] for label in start], np.int64) for start in starts]
+        best_starts = sorted([*start_rows, *_filled(ordered, stages)], key=loads.key)[:_STARTS]
+        best = min((_improved(loads, start, _WORK // max(1, len(best_starts))) for start in best_starts), key=loads.key)
     placement, of_stages = tuple(ordered.devices[at] for at in best.tolist()), loads.of(best)
     seconds = device_seconds(graph, ordered, placement).tolist()
     return BalancedPlacement(
@@ -132,10 +132,10 @@ class _Stages:
         stage_of = np.zeros(len(prices.devices), np.int64)
         run = np.zeros((len(rows), prices.run.shape[1]))
         least = np.zeros(run.shape, np.int64)
-        for stage, own in enumerate(rows):
-            stage_of[own] = stage
-            run[stage] = prices.run[own].min(axis=0)
-            least[stage] = np.array(own)[prices.run[own].argmin(axis=0)]
+        for stage, stage_rows in enumerate(rows):
+            stage_of[stage_rows] = stage
+            run[stage] = prices.run[stage_rows].min(axis=0)
+            least[stage] = np.array(stage_rows)[prices.run[stage_rows].argmin(axis=0)]
         choices = [least]
         for row in together if len(together) > 1 else ():
             choices.append(least.copy())
@@ -201,13 +201,13 @@ def _filled(prices: Prices, stages: _Stages) -> Iterator[Indices]:
 
 def _filled_up_to(run: Seconds, takes: Flags, order: Sequence[int], load: float) -> Indices:
     placed = np.zeros(run.shape[1], np.int64)
-    at, used = 0, 0.0
+    at, current_load = 0, 0.0
     for atom in range(run.shape[1]):
-        while at < len(order) - 1 and used + run[order[at], atom] > load:
-            at, used = at + 1, 0.0
+        while at < len(order) - 1 and current_load + run[order[at], atom] > load:
+            at, current_load = at + 1, 0.0
         able = [row for row in (*order[at:], *order[:at]) if takes[row, atom]]
         placed[atom] = able[0]
-        used += run[order[at], atom] if able[0] == order[at] else 0.0
+        current_load += run[order[at], atom] if able[0] == order[at] else 0.0
     return placed
 
 
@@ -219,25 +219,25 @@ def _improved(loads: _Loads, rows: Indices, work: int) -> Indices:
     while moved:
         moved = False
         busiest = loads.stages.rows[int(loads.of(rows).argmax())]
-        for after in _moves(loads.graph, rows, busiest, takes):
+        for moved_rows in _moves(loads.graph, rows, busiest, takes):
             if work <= 0:
                 return rows
             work -= len(rows)
-            found = loads.key(after)
-            if found[0] < key[0] * _REAL or (found[0] <= key[0] and found[1] < key[1] * _REAL):
-                rows, key, moved = after, found, True
+            moved_key = loads.key(moved_rows)
+            if moved_key[0] < key[0] * _REAL or (moved_key[0] <= key[0] and moved_key[1] < key[1] * _REAL):
+                rows, key, moved = moved_rows, moved_key, True
                 break
     return rows
 
 
 def _moves(graph: Graph, rows: Indices, busiest: Sequence[int], takes: Flags) -> Iterator[Indices]:
     """Placements with less on the busiest devices: first by atoms at a border, then by any, then by exchanges."""
-    own = np.flatnonzero(np.isin(rows, busiest))
-    at_border = _boundary_atoms(graph, rows)[own]
-    order = [*own[at_border].tolist(), *own[~at_border].tolist()]
+    busy_atoms = np.flatnonzero(np.isin(rows, busiest))
+    at_border = _boundary_atoms(graph, rows)[busy_atoms]
+    order = [*busy_atoms[at_border].tolist(), *busy_atoms[~at_border].tolist()]
     moves = [(atom, row) for atom, row in product(order, range(len(takes))) if row != rows[atom] and takes[row, atom]]
     for atom, row in moves:
-        same = own[rows[own] == rows[atom]]
+        same = busy_atoms[rows[busy_atoms] == rows[atom]]
         for group in (np.array([atom]), same[same <= atom], same[same >= atom]):
             yield _changed(rows, group[takes[row, group]], row)
     for atom, row in moves:
@@ -254,8 +254,8 @@ def _changed(rows: Indices, atoms: Indices | int, row: int | np.int64) -> Indice
 def _boundary_atoms(graph: Graph, rows: Indices) -> Flags:
     """Atoms that read from another device, or are read there: to move one of these makes the fewest new crossings."""
     topology = topology_of(graph)
-    before, after = topology.producer[topology.read_value], topology.reader
-    crossing = (before >= 0) & (rows[before] != rows[after])
+    producer, reader = topology.producer[topology.read_value], topology.reader
+    crossing = (producer >= 0) & (rows[producer] != rows[reader])
     flags = np.zeros(len(rows), np.bool_)
-    flags[before[crossing]] = flags[after[crossing]] = True
+    flags[producer[crossing]] = flags[reader[crossing]] = True
     return flags

@@ -85,9 +85,11 @@ def bounding_cuts(graph: Graph, prices: Prices, work: int = CUT_WORK) -> Cuts | 
     rounds = _rounds(graph, work)
     paths = list(_along_paths(graph, prices, plain, plans, rounds)) if prices.launch.any() else []
     cuts = [(Origin(OriginKind.CUT_ALONG_PATHS, (at,)), _rows(cut)) for at, cut in enumerate(paths, 1)]
-    alone = [(all_on(name), np.full(topology.atoms, row, np.int8)) for row, name in enumerate(prices.devices)]
+    single_placements = [
+        (all_on(name), np.full(topology.atoms, row, np.int8)) for row, name in enumerate(prices.devices)
+    ]
     mixed = max(plain.bound + float(prices.launch.sum()), *(cut.bound for cut in paths), 0.0)
-    return Cuts(((Origin(OriginKind.CUT), _rows(plain)), *cuts, *alone), plain, plans, mixed)
+    return Cuts(((Origin(OriginKind.CUT), _rows(plain)), *cuts, *single_placements), plain, plans, mixed)
 
 
 def place_on_two(graph: Graph, prices: Prices, starts: tuple[Named, ...], work: int = CUT_WORK) -> PlacedOnTwo | None:

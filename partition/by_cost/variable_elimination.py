@@ -54,11 +54,11 @@ def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Eli
     groups: list[EliminatedGroup] = []
     rank = np.random.default_rng(0).permutation(count)
     edges = np.sort(first * count + second)
-    left, alive, width = np.ones(count, np.bool_), count, _NARROW
+    is_remaining, alive, width = np.ones(count, np.bool_), count, _NARROW
     while alive and len(edges) <= _DENSE * alive:
         ends = np.divmod(edges, count)
         degree = np.bincount(ends[0], minlength=count) + np.bincount(ends[1], minlength=count)
-        chosen = _independent(left & (degree <= width), degree * count + rank, ends)
+        chosen = _independent(is_remaining & (degree <= width), degree * count + rank, ends)
         number = int(np.count_nonzero(chosen))
         few = number * _FEW < alive and alive > _SMALL
         if (few or not number) and width == _WIDTH:
@@ -66,7 +66,7 @@ def elimination_groups(count: int, first: Indices, second: Indices) -> tuple[Eli
         width += few or not number
         new_groups, edges = _eliminated(chosen, degree, edges, ends)
         groups += new_groups
-        left &= ~chosen
+        is_remaining &= ~chosen
         alive -= number
     return tuple(_acting_as_edges(groups, count))
 
@@ -85,20 +85,20 @@ def _eliminated(
 ) -> tuple[list[EliminatedGroup], Indices]:
     """Return the groups of the chosen vertices, and the edges that are left with those that are new."""
     count = len(chosen)
-    gone = chosen[ends[0]] | chosen[ends[1]]
-    first, second = ends[0][gone], ends[1][gone]
+    is_removed = chosen[ends[0]] | chosen[ends[1]]
+    first, second = ends[0][is_removed], ends[1][is_removed]
     forward = chosen[first]
     other = np.sort(np.where(forward, first * count + second, second * count + first)) % count
     vertices = np.flatnonzero(chosen)
     number = degree[vertices]
     start = np.cumsum(number) - number
-    groups, parts = [], [edges[~gone]]
+    groups, parts = [], [edges[~is_removed]]
     for size in np.unique(number).tolist():
         members = number == size
         neighbors = other[start[members][:, None] + np.arange(size)]
         groups.append(EliminatedGroup(vertices[members], neighbors))
-        one, two = np.triu_indices(size, 1)
-        parts.append((neighbors[:, one] * count + neighbors[:, two]).ravel())
+        row_index, two = np.triu_indices(size, 1)
+        parts.append((neighbors[:, row_index] * count + neighbors[:, two]).ravel())
     together = np.sort(np.concatenate(parts))  # numpy.unique hashes, which takes longer
     return groups, together[np.diff(together, prepend=-1) > 0]
 
@@ -116,9 +116,9 @@ def _acting_as_edges(groups: list[EliminatedGroup], count: int) -> Iterator[Elim
             heir = next_neighbors(group, turn)
             stays[group.vertices] = stays[heir]
     for group in groups:
-        kept = stays[group.vertices]
-        if kept.any():
-            yield EliminatedGroup(group.vertices[kept], group.neighbors[kept])
+        is_eliminated = stays[group.vertices]
+        if is_eliminated.any():
+            yield EliminatedGroup(group.vertices[is_eliminated], group.neighbors[is_eliminated])
 
 
 def turns(groups: list[EliminatedGroup] | tuple[EliminatedGroup, ...], count: int) -> Indices:

@@ -65,9 +65,11 @@ def _windows(costs: PairwiseCosts) -> Indices:
 def _inside(costs: PairwiseCosts, window: Indices, chosen: Flags, vertex: Seconds | None = None) -> PairwiseCosts:
     """The costs of the chosen vertices, whole windows, without edges that join windows."""
     name = np.cumsum(chosen) - 1
-    kept = (window[costs.first] == window[costs.second]) & chosen[costs.first]
-    own = costs.vertex if vertex is None else vertex
-    return PairwiseCosts(own[:, chosen], name[costs.first[kept]], name[costs.second[kept]], costs.edge[:, kept])
+    is_inner = (window[costs.first] == window[costs.second]) & chosen[costs.first]
+    vertex_costs = costs.vertex if vertex is None else vertex
+    return PairwiseCosts(
+        vertex_costs[:, chosen], name[costs.first[is_inner]], name[costs.second[is_inner]], costs.edge[:, is_inner]
+    )
 
 
 def _settled(costs: PairwiseCosts, window: Indices, chosen: Flags, above: float) -> tuple[Flags, Flags]:
@@ -93,12 +95,15 @@ def _joined(costs: PairwiseCosts, window: Indices, low: Flags, high: Flags, abov
     parts, name = np.unique(part[still], return_inverse=True)
     number = np.full(count, -1, np.int64)
     number[still] = name
-    vertex: Seconds = np.stack([np.bincount(name, own[still], len(parts)) for own in costs.vertex])
-    for one, other, seconds in ((costs.first, costs.second, costs.edge), (costs.second, costs.first, costs.edge[::-1])):
-        beside = still[one] & ~still[other]
+    vertex: Seconds = np.stack([np.bincount(name, state_costs[still], len(parts)) for state_costs in costs.vertex])
+    for near_end, other, seconds in (
+        (costs.first, costs.second, costs.edge),
+        (costs.second, costs.first, costs.edge[::-1]),
+    ):
+        is_adjacent = still[near_end] & ~still[other]
         for state in (0, 1):  # the one is at `state` and the other one is not
-            paid = beside & (low[other] != bool(state))
-            vertex[state] += np.bincount(number[one[paid]], seconds[state, paid], len(parts))
+            paid = is_adjacent & (low[other] != bool(state))
+            vertex[state] += np.bincount(number[near_end[paid]], seconds[state, paid], len(parts))
     between = still[costs.first] & still[costs.second] & (number[costs.first] != number[costs.second])
     chosen = _least(number[costs.first[between]], number[costs.second[between]], costs.edge[:, between], vertex, above)
     vertex_values = low.copy()
@@ -111,7 +116,7 @@ def _least(first: Indices, second: Indices, edge: Seconds, vertex: Seconds, abov
     count = vertex.shape[1]
     rising = first < second
     key, inverse = np.unique(np.minimum(first, second) * count + np.maximum(first, second), return_inverse=True)
-    paid = [np.bincount(inverse, np.where(rising, one, two), len(key)) for one, two in (edge, edge[::-1])]
+    paid = [np.bincount(inverse, np.where(rising, forward, two), len(key)) for forward, two in (edge, edge[::-1])]
     low, high = np.divmod(key, max(1, count))
     plan = plan_elimination(count, low, high)
     reduced = eliminate(plan, PairwiseCosts(vertex, low, high, np.stack(paid)))

@@ -32,7 +32,7 @@ def case_of(type_: str, seed: int) -> RandomCase | None:
         maker = Maker(random, [DataType.FLOAT32] * 3 + [DataType.INT64])
         maker.fresh_of(random.choice(maker.dtypes), maker.dimensions(), 0.1)
         if maker.attempt(type_, RECIPES.get(type_, FROM_SCHEMA), lambda model: True):
-            return maker.finish(own=True)
+            return maker.finish(produced_only=True)
     return None
 
 

@@ -35,7 +35,7 @@ def convert_body(context: ConversionContext, node: OnnxNode) -> None:
     names = _names(body, node)
     for name, contents in body.constants.items():
         context.hold(names[name], contents)
-    nodes = [_called(each, names) for each in body.nodes]
+    nodes = [_called(body_node, names) for body_node in body.nodes]
     groups = {group.target: group for group in find_groups(nodes, node.outputs)}
     waiting = {member for group in groups.values() for member in group.members} - groups.keys()
     for position in range(len(nodes)):
@@ -102,7 +102,7 @@ class _Contents(Mapping[int, Array]):
 def _names(body: Body, node: OnnxNode) -> dict[str, str]:
     """The names in the graph of what a body names; those inside are no names that a model has."""
     prefix = next(filter(None, node.outputs))
-    inner = (*body.constants, *(name for each in body.nodes for name in each.outputs if name))
+    inner = (*body.constants, *(name for body_node in body.nodes for name in body_node.outputs if name))
     names = {name: f"{prefix}%{name}" for name in inner}
     names.update(zip(body.inputs, node.inputs, strict=True))
     names.update((inside, outside) for inside, outside in zip(body.outputs, node.outputs, strict=False) if inside)

@@ -58,9 +58,9 @@ class Asker:
         model = with_inputs_for(model, {tensor.name for tensor in filter(is_reference, model.graph.initializer)})
         key = sha256(model.SerializeToString()).digest()
         with self._lock:
-            known = self._answers.get(key)
-        if known is not None:
-            return known
+            cached_answer = self._answers.get(key)
+        if cached_answer is not None:
+            return cached_answer
         answer = self._judged(model)
         with self._lock:
             if len(self._answers) >= _REMEMBERED:
@@ -79,8 +79,8 @@ class Asker:
         assignment = self._assignment(session, model)
         if not assignment.left and not assignment.made:
             return Admission()
-        why = Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} {_left(assignment)}")
-        return Admission(verdict=why)
+        refusal = Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} {_left(assignment)}")
+        return Admission(verdict=refusal)
 
     def compile(self, model: onnx.ModelProto) -> Program:
         """See `Context.compile`.
@@ -95,9 +95,9 @@ class Asker:
         except Exception as error:
             raise self._failed(brief(error), self._culprits(model)) from error
         assignment = self._assignment(session, model)
-        left = {position: self._verdict(assignment, position) for position in assignment.left}
+        verdicts = {position: self._verdict(assignment, position) for position in assignment.left}
         if assignment.left or assignment.made:
-            refused = {at: why for at, why in left.items() if isinstance(why, Unsupported)}
+            refused = {at: verdict for at, verdict in verdicts.items() if isinstance(verdict, Unsupported)}
             raise self._failed(f"it {_left(assignment)}", refused)
         return EpProgram(session, self._backing, loaded, profile)
 
@@ -174,9 +174,9 @@ class Asker:
     def _refusal(self, error: Exception) -> Unsupported:
         return Unsupported(Reason.DEVICE_REFUSED, f"{self._backing.provider} does not compile it: {brief(error)}")
 
-    def _failed(self, why: str, refused: Mapping[int, Unsupported]) -> CompilationError:
+    def _failed(self, reason: str, refused: Mapping[int, Unsupported]) -> CompilationError:
         return CompilationError(
-            f"{self._backing.provider} does not compile the segment: {why}; "
+            f"{self._backing.provider} does not compile the segment: {reason}; "
             "check the provider's options, or keep these nodes from it by a rule",
             device=self._backing.provider,
             refused=refused,
@@ -192,7 +192,7 @@ def _not_known(model: onnx.ModelProto) -> dict[int, Unsupported]:
 def _behind(model: onnx.ModelProto, refused: Container[int]) -> dict[int, Unsupported]:
     """Nodes that read what refused ones make, if its type is not known: providers crash on inputs without a type."""
     types, unknown = infer(model), dict[str, str]()
-    behind: dict[int, Unsupported] = {}
+    refusals: dict[int, Unsupported] = {}
     for position, node in enumerate(model.graph.node):
         read = next((name for name in (*node.input, *captured_names(node)) if name in unknown), None)
         if position in refused or read is not None:
@@ -200,8 +200,8 @@ def _behind(model: onnx.ModelProto, refused: Container[int]) -> dict[int, Unsupp
             unknown.update((name, origin) for name in node.output if name and name not in types)
         if read is not None and position not in refused:
             detail = f"{read!r} is of no known type: it hangs on a {unknown[read]}, which is refused"
-            behind[position] = Unsupported(Reason.UNSUPPORTED_TYPE, detail)
-    return behind
+            refusals[position] = Unsupported(Reason.UNSUPPORTED_TYPE, detail)
+    return refusals
 
 
 def of_sizes(model: onnx.ModelProto) -> frozenset[int]:

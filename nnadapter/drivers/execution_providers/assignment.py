@@ -47,8 +47,8 @@ class Assignment:
         # Whether there is a kernel does not hang on sizes; what a compiler takes may.
         reason = Reason.UNSUPPORTED_OPERATION if provider in BY_KERNELS else Reason.DEVICE_REFUSED
         if position in self.left:
-            alone = "" if self.taken else ", with all of the graph: it knows none of this, or its options do not fit"
-            return Unsupported(reason, f"{provider} leaves it to ONNX Runtime's CPU{alone}")
+            suffix = "" if self.taken else ", with all of the graph: it knows none of this, or its options do not fit"
+            return Unsupported(reason, f"{provider} leaves it to ONNX Runtime's CPU{suffix}")
         if position in self.taken or not self.made:
             return SUPPORTED
         parts = ", ".join(sorted(set(self.made))[:3])
@@ -67,18 +67,18 @@ def marked(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def read_assignment(session: onnxruntime.InferenceSession, provider: str) -> Assignment:
     """Return who runs the nodes of a marked model."""
-    taken: set[int] = set()
-    left: set[int] = set()
-    made: list[str] = []
+    assigned_nodes: set[int] = set()
+    unassigned_nodes: set[int] = set()
+    decomposed_ops: list[str] = []
     for part in session.get_provider_graph_assignment_info():
         ours = part.ep_name == provider
         for node in part.get_nodes():
             mark = _MARK.match(node.name)
             if mark is not None:
-                (taken if ours else left).add(int(mark[1]))
+                (assigned_nodes if ours else unassigned_nodes).add(int(mark[1]))
             elif not ours and node.op_type not in _INSERTED:
-                made.append(node.op_type)
-    return Assignment(frozenset(taken - left), frozenset(left), tuple(made))
+                decomposed_ops.append(node.op_type)
+    return Assignment(frozenset(assigned_nodes - unassigned_nodes), frozenset(unassigned_nodes), tuple(decomposed_ops))
 
 
 def _with_inner(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

@@ -95,15 +95,15 @@ class Backing:
 
         A plug-in is named by its devices: named in `providers=` it would be left out without a word.
         """
-        made = without_files(onnxruntime.SessionOptions())
-        made.log_severity_level = QUIET
-        made.graph_optimization_level = self.level if level is None else level
-        made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        options = without_files(onnxruntime.SessionOptions())
+        options.log_severity_level = QUIET
+        options.graph_optimization_level = self.level if level is None else level
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self.devices:
-            made.add_provider_for_devices(list(self.devices), dict(self.options))
+            options.add_provider_for_devices(list(self.devices), dict(self.options))
         else:
-            made.add_provider(self.provider, dict(self.options))
-        return made
+            options.add_provider(self.provider, dict(self.options))
+        return options
 
     def open(
         self,
@@ -205,13 +205,13 @@ def _chosen(
             f"{provider} was built into ONNX Runtime, which chooses its hardware; leave the option 'hardware' out"
         )
     kinds = {device.device.type.name.lower() for device in devices}
-    wanted = next((kind for kind in _HARDWARE if kind in kinds), "") if hardware == "any" else hardware
-    if devices and wanted not in kinds:
+    hardware_kind = next((kind for kind in _HARDWARE if kind in kinds), "") if hardware == "any" else hardware
+    if devices and hardware_kind not in kinds:
         raise DeviceUnavailableError(
             f"{provider} was asked for {hardware} hardware and has {', '.join(sorted(kinds))} on this machine; "
             "choose another kind, or 'any'"
         )
-    return tuple(device for device in devices if device.device.type.name.lower() == wanted)
+    return tuple(device for device in devices if device.device.type.name.lower() == hardware_kind)
 
 
 def _warn_of_unknown(provider: str, provider_options: Mapping[str, str], path: str) -> None:

@@ -28,8 +28,8 @@ def crashing(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     for tensor in model.graph.initializer:
         types[tensor.name] = (DTYPE_OF_ELEMENT_TYPE.get(tensor.data_type), tuple(tensor.dims))
     return {
-        position: Unsupported(Reason.UNSUPPORTED_TYPE, f"{provider} crashes on {what}")
-        for position, what in _crashing(model.graph, types)
+        position: Unsupported(Reason.UNSUPPORTED_TYPE, f"{provider} crashes on {cause}")
+        for position, cause in _crashing(model.graph, types)
     }
 
 
@@ -42,9 +42,9 @@ def _crashing(graph: onnx.GraphProto, types: _Types) -> Iterator[tuple[int, str]
     empty = {name for name, (_, shape) in types.items() if 0 in (shape or ())}
     for position, node in enumerate(graph.node):
         names = (*node.input, *captured_names(node), *node.output)
-        found = next((name for name in names if name in empty), None)
-        if found is not None:
-            yield position, f"{found!r}, a tensor without elements"
+        empty_name = next((name for name in names if name in empty), None)
+        if empty_name is not None:
+            yield position, f"{empty_name!r}, a tensor without elements"
         elif _is_crashing_cast(node, types):
             yield position, f"a Cast from int32 to int64 of rank {_RANK_OF_CAST}"
 
@@ -53,5 +53,5 @@ def _is_crashing_cast(node: onnx.NodeProto, types: _Types) -> bool:
     if node.op_type != "Cast" or node.domain or node.input[0] not in types:
         return False
     dtype, shape = types[node.input[0]]
-    to = next(value_of_attribute(each) for each in node.attribute if each.name == "to")
+    to = next(value_of_attribute(attribute) for attribute in node.attribute if attribute.name == "to")
     return dtype == "int32" and to == onnx.TensorProto.INT64 and (shape is None or len(shape) == _RANK_OF_CAST)

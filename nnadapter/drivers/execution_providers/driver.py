@@ -86,9 +86,9 @@ class EpDriver(Driver):
 
     def devices(self) -> Sequence[DeviceInfo]:
         """See `Driver.devices`: a plug-in library is tried in a process of its own, and none is loaded here."""
-        here, packages = installed_providers(), installed()
-        names = sorted({*here, *onnxruntime.get_all_providers()})
-        return tuple(_row(name, here, packages.get(name)) for name in names if not is_cpu(name))
+        providers, packages = installed_providers(), installed()
+        names = sorted({*providers, *onnxruntime.get_all_providers()})
+        return tuple(_row(name, providers, packages.get(name)) for name in names if not is_cpu(name))
 
 
 class EpDevice(Device):
@@ -139,7 +139,7 @@ def why_unusable(provider: str) -> str:
     A plug-in library knows best what hardware it drives.
     """
     if provider in installed():
-        return _tried(provider, tuple(each for each in sys.path if isinstance(each, str)))
+        return _tried(provider, tuple(path_entry for path_entry in sys.path if isinstance(path_entry, str)))
     return "" if has_hardware(provider) else NO_HARDWARE
 
 
@@ -148,12 +148,14 @@ def _tried(provider: str, path: tuple[str, ...]) -> str:
     """Return why a provider cannot be used, after trying it in a process of its own."""
     command = [sys.executable or "python", "-c", _TRY, provider, *path]
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRY_SECONDS, check=False)
+        process = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_TRY_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"a process that tries its library did not end: {error}"
-    if done.returncode and done.returncode != _UNUSABLE:
-        return f"its library ended the process that tried it, with {done.returncode}; install another version of it"
-    return done.stdout.decode(errors="replace").strip() if done.returncode else ""
+    if process.returncode and process.returncode != _UNUSABLE:
+        return f"its library ended the process that tried it, with {process.returncode}; install another version of it"
+    return process.stdout.decode(errors="replace").strip() if process.returncode else ""
 
 
 def try_provider(provider: str) -> int:
@@ -171,17 +173,17 @@ def try_provider(provider: str) -> int:
     return 0
 
 
-def _row(provider: str, here: Sequence[str], package: LibrarySource | None) -> DeviceInfo:
-    version, is_here = onnxruntime.__version__, provider in here
-    why = why_unusable(provider) if is_here else f"not in ONNX Runtime {version}; {how_to_get(provider)}"
+def _row(provider: str, providers: Sequence[str], package: LibrarySource | None) -> DeviceInfo:
+    version, is_here = onnxruntime.__version__, provider in providers
+    reason = why_unusable(provider) if is_here else f"not in ONNX Runtime {version}; {how_to_get(provider)}"
     return DeviceInfo(
         name=device_name(provider),
         vendor="ONNX Runtime",
         type=DeviceType.GPU if provider in GRAPHICS else DeviceType.ACCELERATOR,
         sub_type=provider,
         version=version,
-        available=not why,
-        possible=not why or (has_hardware(provider) and (is_here or provider in NEEDS)),
-        reason=why,
+        available=not reason,
+        possible=not reason or (has_hardware(provider) and (is_here or provider in NEEDS)),
+        reason=reason,
         distribution="" if package is None else package.distribution,
     )

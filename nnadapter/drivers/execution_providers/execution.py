@@ -33,5 +33,5 @@ class EpExecution(SessionExecution):
             assert isinstance(tensor.memory, EpMemory), "memory of a device is its own"
             values.append((name, tensor.memory.value(tensor.dtype, tensor.shape)))
         with translated(self._failure, "check the inputs"):
-            made = self._run_in_place(values, self.output_names, run_options.get())
-        return [tensor_of(value, self._provider) for value in made]
+            outputs = self._run_in_place(values, self.output_names, run_options.get())
+        return [tensor_of(value, self._provider) for value in outputs]

@@ -38,8 +38,8 @@ def missing_library(provider: str, folder: Path | None = None) -> str:
     try:
         ctypes.CDLL(str((folder or Path(onnxruntime.__file__).parent / "capi") / named))
     except OSError as error:
-        missing, found, _ = str(error).partition(_NOT_FOUND)
-        return missing if found and Path(missing).name != named else ""
+        missing, separator, _ = str(error).partition(_NOT_FOUND)
+        return missing if separator and Path(missing).name != named else ""
     return ""
 
 

@@ -54,12 +54,14 @@ class EpMemory(Memory):
     def copy_out(self, array: Array) -> None:
         """See `Memory.copy_out`."""
         self._check()
-        held = np.zeros(self.nbytes, np.uint8) if self._value is None else self._value
-        held = held if isinstance(held, np.ndarray) else np.asarray(held.numpy())
-        if held.dtype == array.dtype and held.shape == array.shape:
-            array[...] = held
+        source = np.zeros(self.nbytes, np.uint8) if self._value is None else self._value
+        source = source if isinstance(source, np.ndarray) else np.asarray(source.numpy())
+        if source.dtype == array.dtype and source.shape == array.shape:
+            array[...] = source
         else:
-            array.reshape(-1).view(np.uint8)[:] = np.ascontiguousarray(held).reshape(-1).view(np.uint8)[: array.nbytes]
+            array.reshape(-1).view(np.uint8)[:] = (
+                np.ascontiguousarray(source).reshape(-1).view(np.uint8)[: array.nbytes]
+            )
 
     def value(self, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
         """What lies there as an OrtValue, seen as a tensor of this type, which is one that those take."""
@@ -77,12 +79,12 @@ class EpMemory(Memory):
     def dlpack_device(self) -> tuple[int, int] | None:
         """See `Memory.dlpack_device`."""
         self._check()
-        held = self._value
-        if not isinstance(held, onnxruntime.OrtValue) or not hasattr(held, "__dlpack_device__"):
+        value = self._value
+        if not isinstance(value, onnxruntime.OrtValue) or not hasattr(value, "__dlpack_device__"):
             return None
-        if held.data_type() == _BOOL:  # which it gives over as uint8
+        if value.data_type() == _BOOL:  # which it gives over as uint8
             return None
-        kind, number = held.__dlpack_device__()
+        kind, number = value.__dlpack_device__()
         return int(kind), int(number)
 
     def dlpack(self, dtype: np.dtype[Any], shape: tuple[int, ...], **asked: Any) -> Any:
@@ -116,9 +118,9 @@ def tensor_of(value: Any, provider: str) -> DeviceTensor:
 
 def _placed(array: Array, place: str) -> Any:
     # On the CPU it would look at `array`. Numpy's `ascontiguousarray` gives a scalar an axis.
-    held = array if place != "cpu" and array.flags.c_contiguous else array.copy()
+    source_array = array if place != "cpu" and array.flags.c_contiguous else array.copy()
     with translated_as(f"ONNX Runtime has no room on {place}", "free some, or see its words", OutOfMemoryError, brief):
-        return onnxruntime.OrtValue.ortvalue_from_numpy(held, place, 0)
+        return onnxruntime.OrtValue.ortvalue_from_numpy(source_array, place, 0)
 
 
 def _copied(value: Any, provider: str) -> Any:

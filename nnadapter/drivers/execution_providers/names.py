@@ -92,7 +92,9 @@ def device_name(provider: str) -> str:
 
 def provider_at(place: str) -> str | None:
     """The provider whose values lie at a place, as ONNX Runtime calls a kind of device; None for the host's memory."""
-    return next((each for each, where in PLACES.items() if where == place.lower() and not is_cpu(each)), None)
+    return next(
+        (provider for provider, where in PLACES.items() if where == place.lower() and not is_cpu(provider)), None
+    )
 
 
 def short_name(provider: str) -> str:
@@ -100,10 +102,12 @@ def short_name(provider: str) -> str:
     return provider.removesuffix(SUFFIX)
 
 
-def full_name(name: str, known: Iterable[str]) -> str:
-    """Return the provider of `known` that `name` stands for, in any case, with its suffix or without; else `name`."""
-    wanted = name.lower()
-    return next((each for each in known if wanted in (each.lower(), short_name(each).lower())), name)
+def full_name(name: str, providers: Iterable[str]) -> str:
+    """Return the provider of `providers` that `name` stands for, with or without its suffix; else `name`."""
+    lowercase_name = name.lower()
+    return next(
+        (provider for provider in providers if lowercase_name in (provider.lower(), short_name(provider).lower())), name
+    )
 
 
 def how_to_get(provider: str) -> str:

@@ -142,14 +142,14 @@ def _compiled(contents: bytes, backing: Backing) -> bytes | None:
             embed_compiled_data_into_model=True,
             graph_optimization_level=backing.level,
         )
-        made: bytes = compiler.compile_to_bytes()
+        compiled_bytes: bytes = compiler.compile_to_bytes()
     except Exception:  # noqa: BLE001  providers without such a form fail in ways of their own
         return None
     import onnx  # a program that is loaded needs none of it
 
-    if all(node.op_type != COMPILED for node in onnx.load_from_string(made).graph.node):
+    if all(node.op_type != COMPILED for node in onnx.load_from_string(compiled_bytes).graph.node):
         return None
-    return None if external_data_text(made) else made
+    return None if external_data_text(compiled_bytes) else compiled_bytes
 
 
 def _check_self_contained(contents: bytes) -> None:

@@ -64,12 +64,12 @@ def is_plain(contents: bytes) -> bool:
 
 
 def _holds(contents: bytes, start: int, stop: int, message: Message) -> bool:
-    found = list(_written(contents, start, stop))
-    if not all(tag in message.inner for tag, _, _ in found):
+    fields = list(_written(contents, start, stop))
+    if not all(tag in message.inner for tag, _, _ in fields):
         return False
-    inner = ((message.inner[tag], begin, end) for tag, begin, end in found)
-    return (message.check is None or message.check(contents, found)) and all(
-        each is None or _holds(contents, begin, end, each) for each, begin, end in inner
+    inner = ((message.inner[tag], begin, end) for tag, begin, end in fields)
+    return (message.check is None or message.check(contents, fields)) and all(
+        submessage is None or _holds(contents, begin, end, submessage) for submessage, begin, end in inner
     )
 
 
@@ -79,8 +79,8 @@ def _written(contents: bytes, start: int, stop: int) -> Iterator[Field]:
         tag, begin = _number(contents, at)
         if tag & 7 not in (BYTES, NUMBER):
             raise IndexError(f"a tag of {tag}")
-        number, behind = _number(contents, begin)
-        begin, end = (behind, behind + number) if tag & 7 == BYTES else (begin, behind)
+        number, number_end = _number(contents, begin)
+        begin, end = (number_end, number_end + number) if tag & 7 == BYTES else (begin, number_end)
         if end > stop:
             raise IndexError("a field ends behind its message")
         yield tag, begin, end
@@ -89,30 +89,30 @@ def _written(contents: bytes, start: int, stop: int) -> Iterator[Field]:
 
 def _number(contents: bytes, at: int) -> tuple[int, int]:
     """A number that is not negative and in its shortest form, and where it ends."""
-    number, behind = varint(contents, at)
-    if number >> 63 or (behind - at > 1 and not contents[behind - 1]):
-        raise IndexError(f"a number of {behind - at} bytes")
-    return number, behind
+    number, end = varint(contents, at)
+    if number >> 63 or (end - at > 1 and not contents[end - 1]):
+        raise IndexError(f"a number of {end - at} bytes")
+    return number, end
 
 
-def _texts(contents: bytes, found: list[Field], number: int) -> list[bytes]:
-    return [contents[start:stop] for tag, start, stop in found if tag == number << 3 | BYTES]
+def _texts(contents: bytes, fields: list[Field], number: int) -> list[bytes]:
+    return [contents[start:stop] for tag, start, stop in fields if tag == number << 3 | BYTES]
 
 
-def _is_compiled(contents: bytes, found: list[Field]) -> bool:
-    return _texts(contents, found, 4) == [COMPILED.encode()]
+def _is_compiled(contents: bytes, fields: list[Field]) -> bool:
+    return _texts(contents, fields, 4) == [COMPILED.encode()]
 
 
-def _is_harmless(contents: bytes, found: list[Field]) -> bool:
-    names = [name.decode(errors="replace") for name in _texts(contents, found, 1)]
+def _is_harmless(contents: bytes, fields: list[Field]) -> bool:
+    names = [name.decode(errors="replace") for name in _texts(contents, fields, 1)]
     if len(names) != 1 or names[0] not in _HARMLESS:
         return False
-    numbers = [varint(contents, start)[0] for tag, start, _ in found if tag == 3 << 3 | NUMBER]
+    numbers = [varint(contents, start)[0] for tag, start, _ in fields if tag == 3 << 3 | NUMBER]
     return _HARMLESS[names[0]] is None or numbers == [_HARMLESS[names[0]]]
 
 
-def _lists_no_files(contents: bytes, found: list[Field]) -> bool:
-    return _DEPENDENCIES.encode() not in _texts(contents, found, 1) or not any(_texts(contents, found, 2))
+def _lists_no_files(contents: bytes, fields: list[Field]) -> bool:
+    return _DEPENDENCIES.encode() not in _texts(contents, fields, 1) or not any(_texts(contents, fields, 2))
 
 
 def _message(
@@ -122,7 +122,7 @@ def _message(
     check: Callable[[bytes, list[Field]], bool] | None = None,
 ) -> Message:
     leaves = (*(number << 3 | NUMBER for number in numbers), *(number << 3 | BYTES for number in texts))
-    inner = {number << 3 | BYTES: each for number, each in (messages or {}).items()}
+    inner = {number << 3 | BYTES: message for number, message in (messages or {}).items()}
     return Message({**dict.fromkeys(leaves), **inner}, check)
 
 
@@ -162,5 +162,5 @@ def _messages(message: Any) -> Iterator[Any]:
     yield message
     for field, value in message.ListFields():
         if field.message_type is not None:
-            for each in (value,) if hasattr(value, "ListFields") else value:
-                yield from _messages(each)
+            for submessage in (value,) if hasattr(value, "ListFields") else value:
+                yield from _messages(submessage)

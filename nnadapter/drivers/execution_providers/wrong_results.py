@@ -65,7 +65,9 @@ class _Known:
     def types(self) -> Mapping[str, tuple[str | None, _Shape]]:
         """Data types and shapes, as far as they are known."""
         values = {name: value_of_type(name, info.type) for name, info in infer(self.model).items()}
-        types: dict[str, tuple[str | None, _Shape]] = {name: (each.dtype, each.shape) for name, each in values.items()}
+        types: dict[str, tuple[str | None, _Shape]] = {
+            name: (value.dtype, value.shape) for name, value in values.items()
+        }
         for tensor in self.model.graph.initializer:
             types[tensor.name] = DTYPE_OF_ELEMENT_TYPE.get(tensor.data_type), tuple(tensor.dims)
         return types
@@ -85,54 +87,54 @@ _Forms = Mapping[str, tuple[_Tells, Reason, str]]
 
 
 def _stated(node: onnx.NodeProto, name: str) -> object:
-    return next((value_of_attribute(each) for each in node.attribute if each.name == name), None)
+    return next((value_of_attribute(attribute) for attribute in node.attribute if attribute.name == name), None)
 
 
-def _computed_indices(node: onnx.NodeProto, known: _Known) -> bool:
-    return node.input[1] not in known.constants
+def _computed_indices(node: onnx.NodeProto, facts: _Known) -> bool:
+    return node.input[1] not in facts.constants
 
 
-def _always(node: onnx.NodeProto, known: _Known) -> bool:
+def _always(node: onnx.NodeProto, facts: _Known) -> bool:
     return True
 
 
-def _of_double(node: onnx.NodeProto, known: _Known) -> bool:
-    return known.dtype(node.input[0]) == "float64"
+def _of_double(node: onnx.NodeProto, facts: _Known) -> bool:
+    return facts.dtype(node.input[0]) == "float64"
 
 
-def _of_nothing(node: onnx.NodeProto, known: _Known) -> bool:
-    return 0 in (known.shape(node.input[0]) or ())
+def _of_nothing(node: onnx.NodeProto, facts: _Known) -> bool:
+    return 0 in (facts.shape(node.input[0]) or ())
 
 
-def _of_a_vector(node: onnx.NodeProto, known: _Known) -> bool:
-    return any(shape is not None and len(shape) == 1 for shape in map(known.shape, node.input))
+def _of_a_vector(node: onnx.NodeProto, facts: _Known) -> bool:
+    return any(shape is not None and len(shape) == 1 for shape in map(facts.shape, node.input))
 
 
-def _extreme_of_reals(node: onnx.NodeProto, known: _Known) -> bool:
-    return known.dtype(node.input[0]) in ("", *_REALS) or _of_nothing(node, known)
+def _extreme_of_reals(node: onnx.NodeProto, facts: _Known) -> bool:
+    return facts.dtype(node.input[0]) in ("", *_REALS) or _of_nothing(node, facts)
 
 
-def _scores_that_are_changed(node: onnx.NodeProto, known: _Known) -> bool:
+def _scores_that_are_changed(node: onnx.NodeProto, facts: _Known) -> bool:
     return len(node.output) > 3 and bool(node.output[3]) and bool(_stated(node, "qk_matmul_output_mode"))
 
 
-def _cast_without_kernel(node: onnx.NodeProto, known: _Known) -> bool:
-    to, of = (known.dtype(name) for name in (node.output[0], node.input[0]))
+def _cast_without_kernel(node: onnx.NodeProto, facts: _Known) -> bool:
+    to, of = (facts.dtype(name) for name in (node.output[0], node.input[0]))
     return to == "float4_e2m1fn" or (to == "bool" and of.startswith("float8"))
 
 
-def _spread_scale(node: onnx.NodeProto, known: _Known) -> bool:
+def _spread_scale(node: onnx.NodeProto, facts: _Known) -> bool:
     """A scale that has to be broadcast to what is normalized; the provider reads as many as those are."""
-    x, scale, axis = known.shape(node.input[0]), known.shape(node.input[1]), _stated(node, "axis")
+    x, scale, axis = facts.shape(node.input[0]), facts.shape(node.input[1]), _stated(node, "axis")
     first = axis if isinstance(axis, int) else -1
     return x is not None and scale is not None and tuple(scale) != tuple(x[first:])
 
 
-def _normalized_otherwise(node: onnx.NodeProto, known: _Known) -> bool:
-    return _of_double(node, known) or _spread_scale(node, known)
+def _normalized_otherwise(node: onnx.NodeProto, facts: _Known) -> bool:
+    return _of_double(node, facts) or _spread_scale(node, facts)
 
 
-def _small_blocks(node: onnx.NodeProto, known: _Known) -> bool:
+def _small_blocks(node: onnx.NodeProto, facts: _Known) -> bool:
     size = _stated(node, "block_size")
     return isinstance(size, int) and size < _LEAST_BLOCK
 
@@ -141,35 +143,37 @@ def _given(node: onnx.NodeProto, position: int) -> bool:
     return len(node.input) > position and bool(node.input[position])
 
 
-def _unsigned(node: onnx.NodeProto, known: _Known) -> bool:
-    return known.dtype(node.input[0]).startswith("uint")
+def _unsigned(node: onnx.NodeProto, facts: _Known) -> bool:
+    return facts.dtype(node.input[0]).startswith("uint")
 
 
-def _bias_and_sinks(node: onnx.NodeProto, known: _Known) -> bool:
+def _bias_and_sinks(node: onnx.NodeProto, facts: _Known) -> bool:
     """GroupQueryAttention with attention_bias, and a softmax of one element more: `smooth_softmax` or `head_sink`."""
     return _given(node, _ATTENTION_BIAS) and (_given(node, _HEAD_SINK) or bool(_stated(node, "smooth_softmax")))
 
 
-def _zero_points(node: onnx.NodeProto, known: _Known) -> bool:
+def _zero_points(node: onnx.NodeProto, facts: _Known) -> bool:
     return _given(node, 3)
 
 
-def _no_picture(node: onnx.NodeProto, known: _Known) -> bool:
-    shape = known.shape(node.input[0])
+def _no_picture(node: onnx.NodeProto, facts: _Known) -> bool:
+    shape = facts.shape(node.input[0])
     return shape is not None and len(shape) - _SPATIAL not in (2, 3)
 
 
-def _repeated_for_each(node: onnx.NodeProto, known: _Known) -> bool:
+def _repeated_for_each(node: onnx.NodeProto, facts: _Known) -> bool:
     """A matrix, or several columns, that is the same for each index of the third dimension from the end."""
-    shapes = [known.shape(name) for name in node.input]
+    shapes = [facts.shape(name) for name in node.input]
     depths, heights = ([1 if len(shape or ()) < back else (shape or ())[-back] for shape in shapes] for back in (3, 2))
     is_repeated = depths[0] != depths[1] and heights[0] == heights[1] != 1
-    return is_repeated and any(each.op_type not in _BEHIND_REPEATED for each in known.readers.get(node.output[0], ()))
+    return is_repeated and any(
+        reader.op_type not in _BEHIND_REPEATED for reader in facts.readers.get(node.output[0], ())
+    )
 
 
-def _cast_of_other_numbers(node: onnx.NodeProto, known: _Known) -> bool:
+def _cast_of_other_numbers(node: onnx.NodeProto, facts: _Known) -> bool:
     """Check for a cast that saturates instead of dropping high bits, or that gives 0 and 1."""
-    source, target = known.dtype(node.input[0]), known.dtype(node.output[0])
+    source, target = facts.dtype(node.input[0]), facts.dtype(node.output[0])
     return (
         (source == "uint8" and target == "float32")
         or (source in {"int32", "int64", "uint32", "uint64"} and target in {"uint8", "int8"})
@@ -177,49 +181,49 @@ def _cast_of_other_numbers(node: onnx.NodeProto, known: _Known) -> bool:
     )
 
 
-def _small_integers(node: onnx.NodeProto, known: _Known) -> bool:
+def _small_integers(node: onnx.NodeProto, facts: _Known) -> bool:
     """Check for computed integers of 2 or 4 bits, and constants of them with a sign and one scale for all.
 
     A zero point makes constants of 4 bits right.
     """
-    dtype, shape = known.dtype(node.input[0]), known.shape(node.input[1])
+    dtype, shape = facts.dtype(node.input[0]), facts.shape(node.input[1])
     if dtype and dtype not in _SMALL_INTEGERS:
         return False
     is_signed = dtype in ("", "int2") or (dtype == "int4" and not _given(node, 2))
     is_of_one_scale = shape is None or all(size == 1 for size in shape)
-    return node.input[0] not in known.constants or (is_signed and is_of_one_scale)
+    return node.input[0] not in facts.constants or (is_signed and is_of_one_scale)
 
 
-def _quantized_otherwise(node: onnx.NodeProto, known: _Known) -> bool:
-    is_small = known.dtype(node.output[0]) in _SMALL_INTEGERS
-    return is_small or node.input[0] in known.casts or _is_dropped(node, known)
+def _quantized_otherwise(node: onnx.NodeProto, facts: _Known) -> bool:
+    is_small = facts.dtype(node.output[0]) in _SMALL_INTEGERS
+    return is_small or node.input[0] in facts.casts or _is_dropped(node, facts)
 
 
-def _is_dropped(quantize: onnx.NodeProto, known: _Known) -> bool:
+def _is_dropped(quantize: onnx.NodeProto, facts: _Known) -> bool:
     """Check for a QuantizeLinear and a DequantizeLinear with operators on reals at both ends."""
-    readers = known.readers.get(quantize.output[0], ())
-    reals = [each.output[0] for each in readers if each.op_type == "DequantizeLinear"]
-    maker = known.makers.get(quantize.input[0])
-    if not reals or (maker is not None and _is_quantized(maker, known)):
+    readers = facts.readers.get(quantize.output[0], ())
+    reals = [reader.output[0] for reader in readers if reader.op_type == "DequantizeLinear"]
+    maker = facts.makers.get(quantize.input[0])
+    if not reals or (maker is not None and _is_quantized(maker, facts)):
         return False
-    return not all(_are_readers_quantized(name, known) for name in reals)
+    return not all(_are_readers_quantized(name, facts) for name in reals)
 
 
-def _are_readers_quantized(name: str, known: _Known) -> bool:
-    readers = known.readers.get(name, ())
-    return name not in known.outputs and bool(readers) and all(_is_quantized(each, known) for each in readers)
+def _are_readers_quantized(name: str, facts: _Known) -> bool:
+    readers = facts.readers.get(name, ())
+    return name not in facts.outputs and bool(readers) and all(_is_quantized(reader, facts) for reader in readers)
 
 
-def _is_quantized(node: onnx.NodeProto, known: _Known) -> bool:
+def _is_quantized(node: onnx.NodeProto, facts: _Known) -> bool:
     """Check whether a node reads dequantized values and constants, and all that reads its results quantizes them."""
-    makers = [known.makers.get(name) for name in node.input if name and name not in known.constants]
+    makers = [facts.makers.get(name) for name in node.input if name and name not in facts.constants]
     results = [name for name in node.output if name]
-    readers = [each for name in results for each in known.readers.get(name, ())]
+    readers = [reader for name in results for reader in facts.readers.get(name, ())]
     return (
-        all(each is not None and each.op_type == "DequantizeLinear" for each in makers)
+        all(maker is not None and maker.op_type == "DequantizeLinear" for maker in makers)
         and bool(readers)
-        and all(each.op_type == "QuantizeLinear" for each in readers)
-        and known.outputs.isdisjoint(results)
+        and all(reader.op_type == "QuantizeLinear" for reader in readers)
+        and facts.outputs.isdisjoint(results)
     )
 
 
@@ -322,25 +326,25 @@ def in_half(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     """The nodes that read or make float16, by position, of a provider that may take it and not have it."""
     if provider not in _MAY_LACK_HALF:
         return {}
-    known, why = _Known(model), f"{provider} takes float16, which the hardware has not"
+    facts, reason = _Known(model), f"{provider} takes float16, which the hardware has not"
     return {
-        position: Unsupported(Reason.UNSUPPORTED_DTYPE, why)
+        position: Unsupported(Reason.UNSUPPORTED_DTYPE, reason)
         for position, node in enumerate(model.graph.node)
-        if any(known.dtype(name) == "float16" for name in (*node.input, *node.output))
+        if any(facts.dtype(name) == "float16" for name in (*node.input, *node.output))
     }
 
 
 def computed_otherwise(model: onnx.ModelProto, provider: str) -> dict[int, Unsupported]:
     """The nodes of a model that a provider computes otherwise than ONNX says, or fails to, by position."""
-    forms, known = _FORMS.get(provider, {}), _Known(model)
+    forms, facts = _FORMS.get(provider, {}), _Known(model)
     refused: dict[int, Unsupported] = {}
     for position, node in enumerate(model.graph.node):
         if provider in _IN_32_BITS and any(
-            known.dtype(name) == "int64" and name not in known.constants for name in node.input
+            facts.dtype(name) == "int64" and name not in facts.constants for name in node.input
         ):
             refused[position] = Unsupported(_TYPE, f"{provider} computes int64 in 32 bits")
             continue
-        tells, reason, what = forms.get(node.op_type, (None, Reason.DEVICE_REFUSED, ""))
-        if tells is not None and node.domain in _DOMAINS and tells(node, known):
-            refused[position] = Unsupported(reason, f"{provider} {what}")
+        tells, reason, problem = forms.get(node.op_type, (None, Reason.DEVICE_REFUSED, ""))
+        if tells is not None and node.domain in _DOMAINS and tells(node, facts):
+            refused[position] = Unsupported(reason, f"{provider} {problem}")
     return refused

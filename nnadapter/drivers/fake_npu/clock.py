@@ -48,7 +48,11 @@ def simulated_seconds(graph: NpuGraph, profile: Profile) -> float:
     """Return the seconds of one run of a lowered segment, launch and transfers included."""
     border = [graph.tensors[tensor].type.nbytes for tensor in (*graph.inputs, *graph.outputs)]
     transfers = len(border) * profile.transfer_seconds + sum(border) / profile.transfer_bandwidth
-    return profile.launch_seconds + transfers + sum(_seconds(graph, each, profile) for each in graph.instructions)
+    return (
+        profile.launch_seconds
+        + transfers
+        + sum(_seconds(graph, instruction, profile) for instruction in graph.instructions)
+    )
 
 
 def _seconds(graph: NpuGraph, instruction: Instruction, profile: Profile) -> float:

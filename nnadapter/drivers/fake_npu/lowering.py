@@ -85,7 +85,7 @@ def lower(
     model: Model, arithmetic: Arithmetic = USUAL, *, passes: Sequence[str] = PASSES, check: Observer | None = None
 ) -> Lowered:
     """Lower a model whose operations were all taken."""
-    prepared = run_passes(_numbered(model), passes, check, own=_own(arithmetic))
+    prepared = run_passes(_numbered(model), passes, check, driver_passes=_own(arithmetic))
     graph, instructions = emit(prepared, arithmetic)
     return Lowered(graph, _roles(model, prepared.operations, instructions))
 
@@ -93,8 +93,8 @@ def lower(
 def _numbered(model: Model) -> Model:
     """The model with each operation's position as its origin: passes join origins, so these tell what became of it."""
     operations = tuple(
-        Operation(each.type, each.inputs, each.outputs, each.attributes, (str(position),))
-        for position, each in enumerate(model.operations)
+        Operation(operation.type, operation.inputs, operation.outputs, operation.attributes, (str(position),))
+        for position, operation in enumerate(model.operations)
     )
     return Model(model.operands, operations, model.inputs, model.outputs)
 
@@ -109,7 +109,7 @@ def _roles(model: Model, lowered: Sequence[Operation], instructions: Sequence[Se
         positions = list(map(int, operation.origins))
         main = written[0]
         if main.kernel in _SIDE_WORK:
-            main = next((each for each in written if each.kernel not in _SIDE_WORK), main)
+            main = next((instruction for instruction in written if instruction.kernel not in _SIDE_WORK), main)
         is_main = main.kernel not in _SIDE_WORK
         for position in positions:
             # A text says most if it is of an operation of the same type. Of equals, the first is kept.

@@ -174,7 +174,7 @@ def operations_named(names: Iterable[str]) -> frozenset[str]:
         if key not in known:
             from difflib import get_close_matches  # most names are right
 
-            close = list(dict.fromkeys(known[each][0] for each in get_close_matches(key, known, n=3)))
+            close = list(dict.fromkeys(known[close_match][0] for close_match in get_close_matches(key, known, n=3)))
             hint = f"did you mean {' or '.join(close)}?" if close else "`nnadapter ops fake_npu` lists its operations"
             raise InvalidOptionError(f"option switched_off names {name!r}, which fake_npu does not have; {hint}")
         operation_types.update(known[key])

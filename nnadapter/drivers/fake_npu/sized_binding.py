@@ -101,7 +101,7 @@ class Layout:
         """Whether an instruction, and with it all that want the same, has room for scratch memory of these types."""
         tensors = self.frame.graph.instructions[position].scratch
         return len(tensors) == len(wanted) and all(
-            type_.nbytes <= self.scratch_room[each] for each, type_ in zip(tensors, wanted, strict=True)
+            type_.nbytes <= self.scratch_room[tensor] for tensor, type_ in zip(tensors, wanted, strict=True)
         )
 
     def _worked_out(self, changes: Changes) -> _Rebinding:
@@ -125,7 +125,9 @@ class Layout:
 
     def _scratch_arrays(self, instructions: Sequence[int]) -> Iterable[Sequence[int]]:
         """The scratch tensors of instructions that want the same, in rows of those that are one array."""
-        for tensors in zip(*(self.frame.graph.instructions[each].scratch for each in instructions), strict=True):
+        for tensors in zip(
+            *(self.frame.graph.instructions[position].scratch for position in instructions), strict=True
+        ):
             yield from _alike(tensors, self.frame.memory.homes.__getitem__)
 
     def _outline(self, position: int) -> Hashable:

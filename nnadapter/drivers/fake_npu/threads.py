@@ -152,10 +152,10 @@ class BlasThreads:
         if not users:
             return 0
         share = self._share(self._counted(len(users)))
-        limits = [each.threads for each in users if each.threads]
+        limits = [user.threads for user in users if user.threads]
         if limits:
             return min(share or limits[0], *limits)
-        return 1 if all(each.is_small for each in users) else share
+        return 1 if all(user.is_small for user in users) else share
 
     def _counted(self, users: int) -> int:
         """How many compute at once, with those that did so a moment ago."""
@@ -207,7 +207,7 @@ class _Pool:
 def _function(library: Any, name: str) -> Callable[..., int]:
     """A function of OpenBLAS, whatever its name is in this build."""
     names = [f"{prefix}{name}{suffix}" for prefix, suffix in _AFFIXES]
-    found: list[Callable[..., int]] = [getattr(library, each) for each in names if hasattr(library, each)]
+    found: list[Callable[..., int]] = [getattr(library, symbol) for symbol in names if hasattr(library, symbol)]
     return found[0]
 
 

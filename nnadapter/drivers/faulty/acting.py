@@ -25,15 +25,15 @@ def act(moment: CallPoint | None) -> list[Due]:
 
 def make(moment: CallPoint, due: Sequence[Due]) -> list[Due]:
     """Make those of some faults that come before a call, and return the others."""
-    left = []
-    for each in due:
-        moment.note(each)
-        acts = _ACTS.get(each.fault.kind)
+    remaining_faults = []
+    for triggered_fault in due:
+        moment.note(triggered_fault)
+        acts = _ACTS.get(triggered_fault.fault.kind)
         if acts is None:
-            left.append(each)
+            remaining_faults.append(triggered_fault)
         else:
-            acts(moment, each)
-    return left
+            acts(moment, triggered_fault)
+    return remaining_faults
 
 
 def _raise(moment: CallPoint, due: Due) -> None:
@@ -46,7 +46,11 @@ def _needed(kind: type[BaseException]) -> dict[str, str]:
     if not issubclass(kind, NNAdapterError):
         return {}
     parameters = inspect.signature(kind).parameters.values()
-    return {each.name: "" for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty}
+    return {
+        parameter.name: ""
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.default is parameter.empty
+    }
 
 
 def _no_room(moment: CallPoint, due: Due) -> None:
@@ -71,8 +75,8 @@ def _exit(moment: CallPoint, due: Due) -> None:
 def _wait(moment: CallPoint, due: Due) -> None:
     """Wait as a call in C does: whatever the deadline, and whoever cancels."""
     end = float("inf") if due.fault.seconds is None else time.monotonic() + due.fault.seconds
-    while (left := end - time.monotonic()) > 0:
-        time.sleep(min(left, _LONG_S))
+    while (remaining := end - time.monotonic()) > 0:
+        time.sleep(min(remaining, _LONG_S))
 
 
 _ACTS: Mapping[Kind, Callable[[CallPoint, Due], None]] = {

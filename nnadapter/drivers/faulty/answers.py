@@ -17,14 +17,14 @@ _FOREIGN = b"a program of somebody else"
 
 def lie(verdicts: Sequence[Verdict], due: Sequence[Due], subject: Subject) -> Sequence[Verdict]:
     """Return other verdicts on the operations of a subject."""
-    told = list(verdicts)
-    for each in due:
-        if each.fault.kind is Kind.WRONG_COUNT:
-            told = told[:-1]
+    altered_verdicts = list(verdicts)
+    for triggered_fault in due:
+        if triggered_fault.fault.kind is Kind.WRONG_COUNT:
+            altered_verdicts = altered_verdicts[:-1]
             continue
-        for position in subject.positions(each.fault):
-            told[position : position + 1] = [_verdict(each)][: len(told) - position]
-    return told
+        for position in subject.positions(triggered_fault.fault):
+            altered_verdicts[position : position + 1] = [_verdict(triggered_fault)][: len(altered_verdicts) - position]
+    return altered_verdicts
 
 
 def lie_of_segment(admission: Admission, due: Sequence[Due]) -> Admission:
@@ -32,16 +32,16 @@ def lie_of_segment(admission: Admission, due: Sequence[Due]) -> Admission:
     return replace(admission, verdict=_verdict(due[-1])) if due else admission
 
 
-def lie_of_blob(says: Compatibility | None) -> Compatibility:
+def lie_of_blob(compatibility: Compatibility | None) -> Compatibility:
     """Return the opposite of what a driver says of a program as bytes."""
     wrong = (Compatibility.RECOMPILE, Compatibility.NO)
-    return Compatibility.SAME if says in wrong else Compatibility.NO
+    return Compatibility.SAME if compatibility in wrong else Compatibility.NO
 
 
-def other_bytes(blob: bytes, before: bytes, due: Due) -> bytes:
+def other_bytes(blob: bytes, previous_blob: bytes, due: Due) -> bytes:
     """Return what stands for a program, which was serialized behind another one."""
     if due.fault.kind is Kind.FOREIGN_BLOB:
-        return before or _FOREIGN
+        return previous_blob or _FOREIGN
     damaged, random = bytearray(blob), Random(due.draw)
     for _ in range(1 + len(blob) // 1000 if blob else 0):
         damaged[random.randrange(len(blob))] ^= random.randrange(1, 256)

@@ -72,8 +72,8 @@ class FaultyContext(Context):
         """See `Context.check_blob`."""
         contents, subject = unwrapped(blob)
         due = act(self._faults.moment(Phase.DESERIALIZE, subject, CHECKING))
-        says = self._inner.check_blob(contents)
-        return lie_of_blob(says) if due else says
+        compatibility = self._inner.check_blob(contents)
+        return lie_of_blob(compatibility) if due else compatibility
 
     def with_session_options(self, options: Any) -> Context:
         """See `Context.with_session_options`."""

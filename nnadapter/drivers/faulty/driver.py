@@ -84,11 +84,11 @@ class FaultyDevice(Device):
     def __init__(self, name: str, inner: Device) -> None:
         self._inner = inner
         self._writes_inputs = False
-        taken = {option.name for option in inner.capability.options} & {option.name for option in OPTIONS}
-        if taken:
+        conflicts = {option.name for option in inner.capability.options} & {option.name for option in OPTIONS}
+        if conflicts:
             raise DeviceUnavailableError(
                 f"device 'faulty:{name}' cannot be used: {name!r} has options of its own that are called "
-                f"{', '.join(map(repr, sorted(taken)))}"
+                f"{', '.join(map(repr, sorted(conflicts)))}"
             )
 
     @cached_property
@@ -103,13 +103,13 @@ class FaultyDevice(Device):
         Raises:
             FaultScriptError: the script cannot be used.
         """
-        own = {option.name: options[option.name] for option in OPTIONS}
-        inner = {name: value for name, value in options.items() if name not in own}
-        script = _script_of(str(own["script"]))
+        faulty_options = {option.name: options[option.name] for option in OPTIONS}
+        inner = {name: value for name, value in options.items() if name not in faulty_options}
+        script = _script_of(str(faulty_options["script"]))
         if not script.faults:
             return self._inner.create_context(inner)
         self._writes_inputs |= any(fault.kind is Kind.WRITES_INPUTS for _, fault in script)
-        faults = Faults(script, int(own["seed"]))  # type: ignore[arg-type]  # a number, as the table says
+        faults = Faults(script, int(faulty_options["seed"]))  # type: ignore[arg-type]  # a number, as the table says
         act(faults.moment(Phase.CONTEXT))
         return FaultyContext(self._inner.create_context(inner), faults)
 

@@ -35,10 +35,14 @@ class FaultyExecution(Execution):
     """
 
     def __init__(
-        self, inner: Execution, run: CallPoint | None, close: CallPoint | None, kept: RetainedOutputs | None = None
+        self,
+        inner: Execution,
+        run: CallPoint | None,
+        close: CallPoint | None,
+        retained_outputs: RetainedOutputs | None = None,
     ) -> None:
         self._inner, self._run, self._close = inner, run, close
-        self._kept = RetainedOutputs() if kept is None else kept
+        self._kept = RetainedOutputs() if retained_outputs is None else retained_outputs
         self._undone: deque[list[Due]] = deque()
         """Faults of runs that the execution inside left to another way of computing, which the host tries next."""
 
@@ -98,10 +102,10 @@ class FaultyExecution(Execution):
         stream: Stream | None = None,
     ) -> Sequence[DeviceTensor] | None:
         due, is_begun = self._due()
-        left = due if is_begun else self._make(due)
+        remaining_faults = due if is_begun else self._make(due)
         results = compute(inputs)
         if results is None:
-            self._undone.append(left)
+            self._undone.append(remaining_faults)
             return None
         if not due:
             return results
@@ -109,7 +113,7 @@ class FaultyExecution(Execution):
             stream.synchronize()
         if _has(due, Kind.WRITES_INPUTS):
             written_to_on_device(inputs)
-        results = changed_on_device(results, left)
+        results = changed_on_device(results, remaining_faults)
         if _has(due, Kind.KEEPS_OUTPUTS):
             self._kept.keep(results)
         return results
@@ -127,4 +131,4 @@ class FaultyExecution(Execution):
 
 
 def _has(due: Sequence[Due], kind: Kind) -> bool:
-    return any(each.fault.kind is kind for each in due)
+    return any(triggered_fault.fault.kind is kind for triggered_fault in due)

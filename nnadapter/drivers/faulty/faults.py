@@ -33,8 +33,8 @@ class Due:
     @property
     def text(self) -> str:
         """What an error says of it."""
-        said = self.fault.message or f"made by faulty, as fault {self.number} of its script says"
-        return f"{said} ({self.fault.phase.value}, call {self.call})"
+        message = self.fault.message or f"made by faulty, as fault {self.number} of its script says"
+        return f"{message} ({self.fault.phase.value}, call {self.call})"
 
 
 class Faults:
@@ -61,18 +61,18 @@ class Faults:
 
     def moment(self, phase: Phase, subject: Subject = NOTHING, kinds: frozenset[Kind] = READING) -> CallPoint | None:
         """Return the calls of a phase about something; None where no fault can ever be due at them."""
-        found = [
+        numbered_faults = [
             (number, fault)
             for number, fault in self._script
             if fault.phase is phase and fault.kind in kinds and subject.concerns(fault)
         ]
-        return CallPoint(self, phase, subject, found) if found or self._loses else None
+        return CallPoint(self, phase, subject, numbered_faults) if numbered_faults or self._loses else None
 
-    def due(self, phase: Phase, about: str, found: Sequence[tuple[int, Fault]]) -> list[Due]:
+    def due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> list[Due]:
         """Count a call, and return the faults that come at it."""
         if phase is not Phase.CLOSE:  # what is lost can be let go of
             self._refuse_lost()
-        return list(self._due(phase, about, found))
+        return list(self._due(phase, about, numbered_faults))
 
     def note(self, due: Due, about: str) -> None:
         """Note a fault that is about to be made."""
@@ -90,9 +90,9 @@ class Faults:
         if self._log is not None:
             self._log.end(self._counts.copy())
 
-    def _due(self, phase: Phase, about: str, found: Sequence[tuple[int, Fault]]) -> Iterator[Due]:
+    def _due(self, phase: Phase, about: str, numbered_faults: Sequence[tuple[int, Fault]]) -> Iterator[Due]:
         where = about if phase in _OF_PROGRAMS else ""
-        for number, fault in found:
+        for number, fault in numbered_faults:
             counted = f"{number} {where}"
             with self._lock:
                 call = self._counts[counted] = self._counts.get(counted, 0) + 1
@@ -106,9 +106,9 @@ class Faults:
 
     def _has_left(self, number: int, fault: Fault) -> bool:
         with self._lock:
-            made = self._made.get(number, 0)
-            self._made[number] = made + 1
-        return fault.times is None or made < fault.times
+            count = self._made.get(number, 0)
+            self._made[number] = count + 1
+        return fault.times is None or count < fault.times
 
     def _refuse_lost(self) -> None:
         lost = self._lost

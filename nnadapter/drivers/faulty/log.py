@@ -54,21 +54,21 @@ class Log:
 
 def _read(path: str) -> EarlierCounts:
     counts: dict[str, int] = {}
-    made: Counter[int] = Counter()
+    fault_counts: Counter[int] = Counter()
     try:
         file = Path(path)
         text = file.read_text() if file.exists() else ""
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666))
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
+        reason = getattr(error, "strerror", None) or error
         raise FaultScriptError(
-            f"script of faults, key 'log': {path!r} cannot be written: {why}; name another file", key="log"
+            f"script of faults, key 'log': {path!r} cannot be written: {reason}; name another file", key="log"
         ) from error
     for line in text.splitlines():
         with suppress(ValueError):  # somebody else's line, or half of one
             noted = json.loads(line)
             if isinstance(noted, dict):
-                made[noted.get("fault", 0)] += 1
+                fault_counts[noted.get("fault", 0)] += 1
                 for key, count in noted.get("counts", {}).items():
                     counts[key] = max(count, counts.get(key, 0))
-    return EarlierCounts(counts, made)
+    return EarlierCounts(counts, fault_counts)

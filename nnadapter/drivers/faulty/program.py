@@ -51,11 +51,11 @@ class FaultyProgram(Program):
         blob = self.inner.serialize()
         if blob is None:
             return None
-        before, self._faults.last_blob = self._faults.last_blob, wrapped(blob, self._subject)
-        told = wrapped(blob, self._subject)
-        for each in due:
-            told = other_bytes(blob, before, each)
-        return told
+        previous_blob, self._faults.last_blob = self._faults.last_blob, wrapped(blob, self._subject)
+        altered_blob = wrapped(blob, self._subject)
+        for triggered_fault in due:
+            altered_blob = other_bytes(blob, previous_blob, triggered_fault)
+        return altered_blob
 
     def close(self) -> None:
         """See `Program.close`."""

@@ -24,13 +24,15 @@ _FLOATING = frozenset(each.value for each in FLOATING)
 
 def changed(results: Sequence[Array], due: Sequence[Due]) -> list[Array]:
     """Return other results; those that may be written to are changed where they lie."""
-    told = list(results)
-    for each in due:
-        if each.fault.kind is Kind.WRONG_COUNT:
-            told = told[:-1]
-        elif each.fault.kind in _CHANGES:
-            told = [_changed(each, position, array) for position, array in enumerate(told)]
-    return told
+    altered_results = list(results)
+    for triggered_fault in due:
+        if triggered_fault.fault.kind is Kind.WRONG_COUNT:
+            altered_results = altered_results[:-1]
+        elif triggered_fault.fault.kind in _CHANGES:
+            altered_results = [
+                _changed(triggered_fault, position, array) for position, array in enumerate(altered_results)
+            ]
+    return altered_results
 
 
 def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[Due]) -> list[DeviceTensor]:
@@ -38,19 +40,19 @@ def changed_on_device(results: Sequence[DeviceTensor], due: Sequence[Due]) -> li
     arrays = changed([_copied(tensor) for tensor in results], due)
     for tensor in results[len(arrays) :]:
         tensor.memory.free()
-    told = []
+    altered_tensors = []
     for tensor, array in zip(results, arrays, strict=False):
         tensor.memory.copy_in(np.ascontiguousarray(array).reshape(array.shape))
-        told.append(DeviceTensor(tensor.memory, array.dtype, array.shape))
-    return told
+        altered_tensors.append(DeviceTensor(tensor.memory, array.dtype, array.shape))
+    return altered_tensors
 
 
 def written_to(inputs: Sequence[Array]) -> list[Array]:
     """Write to arrays, also to those that nobody may write to, and return what they held."""
-    before = [array.copy() for array in inputs]
+    originals = [array.copy() for array in inputs]
     for array in inputs:
         _spoil(array)
-    return before
+    return originals
 
 
 def written_to_on_device(inputs: Iterable[DeviceTensor]) -> None:
@@ -66,8 +68,8 @@ def _spoil(array: Array) -> None:
     if array.dtype.hasobject or not array.nbytes or not array.flags.c_contiguous:
         return
     address = array.ctypes.data
-    held = np.frombuffer(ctypes.string_at(address, array.nbytes), np.uint8)
-    ctypes.memmove(address, (held ^ 0xFF).tobytes(), array.nbytes)
+    contents = np.frombuffer(ctypes.string_at(address, array.nbytes), np.uint8)
+    ctypes.memmove(address, (contents ^ 0xFF).tobytes(), array.nbytes)
 
 
 def _copied(tensor: DeviceTensor) -> Array:
@@ -77,8 +79,8 @@ def _copied(tensor: DeviceTensor) -> Array:
 
 
 def _changed(due: Due, position: int, array: Array) -> Array:
-    wanted = due.fault.output
-    return array if wanted is not None and wanted != position else _CHANGES[due.fault.kind](due, array)
+    output_index = due.fault.output
+    return array if output_index is not None and output_index != position else _CHANGES[due.fault.kind](due, array)
 
 
 def _writable(array: Array) -> Array:
@@ -130,12 +132,14 @@ class RetainedOutputs:
 
     def write(self) -> None:
         """Write to all that was kept, and let go of it."""
-        kept, self._kept = self._kept, []
-        for write in kept:
+        writers, self._kept = self._kept, []
+        for write in writers:
             write()
 
     def keep(self, results: Sequence[Array] | Sequence[DeviceTensor]) -> None:
         """Keep results."""
-        for each in results:
-            write = partial(written_to_on_device, [each]) if isinstance(each, DeviceTensor) else partial(_spoil, each)
+        for result in results:
+            write = (
+                partial(written_to_on_device, [result]) if isinstance(result, DeviceTensor) else partial(_spoil, result)
+            )
             self._kept.append(write)

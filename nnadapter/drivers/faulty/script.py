@@ -89,9 +89,11 @@ class Fault(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, renam
 
     def to_toml(self) -> str:
         """The fault as a script has it."""
-        rows = ((each.encode_name, getattr(self, each.name), each.default) for each in fields(self))
-        told = (f"{name} = {_written(value)}\n" for name, value, default in rows if value != default)
-        return f"[[fault]]\n{''.join(told)}"
+        rows = (
+            (field_info.encode_name, getattr(self, field_info.name), field_info.default) for field_info in fields(self)
+        )
+        lines = (f"{name} = {_written(value)}\n" for name, value, default in rows if value != default)
+        return f"[[fault]]\n{''.join(lines)}"
 
 
 class Script(Struct, frozen=True, kw_only=True):
@@ -131,13 +133,13 @@ def error_class(fault: Fault) -> type[BaseException]:
     """
     if fault.error is None:
         return _USUAL[fault.phase] if fault.kind is Kind.FAIL else RuntimeError
-    known = _ours() if fault.kind is Kind.FAIL else _pythons()
-    if fault.error not in known:
+    classes = _ours() if fault.kind is Kind.FAIL else _pythons()
+    if fault.error not in classes:
         where = "nnadapter.errors" if fault.kind is Kind.FAIL else "Python's own exceptions"
         raise FaultScriptError(
-            f"{fault.error!r} is none of {where} that a fault can be; {close_names(fault.error, known)}", key="error"
+            f"{fault.error!r} is none of {where} that a fault can be; {close_names(fault.error, classes)}", key="error"
         )
-    return known[fault.error]
+    return classes[fault.error]
 
 
 def signal_number(fault: Fault) -> signals.Signals:
@@ -202,7 +204,7 @@ def _check_details(fault: Fault) -> None:
 
 def _known(kind: Any, value: object, key: str) -> Any:
     """A member of an enumeration, which may be given by its value."""
-    names = [each.value for each in kind]
+    names = [member.value for member in kind]
     if value not in names:
         raise FaultScriptError(f"{value!r} is no {key}; {close_names(value, names)}", key=key)
     return kind(value)

@@ -32,9 +32,9 @@ class Subject:
 
     def positions(self, fault: Fault) -> Iterator[int]:
         """Where the operations are that a fault is for."""
-        wanted = None if fault.op_type is None else _plain(fault.op_type)
+        op_type = None if fault.op_type is None else _plain(fault.op_type)
         for position, (type_, names) in enumerate(self.operations):
-            if wanted is not None and wanted not in (_plain(type_), _family(type_)):
+            if op_type is not None and op_type not in (_plain(type_), _family(type_)):
                 continue
             if fault.name is None or any(fnmatchcase(name, fault.name) for name in names):
                 yield position

@@ -33,7 +33,7 @@ Ahead = tuple[list[list[Array]], list[str]]
 """Results of each task, and which promises were broken, in words."""
 
 
-def compute_ahead(device: Device, before: Sequence[Task], behind: Sequence[Task]) -> Ahead | None:
+def compute_ahead(device: Device, first_tasks: Sequence[Task], second_tasks: Sequence[Task]) -> Ahead | None:
     """Compute tasks on one stream, and others on another that waits for the first; each execution is in one of them.
 
     Returns:
@@ -48,18 +48,18 @@ def compute_ahead(device: Device, before: Sequence[Task], behind: Sequence[Task]
         if not event.is_done:
             broken.append("an event that was never recorded has not happened")
         event.synchronize()
-        made = _enqueued(device, stack, before, first)
+        outputs = _enqueued(device, stack, first_tasks, first)
         first.record(event)
         second.wait(event)
-        made += _enqueued(device, stack, behind, second)
+        outputs += _enqueued(device, stack, second_tasks, second)
         second.synchronize()
         if not event.is_done:
             broken.append("an event has not happened when what waited for it is done")
         event.synchronize()
         first.synchronize()
-        if len(made) < len(before) + len(behind):
+        if len(outputs) < len(first_tasks) + len(second_tasks):
             return None
-        return [[_on_host(tensor) for tensor in each] for each in made], broken
+        return [[_on_host(tensor) for tensor in tensors] for tensors in outputs], broken
 
 
 def compute_there(device: Device, tasks: Sequence[Task]) -> Ahead | None:
@@ -76,31 +76,31 @@ def compute_there(device: Device, tasks: Sequence[Task]) -> Ahead | None:
         for execution, arrays in tasks:
             with ExitStack() as stack:
                 inputs = [_on_device(device, stack, array) for array in arrays]
-                made = execution.compute_on_device(inputs)
-                if made is None:
+                outputs = execution.compute_on_device(inputs)
+                if outputs is None:
                     return None
-                for memory in {id(tensor.memory): tensor.memory for tensor in made}.values():
+                for memory in {id(tensor.memory): tensor.memory for tensor in outputs}.values():
                     later.callback(memory.free)
-                results.append(list(made))
-                if len({id(tensor.memory) for tensor in (*inputs, *made)}) < len(inputs) + len(made):
+                results.append(list(outputs))
+                if len({id(tensor.memory) for tensor in (*inputs, *outputs)}) < len(inputs) + len(outputs):
                     broken.append("a result of compute_on_device lies in memory of an input, or of another result")
                 pairs = zip(inputs, arrays, strict=True)
                 if any(_on_host(tensor).tobytes() != array.tobytes() for tensor, array in pairs):
                     broken.append("compute_on_device wrote to an input that is not given up")
             if broken:
                 return [], broken  # nothing is read of what may be gone
-        return [[_on_host(tensor) for tensor in each] for each in results], broken
+        return [[_on_host(tensor) for tensor in tensors] for tensors in results], broken
 
 
-def _closed_twice(stack: ExitStack, made: Any) -> Any:
-    stack.callback(made.close)
-    stack.callback(made.close)
-    return made
+def _closed_twice(stack: ExitStack, resource: Any) -> Any:
+    stack.callback(resource.close)
+    stack.callback(resource.close)
+    return resource
 
 
 def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: Stream) -> list[Sequence[DeviceTensor]]:
     """What each task makes, as far as the device enqueues them."""
-    made: list[Sequence[DeviceTensor]] = []
+    outputs: list[Sequence[DeviceTensor]] = []
     for execution, inputs in tasks:
         tensors = execution.enqueue([_on_device(device, stack, array) for array in inputs], stream)
         if tensors is None:
@@ -108,8 +108,8 @@ def _enqueued(device: Device, stack: ExitStack, tasks: Sequence[Task], stream: S
         for tensor in tensors:
             stack.callback(tensor.memory.free)
         stack.callback(_wait, stream)  # which comes before what it reads and writes is freed
-        made.append(tensors)
-    return made
+        outputs.append(tensors)
+    return outputs
 
 
 def _wait(stream: Stream) -> None:

@@ -21,8 +21,8 @@ SizedTask = tuple[Any, Sequence[int], Sequence[Array]]
 def at_sizes(model: Model, task: SizedTask) -> tuple[Any, Sequence[Array]] | None:
     """An execution at the sizes of a task, with its inputs; None where the program does not hold there."""
     execution, variables, inputs = task
-    known = trace_of(model).replay(variables)
-    return None if known is None else (execution.at(known), inputs)
+    sizes = trace_of(model).replay(variables)
+    return None if sizes is None else (execution.at(sizes), inputs)
 
 
 def trace_of(model: Model) -> Trace:

@@ -31,8 +31,8 @@ class End(socket.socket):
 
 def ends() -> tuple[End, End]:
     """Return both of a pair."""
-    own, other = socket.socketpair()
-    return End(fileno=own.detach()), End(fileno=other.detach())
+    local_end, other = socket.socketpair()
+    return End(fileno=local_end.detach()), End(fileno=other.detach())
 
 
 class Channel:
@@ -121,23 +121,23 @@ class Channel:
             if len(first) == _LENGTH.size + length:  # nearly always
                 return first[_LENGTH.size :]
         pieces = bytearray(first)
-        wanted: int | None = None
-        while wanted is None or len(pieces) < wanted:
-            if wanted is None and len(pieces) >= _LENGTH.size:
-                wanted = _LENGTH.size + _LENGTH.unpack_from(pieces)[0]
+        total_length: int | None = None
+        while total_length is None or len(pieces) < total_length:
+            if total_length is None and len(pieces) >= _LENGTH.size:
+                total_length = _LENGTH.size + _LENGTH.unpack_from(pieces)[0]
                 continue
             self._socket.settimeout(_left(end))
-            piece = self._socket.recv(min(_PIECE if wanted is None else wanted - len(pieces), 1 << 20))
+            piece = self._socket.recv(min(_PIECE if total_length is None else total_length - len(pieces), 1 << 20))
             if not piece:
                 raise EOFError("the other side is gone")
             pieces += piece
-        return bytes(memoryview(pieces)[_LENGTH.size : wanted])
+        return bytes(memoryview(pieces)[_LENGTH.size : total_length])
 
 
 def pair() -> tuple[Channel, End]:
     """Return one end, and the other one, whose descriptor is to be given away."""
-    own, other = ends()
-    return Channel(own), other
+    local_end, other = ends()
+    return Channel(local_end), other
 
 
 def from_descriptor(descriptor: int) -> Channel:

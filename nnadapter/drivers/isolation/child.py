@@ -111,7 +111,7 @@ class Child:
         if self._error is not None:
             raise self._error
 
-    def ask(self, what: str, limit_s: float, **arguments: Any) -> Any:
+    def ask(self, command: str, limit_s: float, **arguments: Any) -> Any:
         """Have the process do something, and return what comes of it.
 
         Raises:
@@ -120,50 +120,50 @@ class Child:
             NNAdapterError: what the driver raised.
         """
         aside: list[memoryview] = []
-        contents = written((what, arguments), lambda buffer: aside.append(buffer.raw()))
-        return self.converse(what, limit_s, lambda lane, end: lane.ask(contents, aside, end))
+        contents = written((command, arguments), lambda buffer: aside.append(buffer.raw()))
+        return self.converse(command, limit_s, lambda lane, end: lane.ask(contents, aside, end))
 
     def run(self, computation: Computation, limit_s: float) -> Any:
         """Have it compute; see `ask`, and `Lane.compute`."""
-        made = self.converse("compute", limit_s, lambda lane, end: lane.compute(computation, end))
+        result = self.converse("compute", limit_s, lambda lane, end: lane.compute(computation, end))
         self.has_delivered = True
-        return made
+        return result
 
-    def converse(self, what: str, limit_s: float, talk: Callable[[Lane, float], tuple[bytes, Any]]) -> Any:
+    def converse(self, command: str, limit_s: float, talk: Callable[[Lane, float], tuple[bytes, Any]]) -> Any:
         """Say something over a channel that nobody else has, and return what comes of it; see `ask`.
 
         Args:
-            what: is asked.
+            command: is asked.
             limit_s: how long it may take.
             talk: says it, and returns the answer as bytes, or nothing and what came of it.
         """
         if self.lost:
-            raise self._lost(DeviceLostError, what)
+            raise self._lost(DeviceLostError, command)
         lane: Lane | None = None
         try:
             lane = self._lane()
             lane.is_alone = len(self._lanes) == 1
             answer, value = talk(lane, time.monotonic() + limit_s)
         except AbandonedComputationError:
-            raise self._stopped(what, "once nobody wanted it any more") from None
+            raise self._stopped(command, "once nobody wanted it any more") from None
         except TimeoutError:
-            raise self._stopped(what, f"within {limit_s:g} s") from None
+            raise self._stopped(command, f"within {limit_s:g} s") from None
         except (OSError, EOFError):
-            raise self._died(what) from None
+            raise self._died(command) from None
         finally:
             if lane is not None and not lane.is_talking:
                 self._idle.append(lane)
             elif lane is not None and not self.lost:
                 # An interrupt: neither what was sent nor what will be answered is known.
-                self.end(f"device {self.device!r} was interrupted at {what!r} and was stopped", on_purpose=True)
-        return self._read(what, answer) if answer else value
+                self.end(f"device {self.device!r} was interrupted at {command!r} and was stopped", on_purpose=True)
+        return self._read(command, answer) if answer else value
 
-    def end(self, why: str, *, on_purpose: bool = False) -> None:
+    def end(self, reason: str, *, on_purpose: bool = False) -> None:
         """Kill the process; nothing happens the second time. May be called from any thread."""
         with self._ending:
             if self.lost:
                 return
-            self.is_ended, self.lost = on_purpose, why
+            self.is_ended, self.lost = on_purpose, reason
             self._kill()
         self._give_back()
 
@@ -188,8 +188,8 @@ class Child:
         """Start, and look now and then after what goes on, as long as the process lives."""
         try:
             self._begin(start(self._said))
-            told = self.ask("open", self._limit, name=self.device)
-            self.told = told
+            answer = self.ask("open", self._limit, name=self.device)
+            self.told = answer
         except BaseException as error:  # noqa: BLE001  whoever waits for it raises it
             self._error = error
             self.end(f"device {self.device!r} did not open")
@@ -233,47 +233,47 @@ class Child:
             return self._idle.pop()
         except IndexError:
             assert self._started is not None, "it was started"
-            own, other = _new_pair(self.device)
-            lane = Lane(own, self.device)
+            channel, other = _new_pair(self.device)
+            lane = Lane(channel, self.device)
             self._lanes.add(lane)
             with other:
                 self._started.door.send(b"", [other.fileno()], time.monotonic() + _CLOSE_S)
             return lane
 
-    def _read(self, what: str, answer: bytes) -> Any:
+    def _read(self, command: str, answer: bytes) -> Any:
         try:
-            said = read_answer(answer, self.device)
-            if isinstance(said, tuple) and len(said) == 2:
-                if said[0] is True:
-                    return said[1]
-                raise _error(self.device, said[1])
+            reply = read_answer(answer, self.device)
+            if isinstance(reply, tuple) and len(reply) == 2:
+                if reply[0] is True:
+                    return reply[1]
+                raise _error(self.device, reply[1])
             raise DriverError(f"the process of device {self.device!r} gave no answer", device=self.device)
         except NNAdapterError as error:
-            raise located(error, self.device, PHASE_OF[what]) from error.__cause__
+            raise located(error, self.device, PHASE_OF[command]) from error.__cause__
 
-    def _lost(self, kind: type[DeviceLostError], what: str) -> DeviceLostError:
+    def _lost(self, kind: type[DeviceLostError], command: str) -> DeviceLostError:
         text = f"{self.lost}; it is started again when it is next used"
-        return kind(text, device=self.device, phase=PHASE_OF[what])
+        return kind(text, device=self.device, phase=PHASE_OF[command])
 
-    def _stopped(self, what: str, limit: str) -> DeviceLostError:
-        self.end(f"device {self.device!r} gave no answer to {what!r} {limit} and was stopped")
-        return self._lost(DeviceTimeoutError, what)
+    def _stopped(self, command: str, limit: str) -> DeviceLostError:
+        self.end(f"device {self.device!r} gave no answer to {command!r} {limit} and was stopped")
+        return self._lost(DeviceTimeoutError, command)
 
-    def _died(self, what: str) -> DeviceLostError:
+    def _died(self, command: str) -> DeviceLostError:
         if not self.lost and self._started is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._started.process.wait(5)
             code = self._started.process.poll()
             how = f"killed by signal {-code}" if code is not None and code < 0 else f"with exit code {code}"
-            self.end(f"the process of device {self.device!r} ended at {what!r}, {how}{self._last_words()}")
-        return self._lost(DeviceLostError, what)
+            self.end(f"the process of device {self.device!r} ended at {command!r}, {how}{self._last_words()}")
+        return self._lost(DeviceLostError, command)
 
     def _last_words(self) -> str:
         with contextlib.suppress(OSError, ValueError):
             begin = max(0, os.fstat(self._said.fileno()).st_size - _OUTPUT_PREFIX)
-            said = os.pread(self._said.fileno(), _OUTPUT_PREFIX, begin).decode(errors="replace")
-            told = " ".join(_crash(said) or " ".join(said.split("\n")[-_LAST_LINES:]).split())
-            return f", saying: {told[:_TOLD]}" if told else ""
+            output = os.pread(self._said.fileno(), _OUTPUT_PREFIX, begin).decode(errors="replace")
+            summary = " ".join(_crash(output) or " ".join(output.split("\n")[-_LAST_LINES:]).split())
+            return f", saying: {summary[:_TOLD]}" if summary else ""
         return ""
 
     def _give_back(self, lanes: list[Lane] | None = None) -> None:
@@ -297,23 +297,23 @@ def _new_pair(device: str) -> tuple[Channel, End]:
         ) from error
 
 
-def _crash(said: str) -> list[str]:
+def _crash(output: str) -> list[str]:
     """What the trace of a crash says: which it was, and in which call of the driver; empty where there is none."""
-    lines = said.split("\n")
+    lines = output.split("\n")
     fatal = [line for line in lines if line.startswith("Fatal Python error")]
     calls = [f"in {line.partition(' in ')[2]}" for line in lines if " in device " in line and ", call " in line]
     return [*fatal[-1:], *calls[-1:]]
 
 
-def _error(device: str, said: Any) -> NNAdapterError:
+def _error(device: str, payload: Any) -> NNAdapterError:
     """What the driver raised, as it was where it is one of ours; else as a fault of the driver."""
-    if not (isinstance(said, tuple) and len(said) == 3 and isinstance(said[2], Mapping)):
+    if not (isinstance(payload, tuple) and len(payload) == 3 and isinstance(payload[2], Mapping)):
         return DriverError(f"the process of device {device!r} gave an error that is none", device=device)
-    kind, message, fields = said
-    known = getattr(errors, str(kind), None)
-    if isinstance(known, type) and issubclass(known, NNAdapterError):
+    kind, message, fields = payload
+    error_class = getattr(errors, str(kind), None)
+    if isinstance(error_class, type) and issubclass(error_class, NNAdapterError):
         with contextlib.suppress(TypeError):  # some need more than a message
-            return known(str(message), **{str(name): value for name, value in fields.items()})
+            return error_class(str(message), **{str(name): value for name, value in fields.items()})
     return DriverError(f"{kind}: {message}", device=device)
 
 

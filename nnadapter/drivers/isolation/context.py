@@ -54,8 +54,8 @@ class IsolatedContext(Context):
 
     def profile(self) -> Profile | None:
         """See `Context.profile`."""
-        there = self.made.there()
-        profile: Profile | None = there.child.ask("profile", self.limit("profile"), context=there.number)
+        location = self.made.there()
+        profile: Profile | None = location.child.ask("profile", self.limit("profile"), context=location.number)
         return profile
 
     def compile(self, model: SegmentModel) -> Program:
@@ -69,13 +69,13 @@ class IsolatedContext(Context):
     def bind(self, program: Program, model: SegmentModel) -> Program | None:
         """See `Context.bind`; None where the process of the program is lost: its model is compiled again anyway."""
         assert isinstance(program, IsolatedProgram), "programs of a context are its own"
-        known, there = program.made.there(), self.made.there()
-        if known.child is not there.child:
+        program_location, location = program.made.there(), self.made.there()
+        if program_location.child is not location.child:
             return None
-        there, number = self._ask("bind", model, program=known.number)
+        location, number = self._ask("bind", model, program=program_location.number)
         if number is None:
             return None
-        return IsolatedProgram(self, Recipe("compile", model), RemoteLocation(there.child, number))
+        return IsolatedProgram(self, Recipe("compile", model), RemoteLocation(location.child, number))
 
     def deserialize(self, blob: bytes) -> Program:
         """See `Context.deserialize`."""
@@ -85,8 +85,8 @@ class IsolatedContext(Context):
         """See `Context.deserialize_view`: the process gets the bytes in memory that is shared."""
         return self._deserialized("deserialize_view", blob)
 
-    def _deserialized(self, what: str, blob: bytes | memoryview) -> Program:
-        program = IsolatedProgram(self, Recipe(what, blob=blob))
+    def _deserialized(self, command: str, blob: bytes | memoryview) -> Program:
+        program = IsolatedProgram(self, Recipe(command, blob=blob))
         program.made.there()
         return program
 
@@ -96,9 +96,11 @@ class IsolatedContext(Context):
         Raises:
             DriverError: the driver raised, or gave something else.
         """
-        there, limit = self.made.there(), self.limit("check_blob")
-        says: Compatibility | None = there.child.ask("check_blob", limit, context=there.number, blob=PickleBuffer(blob))
-        return says
+        location, limit = self.made.there(), self.limit("check_blob")
+        compatibility: Compatibility | None = location.child.ask(
+            "check_blob", limit, context=location.number, blob=PickleBuffer(blob)
+        )
+        return compatibility
 
     def compute_at(self, model: SegmentModel, jobs: Sequence[tuple[int, Sequence[int], Sequence[Array]]]) -> Any:
         """Compute with executions of a program of the model that was asked about last, whose sizes are left open.
@@ -116,37 +118,37 @@ class IsolatedContext(Context):
 
     def close(self) -> None:
         """See `Context.close`."""
-        there = self.made.known
-        if there is not None:
-            there.child.users.discard(self.made)
+        location = self.made.known
+        if location is not None:
+            location.child.users.discard(self.made)
         self.made.close(self.limit("close"))
 
-    def limit(self, what: str) -> float:
+    def limit(self, command: str) -> float:
         """Seconds that something may take."""
-        return self.limits[PHASE_OF[what]]
+        return self.limits[PHASE_OF[command]]
 
-    def compiled(self, what: str, model: SegmentModel) -> RemoteLocation:
+    def compiled(self, command: str, model: SegmentModel) -> RemoteLocation:
         """Where a program of a model is, compiled anew."""
-        there, number = self._ask(what, model)
-        return RemoteLocation(there.child, number)
+        location, number = self._ask(command, model)
+        return RemoteLocation(location.child, number)
 
-    def _compiled(self, what: str, model: SegmentModel) -> Program:
+    def _compiled(self, command: str, model: SegmentModel) -> Program:
         started = time.perf_counter()
-        there = self.compiled(what, model)
-        return IsolatedProgram(self, Recipe(what, model), there, time.perf_counter() - started)
+        location = self.compiled(command, model)
+        return IsolatedProgram(self, Recipe(command, model), location, time.perf_counter() - started)
 
     def _create(self) -> RemoteLocation:
         child = self.device.child_for(self.made, self.limits["open"])
         return RemoteLocation(child, child.ask("create_context", self.limit("create_context"), options=self._options))
 
-    def _ask(self, what: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteLocation, Any]:
+    def _ask(self, command: str, model: SegmentModel, **arguments: Any) -> tuple[RemoteLocation, Any]:
         """Ask about a model, which is sent unless it was the last one."""
-        there = self.made.there()
-        child = there.child
+        location = self.made.there()
+        child = location.child
         with child.model_lock:
             number, last = child.model
             if last is not model:
                 number += 1
                 child.ask("take_model", self.limit("take_model"), number=number, model=model)
                 child.model = number, model
-            return there, child.ask(what, self.limit(what), context=there.number, model=number, **arguments)
+            return location, child.ask(command, self.limit(command), context=location.number, model=number, **arguments)

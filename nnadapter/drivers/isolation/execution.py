@@ -67,15 +67,15 @@ class IsolatedExecution(Execution):
     ) -> Sequence[Array]:
         """What a run computes; see `Computation`."""
         seconds = control.deadline_seconds
-        there = self.made.there(time.monotonic() + seconds if seconds else None)
-        computation = Computation(there.number, inputs, self._forms, into, sizes, control)
-        results: Sequence[Array] = there.child.run(computation, self._limit_s)
+        location = self.made.there(time.monotonic() + seconds if seconds else None)
+        computation = Computation(location.number, inputs, self._forms, into, sizes, control)
+        results: Sequence[Array] = location.child.run(computation, self._limit_s)
         return results
 
     def _create(self) -> RemoteLocation:
-        there = self._program.there()
-        number = there.child.ask("create_execution", self._limit("create_execution"), program=there.number)
-        return RemoteLocation(there.child, number)
+        location = self._program.there()
+        number = location.child.ask("create_execution", self._limit("create_execution"), program=location.number)
+        return RemoteLocation(location.child, number)
 
 
 class _AtSizes(Execution):

@@ -84,13 +84,13 @@ class Lane:
             TimeoutError, OSError, EOFError: see `Channel`.
             OutOfMemoryError: there is no room for what stands aside.
         """
-        sizes = [each.nbytes for each in aside]
+        sizes = [view.nbytes for view in aside]
         if not aside:
             return self._said((contents, sizes), (), end), None
         offsets, total = _offsets(sizes)
         block = Block(total)
-        for each, offset in zip(aside, offsets, strict=True):
-            block[offset : offset + each.nbytes] = each
+        for view, offset in zip(aside, offsets, strict=True):
+            block[offset : offset + view.nbytes] = view
         return self._said((contents, sizes), (block.descriptor,), end), None
 
     def compute(self, computation: Computation, end: float) -> tuple[bytes, Any]:
@@ -102,18 +102,22 @@ class Lane:
             DriverError: the results do not lie where there is memory.
         """
         request = _Request(self, computation)
-        own = self._with_room(request.nbytes)
+        lane_block = self._with_room(request.nbytes)
         for offset, array in request.copies:
-            np.copyto(own.array(offset, array.shape, array.dtype), array)
+            np.copyto(lane_block.array(offset, array.shape, array.dtype), array)
         control = computation.control
         if control is not UNLIMITED:
-            own[0] = 0
+            lane_block[0] = 0
             if control.deadline_seconds:
                 end = min(end, time.monotonic() + control.deadline_seconds + GRACE_S)
         shared = request.new_blocks
-        is_new = own.number not in self._known
-        blocks = ((OWN, own), *((each.number, each) for each in shared)) if is_new else [(b.number, b) for b in shared]
-        gone = [number for number, block in self._known.items() if block() is None]
+        is_new = lane_block.number not in self._known
+        blocks = (
+            ((OWN, lane_block), *((each.number, each) for each in shared))
+            if is_new
+            else [(b.number, b) for b in shared]
+        )
+        freed_blocks = [number for number, block in self._known.items() if block() is None]
         message = (
             computation.execution,
             request.inputs,
@@ -121,14 +125,14 @@ class Lane:
             computation.sizes,
             None if control is UNLIMITED else control.deadline_seconds,
             [(number, block.nbytes) for number, block in blocks],
-            gone,
+            freed_blocks,
         )
         answer = self._said(message, [block.descriptor for _, block in blocks], end, control)
         for _, block in blocks:
             self._known[block.number] = ref(block)
-        for number in gone:
+        for number in freed_blocks:
             del self._known[number]
-        return self._taken(answer, own, request, end, control)
+        return self._taken(answer, lane_block, request, end, control)
 
     def close(self) -> None:
         """Close it."""
@@ -140,11 +144,11 @@ class Lane:
         return block.number in self._known
 
     def _with_room(self, nbytes: int) -> Block:
-        own = self._own
-        if own is None or own.nbytes < nbytes:
+        lane_block = self._own
+        if lane_block is None or lane_block.nbytes < nbytes:
             # Powers of two, so that it seldom has to grow; pages that nobody writes to cost nothing.
-            own = self._own = Block(1 << (nbytes - 1).bit_length())
-        return own
+            lane_block = self._own = Block(1 << (nbytes - 1).bit_length())
+        return lane_block
 
     def _said(self, message: object, descriptors: Sequence[int], end: float, control: Control = UNLIMITED) -> bytes:
         self.is_talking = self.was_used = True
@@ -170,19 +174,21 @@ class Lane:
                 raise TimeoutError
         return self._channel.receive(time.monotonic() + GRACE_S)
 
-    def _taken(self, answer: bytes, own: Block, request: _Request, end: float, control: Control) -> tuple[bytes, Any]:
+    def _taken(
+        self, answer: bytes, lane_block: Block, request: _Request, end: float, control: Control
+    ) -> tuple[bytes, Any]:
         if not answer:  # it has written what it was asked for to where it was asked to
-            return answer, request.results(own)
-        said = read_answer(answer, self._device)
-        if isinstance(said, tuple) and len(said) == 2 and said[0] == "more":
+            return answer, request.results(lane_block)
+        reply = read_answer(answer, self._device)
+        if isinstance(reply, tuple) and len(reply) == 2 and reply[0] == "more":
             self.is_talking = True  # it waits for that room
-            own = self._with_room(_whole(said[1], self._device))
-            message = [(OWN, own.nbytes)]
-            answer = self._said(message, (own.descriptor,), end, control)
-            self._known[own.number] = ref(own)
-            said = read_answer(answer, self._device)
-        if isinstance(said, tuple) and len(said) == 2 and said[0] is True and isinstance(said[1], list):
-            return b"", [_result(own, each, self._device) for each in said[1]]
+            lane_block = self._with_room(_whole(reply[1], self._device))
+            message = [(OWN, lane_block.nbytes)]
+            answer = self._said(message, (lane_block.descriptor,), end, control)
+            self._known[lane_block.number] = ref(lane_block)
+            reply = read_answer(answer, self._device)
+        if isinstance(reply, tuple) and len(reply) == 2 and reply[0] is True and isinstance(reply[1], list):
+            return b"", [_result(lane_block, entry, self._device) for entry in reply[1]]
         return answer, None
 
 
@@ -205,12 +211,12 @@ class _Request:
         """Where those go, unless they are new."""
         self.outputs = self._outputs(computation)
 
-    def results(self, own: Block) -> Sequence[Array]:
+    def results(self, lane_block: Block) -> Sequence[Array]:
         """The results, where they were written as asked."""
         if not self._into:
-            return [own.array(offset, *form).copy() for offset, form in self._places]
+            return [lane_block.array(offset, *form).copy() for offset, form in self._places]
         for (offset, form), target in zip(self._places, self._targets, strict=True):
-            np.copyto(target, own.array(offset, *form))
+            np.copyto(target, lane_block.array(offset, *form))
         return self._into
 
     def _input(self, array: Array) -> Spec:
@@ -264,7 +270,7 @@ def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
     return offsets, total
 
 
-def _result(own: Block, spec: Any, device: str) -> Array:
+def _result(block: Block, spec: Any, device: str) -> Array:
     """A copy of a result that the other process says of where it lies.
 
     Raises:
@@ -277,9 +283,9 @@ def _result(own: Block, spec: Any, device: str) -> Array:
         dtype = type_named(name)
         sizes = [size for size in shape if type(size) is int and size >= 0]
         fits = len(sizes) == len(shape) <= _MOST_RANK and type(offset) is int and offset >= HEADER_BYTES
-        if not fits or offset + prod(sizes) * dtype.itemsize > own.nbytes:
+        if not fits or offset + prod(sizes) * dtype.itemsize > block.nbytes:
             raise ValueError("it lies outside of the memory that there is")
-        return own.array(offset, tuple(sizes), dtype).copy()
+        return block.array(offset, tuple(sizes), dtype).copy()
     except (TypeError, ValueError) as error:
         raise DriverError(f"the process of device {device!r} gave a result that is none: {error}") from error
 

@@ -51,23 +51,23 @@ PHASE_OF: Mapping[str, str] = MappingProxyType(
 """What is asked -> its phase."""
 
 
-def read_limits(given: object, device: str) -> Mapping[str, float] | None:
+def read_limits(setting: object, device: str) -> Mapping[str, float] | None:
     """Return what a person says of isolation: None for none of it, else seconds by phase where they differ.
 
     Args:
-        given: true or false, or seconds by phase.
+        setting: true or false, or seconds by phase.
         device: that it is said of.
 
     Raises:
         InvalidOptionError: it is something else.
     """
-    if isinstance(given, Mapping):
-        return {name: _seconds(name, value, device) for name, value in given.items()}
-    word = str(given).lower() if isinstance(given, (bool, int, str)) else ""
+    if isinstance(setting, Mapping):
+        return {name: _seconds(name, value, device) for name, value in setting.items()}
+    word = str(setting).lower() if isinstance(setting, (bool, int, str)) else ""
     if word not in _WORDS:
         raise InvalidOptionError(
             f"option 'isolate' of device {device!r} is true, false, or seconds by phase such as {{'run': 0.5}}, "
-            f"got {given!r}"
+            f"got {setting!r}"
         )
     return {} if _WORDS[word] else None
 

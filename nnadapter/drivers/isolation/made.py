@@ -30,14 +30,14 @@ class Made:
         there: where it was made already.
     """
 
-    def __init__(self, make: Callable[[], RemoteLocation], there: RemoteLocation | None = None) -> None:
+    def __init__(self, make: Callable[[], RemoteLocation], location: RemoteLocation | None = None) -> None:
         self._make = WeakMethod(make)
         self.known: RemoteLocation | None = None
         """Where it was when somebody asked last."""
         self._lock = RLock()
         self._again: Thread | None = None
-        if there is not None:
-            self._take(there)
+        if location is not None:
+            self._take(location)
         register_after_fork(self)
 
     def there(self, end: float | None = None) -> RemoteLocation:
@@ -50,16 +50,16 @@ class Made:
             DeviceTimeoutError: it is not made yet.
             NNAdapterError: it cannot be made.
         """
-        there = self.known
-        if there is not None and not there.child.lost:
-            return there
+        location = self.known
+        if location is not None and not location.child.lost:
+            return location
         if end is not None:
             self._wait(end)
         with self._lock:
-            there = self.known
-            if there is None or there.child.lost:
-                there = self._take(self._made())
-            return there
+            location = self.known
+            if location is None or location.child.lost:
+                location = self._take(self._made())
+            return location
 
     def _made(self) -> RemoteLocation:
         make = self._make()
@@ -73,23 +73,23 @@ class Made:
 
     def close(self, limit_s: float) -> None:
         """Free it, if its process lives."""
-        there, self.known = self.known, None
-        if there is not None and not there.child.lost:
-            there.child.ask("close", limit_s, number=there.number)
+        location, self.known = self.known, None
+        if location is not None and not location.child.lost:
+            location.child.ask("close", limit_s, number=location.number)
 
-    def _take(self, there: RemoteLocation) -> RemoteLocation:
-        self.known = there
-        finalize(self, there.child.closing.put, there.number).atexit = False
-        return there
+    def _take(self, location: RemoteLocation) -> RemoteLocation:
+        self.known = location
+        finalize(self, location.child.closing.put, location.number).atexit = False
+        return location
 
     def _wait(self, end: float) -> None:
         """Have it made aside, and wait for that."""
-        again = self._again
-        if again is None or not again.is_alive():
-            again = self._again = Thread(target=self._made_aside, name="nnadapter made again", daemon=True)
-            again.start()
-        again.join(max(end - time.monotonic(), 0.0))
-        if again.is_alive():
+        thread = self._again
+        if thread is None or not thread.is_alive():
+            thread = self._again = Thread(target=self._made_aside, name="nnadapter made again", daemon=True)
+            thread.start()
+        thread.join(max(end - time.monotonic(), 0.0))
+        if thread.is_alive():
             raise DeviceTimeoutError("the device is still being started again")
 
     def _made_aside(self) -> None:

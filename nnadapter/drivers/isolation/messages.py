@@ -59,9 +59,9 @@ class _Unpickler(pickle.Unpickler):
         if name in _PLAIN.get(module, ()):
             return super().find_class(module, name)
         if module.startswith(_OURS) and "." not in name:
-            found = super().find_class(module, name)
-            if isinstance(found, type) and (is_dataclass(found) or issubclass(found, Enum)):
-                return found
+            class_ = super().find_class(module, name)
+            if isinstance(class_, type) and (is_dataclass(class_) or issubclass(class_, Enum)):
+                return class_
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
 

@@ -22,10 +22,10 @@ class Compiling(Protocol):
 
     made: Made
 
-    def limit(self, what: str) -> float:
+    def limit(self, command: str) -> float:
         """Seconds that something may take."""
 
-    def compiled(self, what: str, model: SegmentModel) -> RemoteLocation:
+    def compiled(self, command: str, model: SegmentModel) -> RemoteLocation:
         """Where a program of a model is, compiled anew."""
 
 
@@ -51,14 +51,14 @@ class IsolatedProgram(Program):
     """
 
     def __init__(
-        self, context: Compiling, recipe: Recipe, there: RemoteLocation | None = None, seconds: float = 0.0
+        self, context: Compiling, recipe: Recipe, location: RemoteLocation | None = None, seconds: float = 0.0
     ) -> None:
         self.context = context
         self.forms = None if recipe.model is None else forms_of(recipe.model)
         """Of what it makes, where that is known."""
         self._recipe = recipe
         self._memory: tuple[int, int, Mapping[Hashable, int]] | None = None
-        self.made = Made(self._again, there)
+        self.made = Made(self._again, location)
         """Where it is."""
         if seconds >= _SLOW_S:
             self.serialize()
@@ -86,11 +86,11 @@ class IsolatedProgram(Program):
     def _held(self) -> tuple[int, int, Mapping[Hashable, int]]:
         """What the program said first: a device that computes is not asked again."""
         if self._memory is None:
-            there = self.made.there()
-            said = there.child.ask("memory", self.context.limit("memory"), program=there.number)
-            if not (isinstance(said, tuple) and len(said) == 3 and isinstance(said[2], dict)):
-                raise DriverError(f"device {there.child.device!r} did not tell what a program holds")
-            self._memory = said
+            location = self.made.there()
+            answer = location.child.ask("memory", self.context.limit("memory"), program=location.number)
+            if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], dict)):
+                raise DriverError(f"device {location.child.device!r} did not tell what a program holds")
+            self._memory = answer
         return self._memory
 
     def serialize(self) -> bytes | None:
@@ -98,8 +98,8 @@ class IsolatedProgram(Program):
         recipe = self._recipe
         if recipe.blob is not None:
             return bytes(recipe.blob)
-        there = self.made.there()
-        blob: bytes | None = there.child.ask("serialize", self.context.limit("serialize"), program=there.number)
+        location = self.made.there()
+        blob: bytes | None = location.child.ask("serialize", self.context.limit("serialize"), program=location.number)
         recipe.blob = blob
         return blob
 
@@ -110,12 +110,12 @@ class IsolatedProgram(Program):
     def _again(self) -> RemoteLocation:
         recipe, context = self._recipe, self.context
         if recipe.blob is not None:
-            there = context.made.there()
+            location = context.made.there()
             try:
                 limit, blob = context.limit("deserialize"), PickleBuffer(recipe.blob)
                 how = recipe.what if recipe.model is None else "deserialize"
-                number = there.child.ask(how, limit, context=there.number, blob=blob)
-                return RemoteLocation(there.child, number)
+                number = location.child.ask(how, limit, context=location.number, blob=blob)
+                return RemoteLocation(location.child, number)
             except DeviceLostError:
                 raise
             except NNAdapterError:

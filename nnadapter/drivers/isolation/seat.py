@@ -50,17 +50,17 @@ class Seat:
     def _asked(self, message: tuple[bytes, Sequence[int]], descriptors: Sequence[int]) -> tuple[bool, Any]:
         contents, sizes = message
         try:
-            what, arguments = read(contents, _pieces(sizes, descriptors))
-            return True, self._served.call(what)(**arguments)
+            command, arguments = read(contents, _pieces(sizes, descriptors))
+            return True, self._served.call(command)(**arguments)
         except FAILURES as error:  # a driver may raise anything; the host is told
             return False, _told(error)
 
     def _computed(self, message: Sequence[Any], descriptors: Sequence[int]) -> Any:
-        number, inputs, outputs, sizes, seconds, blocks, gone = message
+        number, inputs, outputs, sizes, seconds, blocks, freed_blocks = message
         try:
             self._map(blocks, descriptors)
-            for each in gone:
-                self._blocks.pop(each, None)
+            for block_number in freed_blocks:
+                self._blocks.pop(block_number, None)
             execution, call = self._served.execution(number)
             arrays = [self._array(spec, writable=False) for spec in inputs]
             into = None if outputs is None else [self._array(spec, writable=True) for spec in outputs]
@@ -82,18 +82,18 @@ class Seat:
         seconds: float | None,
     ) -> Sequence[Array]:
         if seconds is not None:
-            own = self._blocks[OWN][0]
-            control = Control(deadline_seconds=seconds, cancelled=lambda: own[0] != 0)
-            made = call(execution.compute_within, arrays, control)
+            lane_block = self._blocks[OWN][0]
+            control = Control(deadline_seconds=seconds, cancelled=lambda: lane_block[0] != 0)
+            results = call(execution.compute_within, arrays, control)
         elif into is not None:
-            made = call(execution.compute_into, arrays, into)
+            results = call(execution.compute_into, arrays, into)
         else:
-            made = call(execution.compute, arrays)
-        for position, result in enumerate(made):
+            results = call(execution.compute, arrays)
+        for position, result in enumerate(results):
             if type(result) is not np.ndarray:
-                given = type(result).__name__
-                raise ExecutionError(f"the driver gave {given} for output {position}, expected a numpy array")
-        return made  # type: ignore[no-any-return]
+                type_name = type(result).__name__
+                raise ExecutionError(f"the driver gave {type_name} for output {position}, expected a numpy array")
+        return results  # type: ignore[no-any-return]
 
     def _placed(self, results: Sequence[Array]) -> Any:
         """Results in the lane's own memory, and where they lie; more of it is asked for where it is too small."""
@@ -105,7 +105,7 @@ class Seat:
                 continue
             specs.append((dtype_name(result.dtype), result.shape, nbytes))
             nbytes += -(-result.nbytes // ALIGNMENT) * ALIGNMENT
-        if any(_overlaps(result, own) for result in results for own in self._own_arrays()):
+        if any(_overlaps(result, lane_array) for result in results for lane_array in self._own_arrays()):
             results = [np.array(result) for result in results]
         if OWN not in self._blocks or len(self._blocks[OWN][1]) < nbytes:
             self._channel.send(written(("more", nbytes)))
@@ -118,7 +118,7 @@ class Seat:
         return True, specs
 
     def _own_arrays(self) -> list[Array]:
-        return [np.frombuffer(each, np.uint8) for each in self._blocks.get(OWN, ())]
+        return [np.frombuffer(block, np.uint8) for block in self._blocks.get(OWN, ())]
 
     def _array(self, spec: Spec, *, writable: bool) -> Array:
         if isinstance(spec, np.ndarray):
@@ -130,9 +130,9 @@ class Seat:
 
     def _map(self, blocks: Sequence[tuple[int, int]], descriptors: Sequence[int]) -> None:
         for (number, nbytes), descriptor in zip(blocks, descriptors, strict=True):
-            again = os.dup(descriptor)
+            duplicate = os.dup(descriptor)
             to_write = mapped(descriptor, nbytes, writable=True)
-            to_read = mapped(again, nbytes, writable=False)
+            to_read = mapped(duplicate, nbytes, writable=False)
             # What the lane's own memory holds was copied for this driver alone: it may do with it what it likes.
             self._blocks[number] = to_write if number == OWN else to_read, to_write
 
@@ -145,8 +145,8 @@ def _pieces(sizes: Sequence[int], descriptors: Sequence[int]) -> list[memoryview
     for size in sizes:
         starts.append(total)
         total += -(-size // ALIGNMENT) * ALIGNMENT
-    whole = memoryview(mapped(descriptors[0], total, writable=False))
-    return [whole[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    view = memoryview(mapped(descriptors[0], total, writable=False))
+    return [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
 def _written(results: Sequence[Array], into: Sequence[Array]) -> bool:
@@ -157,8 +157,8 @@ def _written(results: Sequence[Array], into: Sequence[Array]) -> bool:
     if [(result.shape, result.dtype) for result in results] != forms:
         return False
     pairs = zip(results, into, strict=True)
-    apart = [each if each is target or not _overlaps_any(each, into) else np.array(each) for each, target in pairs]
-    for result, target in zip(apart, into, strict=True):
+    sources = [each if each is target or not _overlaps_any(each, into) else np.array(each) for each, target in pairs]
+    for result, target in zip(sources, into, strict=True):
         if result is not target:
             np.copyto(target, result)
     return True

@@ -50,9 +50,9 @@ class _Made:
     def __getitem__(self, number: int) -> Any:
         return self._by_number[number]
 
-    def keep(self, made: Any, of: int = 0) -> int:
+    def keep(self, resource: Any, of: int = 0) -> int:
         number = next(self._numbers)
-        self._by_number[number], self._of[number] = made, of
+        self._by_number[number], self._of[number] = resource, of
         return number
 
     def taken(self, number: int) -> list[Any]:
@@ -60,10 +60,10 @@ class _Made:
         with self._lock:
             if number not in self._by_number:
                 return []
-            behind = [each for each, of in list(self._of.items()) if of == number]
+            dependents = [dependent for dependent, of in list(self._of.items()) if of == number]
             del self._of[number]
-            made = self._by_number.pop(number)
-        return [*(thing for each in behind for thing in self.taken(each)), made]
+            resource = self._by_number.pop(number)
+        return [*(thing for dependent in dependents for thing in self.taken(dependent)), resource]
 
 
 class Served:
@@ -74,9 +74,9 @@ class Served:
         self._name = ""
         self._model: tuple[int, Any] = (0, None)
 
-    def call(self, what: str) -> Callable[..., Any]:
+    def call(self, command: str) -> Callable[..., Any]:
         """What answers a question."""
-        answers: Callable[..., Any] = getattr(self, f"_{what}")
+        answers: Callable[..., Any] = getattr(self, f"_{command}")
         return answers
 
     def execution(self, number: int) -> tuple[Any, Callable[..., Any]]:
@@ -102,8 +102,8 @@ class Served:
         return self._calls["memory_statistics"](self._device.memory_statistics)
 
     def _compute_ahead(self, before: Sequence[Job], behind: Sequence[Job]) -> Ahead | None:
-        made = self._made
-        first, second = ([(made[number], inputs) for number, inputs in jobs] for jobs in (before, behind))
+        resources = self._made
+        first, second = ([(resources[number], inputs) for number, inputs in jobs] for jobs in (before, behind))
         return compute_ahead(self._device, first, second)
 
     def _compute_there(self, jobs: Sequence[Job]) -> Ahead | None:
@@ -141,19 +141,23 @@ class Served:
 
     def _check_blob(self, context: int, blob: Any) -> Compatibility | None:
         view = memoryview(blob).toreadonly()
-        says: Compatibility | Unsupported | None = self._calls["check_blob"](
+        compatibility: Compatibility | Unsupported | None = self._calls["check_blob"](
             ask_compatibility, self._made[context], view
         )
-        if isinstance(says, Unsupported):
-            raise DriverError(says.detail, device=self._name)
-        return says
+        if isinstance(compatibility, Unsupported):
+            raise DriverError(compatibility.detail, device=self._name)
+        return compatibility
 
     def _serialize(self, program: int) -> bytes | None:
         return checked_bytes(self._calls["serialize"](self._made[program].serialize))
 
     def _memory(self, program: int) -> tuple[int, int, Mapping[Hashable, int]]:
-        made = self._made[program]
-        return int(made.memory_bytes), int(made.execution_bytes), dict(made.shared_bytes)
+        compiled_program = self._made[program]
+        return (
+            int(compiled_program.memory_bytes),
+            int(compiled_program.execution_bytes),
+            dict(compiled_program.shared_bytes),
+        )
 
     def _create_execution(self, program: int) -> int:
         execution = self._calls["create_execution"](create_execution, self._made[program])
@@ -164,16 +168,16 @@ class Served:
 
     def _compute_at(self, context: int, model: int, jobs: Sequence[SizedJob]) -> tuple[Results, list[int]]:
         """Results of the jobs at whose sizes the program of the model holds, and the positions of those jobs."""
-        held = self._held(model)
-        tasks = [at_sizes(held, (self._made[execution], *rest)) for execution, *rest in jobs]
+        segment_model = self._held(model)
+        tasks = [at_sizes(segment_model, (self._made[execution], *arguments)) for execution, *arguments in jobs]
         positions = [position for position, task in enumerate(tasks) if task is not None]
         return _computed_all([task for task in tasks if task is not None], at_once=False), positions
 
     def _close(self, number: int) -> None:
         failures = []
-        for made in self._made.taken(number):
+        for resource in self._made.taken(number):
             try:
-                self._calls["close"](made.close)
+                self._calls["close"](resource.close)
             except Exception as error:  # noqa: BLE001  the others are closed all the same
                 failures.append(error)
         if failures:
@@ -188,8 +192,8 @@ class Served:
         return pages * os.sysconf("SC_PAGE_SIZE"), len(list((process / "fd").iterdir()))
 
     def _held(self, number: int) -> Any:
-        known, model = self._model
-        assert known == number, "the host sends a model before it asks about it"
+        model_number, model = self._model
+        assert model_number == number, "the host sends a model before it asks about it"
         return model
 
     def _program(self, program: Any, context: int) -> int:
@@ -200,15 +204,19 @@ class Served:
 
 def _computed_all(tasks: Sequence[tuple[Any, Sequence[Array]]], at_once: bool) -> Results:
     """Results of each task, all of them held until the last is done."""
-    own = [(execution, [read_only(np.array(array)) for array in inputs]) for execution, inputs in tasks]
+    copied_tasks = [(execution, [read_only(np.array(array)) for array in inputs]) for execution, inputs in tasks]
     if at_once:
-        with ThreadPoolExecutor(len(own)) as pool:
-            results = list(pool.map(_computed, own))
+        with ThreadPoolExecutor(len(copied_tasks)) as pool:
+            results = list(pool.map(_computed, copied_tasks))
     else:
-        results = list(map(_computed, own))
+        results = list(map(_computed, copied_tasks))
     changed = [
-        tuple(i for i, (now, before) in enumerate(zip(copies, original, strict=True)) if _differs(now, before))
-        for (_, copies), (_, original) in zip(own, tasks, strict=True)
+        tuple(
+            i
+            for i, (copied_array, original_array) in enumerate(zip(copies, original, strict=True))
+            if _differs(copied_array, original_array)
+        )
+        for (_, copies), (_, original) in zip(copied_tasks, tasks, strict=True)
     ]
     return results, changed
 
@@ -223,7 +231,7 @@ def _computed(task: tuple[Any, Sequence[Array]]) -> list[Array]:
     return list(results)
 
 
-def _differs(now: Array, before: Array) -> bool:
-    if now.dtype == object:
-        return bool((now != before).any())
-    return now.tobytes() != before.tobytes()
+def _differs(copied_array: Array, original_array: Array) -> bool:
+    if copied_array.dtype == object:
+        return bool((copied_array != original_array).any())
+    return copied_array.tobytes() != original_array.tobytes()

@@ -28,11 +28,11 @@ class Started(NamedTuple):
     lifeline: End
 
 
-def start(said: BinaryIO) -> Started:
+def start(output: BinaryIO) -> Started:
     """Start a process.
 
     Args:
-        said: takes what it prints.
+        output: takes what it prints.
 
     Raises:
         DeviceUnavailableError: it does not start.
@@ -43,23 +43,23 @@ def start(said: BinaryIO) -> Started:
             stack.callback(door.close)
             lifeline, other_lifeline = ends()
             stack.callback(lifeline.close)
-            process = _process(said, other_door, other_lifeline)
+            process = _process(output, other_door, other_lifeline)
         except (OSError, ValueError) as error:
             raise DeviceUnavailableError(f"the process of a device did not start: {error}") from error
         stack.pop_all()
     return Started(process, door, lifeline)
 
 
-def _process(said: BinaryIO, door: End, lifeline: End) -> subprocess.Popen[bytes]:
+def _process(output: BinaryIO, door: End, lifeline: End) -> subprocess.Popen[bytes]:
     """The process, which gets these ends."""
-    path = [each for each in sys.path if isinstance(each, str)]
+    path = [entry for entry in sys.path if isinstance(entry, str)]
     with door, lifeline:
-        given = door.fileno(), lifeline.fileno()
+        descriptors = door.fileno(), lifeline.fileno()
         return subprocess.Popen(
-            [sys.executable or "python", "-X", "faulthandler", "-c", _BEGIN, *map(str, given), *path],
+            [sys.executable or "python", "-X", "faulthandler", "-c", _BEGIN, *map(str, descriptors), *path],
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=said,
-            pass_fds=given,
+            stdout=output,
+            stderr=output,
+            pass_fds=descriptors,
             process_group=0,  # an interrupt from the keyboard is this process's alone
         )

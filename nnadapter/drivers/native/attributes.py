@@ -85,14 +85,14 @@ def read_texts(address: int | None, count: int) -> tuple[str, ...]:
 
 def _written(holder: Holder, name: str, kind: AttributeCode, value: Any, places: int | None = None) -> int:
     if kind is AttributeCode.KIND_STRING:
-        count, held = 1, value.encode()
+        count, encoded_value = 1, value.encode()
     elif kind is AttributeCode.KIND_STRINGS:
-        count, held = len(value), holder.texts(value)
+        count, encoded_value = len(value), holder.texts(value)
     elif kind in _ELEMENTS:
-        count, held = len(value), holder.values(_ELEMENTS[kind], value)
+        count, encoded_value = len(value), holder.values(_ELEMENTS[kind], value)
     else:
-        count, held = 1, value
-    union = ATTRIBUTE_VALUE(**{_MEMBERS[kind]: held})
+        count, encoded_value = 1, value
+    union = ATTRIBUTE_VALUE(**{_MEMBERS[kind]: encoded_value})
     return holder.make(
         "Attribute", name=name.encode(), kind=int(kind), count=count, value=holder.keep(union), sizes=places
     )

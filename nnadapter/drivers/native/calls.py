@@ -57,15 +57,15 @@ class NativeCall:
         told: the sizes that the model leaves open, as an array of C; None where it leaves none open.
     """
 
-    def __init__(self, request: Request, stream: int | None, control: Control, told: Any = None) -> None:
+    def __init__(self, request: Request, stream: int | None, control: Control, sizes: Any = None) -> None:
         self._request, self._holder = request, Holder()
         words, self.request = request.block.copied()
         """Where the request is."""
         self._words = words.view(np.uint64)
-        made = CLASSES["ComputeRequest"].from_address(self.request)
-        made.stream, made.control = stream, build_control(control, self._holder)
-        if told is not None:
-            made.size_count, made.sizes = len(told), ctypes.addressof(self._holder.keep(told))
+        compute_request = CLASSES["ComputeRequest"].from_address(self.request)
+        compute_request.stream, compute_request.control = stream, build_control(control, self._holder)
+        if sizes is not None:
+            compute_request.size_count, compute_request.sizes = len(sizes), ctypes.addressof(self._holder.keep(sizes))
         self._input_arrays: Sequence[Array] = ()
         self._made: Sequence[Array] = ()
 
@@ -99,33 +99,35 @@ class NativeCall:
 
     def _other_sizes(self, inputs: Sequence[Array | DeviceMemory]) -> ExecutionError:
         """The error for inputs that the driver would read beyond; of plans, only those of forged files give any."""
-        given = [each.nbytes for each in inputs]
-        return ExecutionError(f"inputs have {given} bytes, and the program was compiled for {self._request.sizes}")
+        input_sizes = [buffer.nbytes for buffer in inputs]
+        return ExecutionError(
+            f"inputs have {input_sizes} bytes, and the program was compiled for {self._request.sizes}"
+        )
 
     def results(self) -> Sequence[Array]:
         """The arrays that were written, which the call lets go of."""
-        made, self._input_arrays, self._made = self._made, (), ()
+        output_arrays, self._input_arrays, self._made = self._made, (), ()
         if not self._request.is_packed:
-            return made
+            return output_arrays
         return [
             unpack(array, type_.dtype, type_.dimensions) if type_.dtype in PACKED else array
-            for type_, array in zip(self._request.types.outputs, made, strict=True)
+            for type_, array in zip(self._request.types.outputs, output_arrays, strict=True)
         ]
 
 
 def _packed(types: Border, inputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
     """Arrays to read from and to write to, where some have another form in C."""
     pairs = zip(types.inputs, inputs, strict=True)
-    given = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
-    return given, [_room(type_) for type_ in types.outputs]
+    packed_inputs = [pack(array) if type_.dtype in PACKED else aligned(array) for type_, array in pairs]
+    return packed_inputs, [_room(type_) for type_ in types.outputs]
 
 
 class Sized:
     """What goes into a run and comes out of it, and what the run is told of open sizes."""
 
-    def __init__(self, border: Border, told: Any = None) -> None:
+    def __init__(self, border: Border, sizes: Any = None) -> None:
         """Take the types, and an array of C; None where the model leaves no sizes open."""
-        self.border, self.told = border, told
+        self.border, self.told = border, sizes
         self.calls: dict[object, NativeCall] = {}
         """By seat, the request that its user fills in: whatever is computed there, one thing at a time is."""
 

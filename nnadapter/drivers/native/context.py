@@ -70,7 +70,7 @@ class NativeContext(Context):
         Raises:
             InvalidModelError: the model contradicts itself. Drivers in C get none such.
         """
-        _held, address, _ = self._built(model)  # another thread may ask about another model meanwhile
+        _holder, address, _ = self._built(model)  # another thread may ask about another model meanwhile
         with self._lock:
             verdicts = self._sink(model.operation_count)
             self._functions.call("supported", self._handle, address, verdicts.array)
@@ -81,7 +81,7 @@ class NativeContext(Context):
         """See `Context.admit`."""
         if "admit" not in self._functions:
             return Admission()
-        _held, address, _ = self._built(model)  # another thread may ask about another model meanwhile
+        _holder, address, _ = self._built(model)  # another thread may ask about another model meanwhile
         with self._lock:
             verdicts = self._admitted.cleared()
             self._admission.clear()
@@ -101,14 +101,14 @@ class NativeContext(Context):
             CancelledError: the driver was told that nobody wants the program, and stopped.
             CompilationError: the deadline passed, or the driver failed.
         """
-        held, address, sizes = self._taken(model)
+        holder, address, sizes = self._taken(model)
         with self._lock:
             _passing, request = self._request(address, control)
             handle = self._functions.made(
                 "compile", self._handle, request, failure=CompilationError, misuse=CompilationError
             )
         by_run = None if sizes is None else self._borders.of(model, sizes)
-        return NativeProgram(self._functions, self._device, handle, _sized(model), held, self._seats, by_run)
+        return NativeProgram(self._functions, self._device, handle, _sized(model), holder, self._seats, by_run)
 
     def bind(self, program: Program, model: Model) -> NativeProgram | None:
         """See `Context.bind`."""
@@ -119,14 +119,14 @@ class NativeContext(Context):
         """As `bind`, with what `compile_within` has and raises."""
         if "bind" not in self._functions:
             return None
-        held, address, _ = self._taken(model)
+        holder, address, _ = self._taken(model)
         with self._lock:
             _passing, request = self._request(address, control)
             handle = program.bound(request)
         return (
             None
             if handle is None
-            else NativeProgram(self._functions, self._device, handle, _sized(model), held, self._seats)
+            else NativeProgram(self._functions, self._device, handle, _sized(model), holder, self._seats)
         )
 
     def deserialize(self, blob: bytes) -> NativeProgram:
@@ -143,8 +143,8 @@ class NativeContext(Context):
 
     def _deserialized(self, blob: bytes | memoryview, *, is_checked: bool = False) -> NativeProgram:
         border, data = unseal(self._functions.driver, blob, is_checked=is_checked)
-        held, passing = Holder(), Holder()
-        array = held.keep(np.frombuffer(data, np.uint8))
+        holder, passing = Holder(), Holder()
+        array = holder.keep(np.frombuffer(data, np.uint8))
         request = make(
             "DeserializeRequest", data=contents(array), bytes=array.nbytes, control=build_control(UNLIMITED, passing)
         )
@@ -156,7 +156,7 @@ class NativeContext(Context):
                 failure=IncompatibleProgramError,
                 misuse=IncompatibleProgramError,
             )
-        return NativeProgram(self._functions, self._device, handle, Sized(border), held, self._seats)
+        return NativeProgram(self._functions, self._device, handle, Sized(border), holder, self._seats)
 
     def check_blob(self, blob: memoryview) -> Compatibility | None:
         """See `Context.check_blob`; a code that is none of ours is taken for "recompile", which is always right."""
@@ -208,8 +208,8 @@ class NativeContext(Context):
         last, built = self._last
         if last is not model:
             verify(model)
-            held, sizes = Holder(), NumberedSizes(model) if model.is_open else None
-            built = _Built(held, build(model, held, sizes), sizes)
+            holder, sizes = Holder(), NumberedSizes(model) if model.is_open else None
+            built = _Built(holder, build(model, holder, sizes), sizes)
             self._last = model, built
         return built
 
@@ -244,4 +244,4 @@ def _sized(model: Model) -> Sized:
     if isinstance(model, SpecializedModel):
         sized: Sized = model.of_border(Sized, lambda border: Sized(Border(*border)))
         return sized
-    return Sized(Border(*(tuple(map(model.type_at, each)) for each in (model.inputs, model.outputs))))
+    return Sized(Border(*(tuple(map(model.type_at, operands)) for operands in (model.inputs, model.outputs))))

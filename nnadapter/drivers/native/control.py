@@ -21,7 +21,7 @@ def build_control(control: Control, holder: Holder) -> int:
         "progress": None if progress is None else SIGNATURES["progress"](lambda _, fraction: progress(fraction)),
     }
     addresses = {
-        name: None if each is None else ctypes.cast(holder.keep(each), ctypes.c_void_p).value
-        for name, each in callbacks.items()
+        name: None if callback is None else ctypes.cast(holder.keep(callback), ctypes.c_void_p).value
+        for name, callback in callbacks.items()
     }
     return holder.make("Control", deadline_seconds=control.deadline_seconds, **addresses)

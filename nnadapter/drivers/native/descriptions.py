@@ -65,9 +65,12 @@ def capability_of(functions: Functions, device: int) -> Capability:
         open_sizes=_known("open_sizes", OPEN_SIZES, capability.open_sizes),
         size_bounds=_bounds(capability) if OPEN_SIZES[capability.open_sizes] is OpenSizes.BOUNDS else None,
         memory_bytes=capability.memory_bytes or None,
-        options=tuple(_option(each) for each in _addresses("options", capability.options, capability.option_count)),
+        options=tuple(
+            _option(address) for address in _addresses("options", capability.options, capability.option_count)
+        ),
         operations=tuple(
-            _operation(each) for each in _addresses("operations", capability.operations, capability.operation_count)
+            _operation(address)
+            for address in _addresses("operations", capability.operations, capability.operation_count)
         ),
         limits=read_text(capability.limits),
         profile=_profile(capability.profile) if capability.profile else None,
@@ -140,17 +143,17 @@ def _profile(address: int) -> Profile:
     return Profile(**members)
 
 
-def _addresses(what: str, array: int | None, count: int) -> tuple[int, ...]:
+def _addresses(kind: str, array: int | None, count: int) -> tuple[int, ...]:
     addresses = read_pointers(array, count)
     valid_addresses = tuple(address for address in addresses if address)
     if len(valid_addresses) < count:
         raise DriverError(
-            f"{count} {what} were announced and {count - len(valid_addresses)} are null; report it to the vendor"
+            f"{count} {kind} were announced and {count - len(valid_addresses)} are null; report it to the vendor"
         )
     return valid_addresses
 
 
-def _known(what: str, table: Any, code: int) -> Any:
+def _known(name: str, table: Any, code: int) -> Any:
     if code not in table:
-        raise DriverError(f"{what} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor")
+        raise DriverError(f"{name} is {code}, expected one of {', '.join(map(str, table))}; report it to the vendor")
     return table[code]

@@ -134,6 +134,6 @@ class NativeDevice(Device):
         """See `Device.close`."""
         self._functions.plain("close_device", self._handle)
 
-    def _need(self, what: str, there: bool) -> None:
-        if not there:
-            raise DriverError(f"driver {self._functions.driver!r} has no functions for {what}; they are optional")
+    def _need(self, feature: str, is_available: bool) -> None:
+        if not is_available:
+            raise DriverError(f"driver {self._functions.driver!r} has no functions for {feature}; they are optional")

@@ -128,10 +128,12 @@ class Functions:
         return kinds.get(status, failure)(self._sentence(name, status, read_text(_ROOM.message.value)))
 
     def _sentence(self, name: str, status: int, message: str) -> str:
-        known = (
+        status_text = (
             Status(status).name if status in Status._value2member_map_ else f"status {status}, which is none of ours"
         )
-        said = " ".join(message.split())
+        sentence = " ".join(message.split())
         return (
-            f"{self.driver}: {said}" if said else f"{self.driver}: {name} gave {known} and no message; ask its vendor"
+            f"{self.driver}: {sentence}"
+            if sentence
+            else f"{self.driver}: {name} gave {status_text} and no message; ask its vendor"
         )

@@ -78,11 +78,11 @@ class DeviceMemory(Memory):
             raise DriverError("the device memory was freed; allocate it again")
         return self.handle
 
-    def _check(self, what: str, array: Array, offset: int) -> None:
+    def _check(self, action: str, array: Array, offset: int) -> None:
         if not array.flags.c_contiguous:
-            raise InvalidInputError(f"the array that is {what} is not contiguous; pass numpy.ascontiguousarray of it")
+            raise InvalidInputError(f"the array that is {action} is not contiguous; pass numpy.ascontiguousarray of it")
         if offset < 0 or offset + array.nbytes > self.nbytes:
-            raise InvalidInputError(f"{array.nbytes} bytes at {offset} are {what}, there are {self.nbytes} bytes")
+            raise InvalidInputError(f"{array.nbytes} bytes at {offset} are {action}, there are {self.nbytes} bytes")
 
     def _copy(self, name: str, array: Array, offset: int, stream: NativeStream | None) -> None:
         address = array.__array_interface__["data"][0] if array.nbytes else None

@@ -32,7 +32,7 @@ class _DynamicSignature:
         return self._sized.made(tuple(numbers), lambda: Sized(self._border(numbers), sizes.told(numbers)))
 
     def _border(self, numbers: Sequence[int]) -> Border:
-        inputs, outputs = (tuple([_type_at(each, numbers) for each in types]) for types in self._types)
+        inputs, outputs = (tuple([_type_at(operand_type, numbers) for operand_type in types]) for types in self._types)
         return Border(inputs, outputs)
 
 
@@ -78,5 +78,7 @@ def _type_of(type_: OperandType, sizes: NumberedSizes) -> _Type:
 
 
 def _type_at(type_: _Type, numbers: Sequence[int]) -> OperandType:
-    dtype, placed, *rest = type_
-    return OperandType(dtype, tuple([numbers[place] if place != OPEN else size for place, size in placed]), *rest)
+    dtype, placed, *type_fields = type_
+    return OperandType(
+        dtype, tuple([numbers[place] if place != OPEN else size for place, size in placed]), *type_fields
+    )

@@ -42,12 +42,12 @@ class NativeExecution(Execution):
         device: int,
         handle: int,
         sized: Sized,
-        held: Holder,
+        holder: Holder,
         by_run: RunSignature | None,
         seats: ObjectPool[Seat],
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._held, self._by_run = held, by_run
+        self._held, self._by_run = holder, by_run
         self._fixed = sized
         self._seats = seats
         self._calls: dict[object, tuple[Sized | None, NativeCall]] = {}
@@ -119,14 +119,14 @@ class NativeExecution(Execution):
         self, sized: Sized, inputs: Sequence[DeviceTensor], control: Control
     ) -> Sequence[DeviceTensor] | None:
         """What a run computes in memory of the device; see `compute_on_device`."""
-        given = _placed(sized, inputs)
-        if given is None:
+        input_memories = _placed(sized, inputs)
+        if input_memories is None:
             return None
         user = object()
         try:
             seat = self._seats.take(user)
             call = _seated(seat, sized, control)
-            return self._placed_by(call, sized, given, seat.stream, is_awaited=True)
+            return self._placed_by(call, sized, input_memories, seat.stream, is_awaited=True)
         finally:
             self._seats.users.pop(user, None)
 
@@ -135,34 +135,34 @@ class NativeExecution(Execution):
     ) -> Sequence[DeviceTensor] | None:
         """What work of a stream computes; see `enqueue`."""
         assert isinstance(stream, NativeStream), "streams of a device are its own"
-        given = _placed(sized, inputs)
-        if given is None:
+        input_memories = _placed(sized, inputs)
+        if input_memories is None:
             return None
         call = self._enqueued(stream, sized, control)
-        return self._placed_by(call, sized, given, stream, is_awaited=False)
+        return self._placed_by(call, sized, input_memories, stream, is_awaited=False)
 
     def _placed_by(
         self,
         call: NativeCall,
         sized: Sized,
-        given: Sequence[DeviceMemory],
+        input_memories: Sequence[DeviceMemory],
         stream: NativeStream | None,
         *,
         is_awaited: bool,
     ) -> list[DeviceTensor]:
         """The outputs in new memory, which is freed where this raises: not before the stream is done with it."""
-        made: list[DeviceMemory] = []
+        output_memories: list[DeviceMemory] = []
         try:
             for nbytes in sized.request.output_sizes:
-                made.append(DeviceMemory(self._functions, self._device, nbytes))
-            call.place(given, made)
+                output_memories.append(DeviceMemory(self._functions, self._device, nbytes))
+            call.place(input_memories, output_memories)
             self._compute(call)
             if is_awaited and stream is not None:
                 stream.synchronize()
-            return _tensors(sized, made)
+            return _tensors(sized, output_memories)
         except BaseException:
             wait_out(stream)
-            for memory in made:
+            for memory in output_memories:
                 memory.free()
             raise
 
@@ -222,12 +222,12 @@ def _seated(seat: Seat, sized: Sized, control: Control) -> NativeCall:
 
 def _placed(sized: Sized, inputs: Sequence[DeviceTensor]) -> list[DeviceMemory] | None:
     """Where inputs lie; None where the driver cannot compute in its memory."""
-    given = [each.memory for each in inputs if isinstance(each.memory, DeviceMemory)]
-    return given if len(given) == len(inputs) and sized.request.may_lie_on_device else None
+    memories = [tensor.memory for tensor in inputs if isinstance(tensor.memory, DeviceMemory)]
+    return memories if len(memories) == len(inputs) and sized.request.may_lie_on_device else None
 
 
-def _tensors(sized: Sized, made: Sequence[DeviceMemory]) -> list[DeviceTensor]:
-    rooms = zip(made, sized.request.rooms, strict=True)
+def _tensors(sized: Sized, memories: Sequence[DeviceMemory]) -> list[DeviceTensor]:
+    rooms = zip(memories, sized.request.rooms, strict=True)
     return [DeviceTensor(memory, dtype, tuple(map(int, dimensions))) for memory, (dimensions, dtype) in rooms]
 
 
@@ -240,12 +240,12 @@ class NativeProgram(Program):
         device: int,
         handle: int,
         sized: Sized,
-        held: Holder,
+        holder: Holder,
         seats: ObjectPool[Seat],
         by_run: RunSignature | None = None,
     ) -> None:
         self._functions, self._device, self._handle = functions, device, handle
-        self._sized, self._held, self._by_run, self._seats = sized, held, by_run, seats
+        self._sized, self._held, self._by_run, self._seats = sized, holder, by_run, seats
         self._lock = new_lock()
 
     def create_execution(self) -> NativeExecution:
@@ -276,8 +276,8 @@ class NativeProgram(Program):
     @property
     def memory_bytes(self) -> int:
         """See `Program.memory_bytes`."""
-        known = "program_memory" in self._functions
-        return int(self._functions.plain("program_memory", self._handle)) if known else 0
+        is_reported = "program_memory" in self._functions
+        return int(self._functions.plain("program_memory", self._handle)) if is_reported else 0
 
     def serialize(self) -> bytes | None:
         """See `Program.serialize`."""

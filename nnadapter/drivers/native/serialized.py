@@ -39,7 +39,7 @@ def unseal(driver: str, blob: bytes | memoryview, *, is_checked: bool = False) -
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
         read = json.loads(header)
-        border = Border(*(tuple(_type(each) for each in read[name]) for name in ("inputs", "outputs")))
+        border = Border(*(tuple(_type(entry) for entry in read[name]) for name in ("inputs", "outputs")))
         writer = read["driver"]
     except (ValueError, KeyError, TypeError) as error:
         raise IncompatibleProgramError(f"the program's header cannot be read: {error}; {ADVICE}") from error

@@ -22,8 +22,8 @@ class NumberedSizes:
     """
 
     def __init__(self, model: Model) -> None:
-        traced = {each.number: each for each in numbers(model) if isinstance(each, Traced)}
-        firsts = {number: each.trace.alike(number) for number, each in traced.items()}
+        traced = {value.number: value for value in numbers(model) if isinstance(value, Traced)}
+        firsts = {number: traced_value.trace.alike(number) for number, traced_value in traced.items()}
         self._traced = tuple(dict.fromkeys(firsts.values()))
         places = {number: place for place, number in enumerate(self._traced)}
         self._place: Mapping[int, int] = {number: places[first] for number, first in firsts.items()}
@@ -43,7 +43,7 @@ class NumberedSizes:
 
     def places(self, values: Sequence[Any]) -> list[int]:
         """The places of some numbers among the sizes; `OPEN` for what is known."""
-        return [self._place[each.number] if isinstance(each, Traced) else OPEN for each in values]
+        return [self._place[value.number] if isinstance(value, Traced) else OPEN for value in values]
 
     def address_of_places(self, holder: Holder, values: Sequence[Any]) -> int | None:
         """The address of the places of some numbers among the sizes; None if all are known."""
@@ -53,7 +53,7 @@ class NumberedSizes:
 
 def known(values: Sequence[Any]) -> list[Any]:
     """Return numbers as C has them: `OPEN` for what is not known."""
-    return [OPEN if isinstance(each, Traced) else each for each in values]
+    return [OPEN if isinstance(value, Traced) else value for value in values]
 
 
 def untold(operation: Operation) -> str:

@@ -45,22 +45,22 @@ CODED_VERSION = VERSION[0] << 16 | VERSION[1]
 
 def make(name: str, /, **members: Any) -> Any:
     """Return a new structure with its size and version set, and those members; all others are 0."""
-    made = CLASSES[name](**members)
-    made.size, made.version = ctypes.sizeof(made), CODED_VERSION
-    return made
+    structure = CLASSES[name](**members)
+    structure.size, structure.version = ctypes.sizeof(structure), CODED_VERSION
+    return structure
 
 
 class StructPool:
     """Structures of one kind in a row, as they were made, for drivers to write into again and again."""
 
-    def __init__(self, name: str, each: Sequence[Mapping[str, Any]]) -> None:
+    def __init__(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take the name of the structure, and the members of each."""
-        made = [bytes(make(name, **members)) for members in each]
-        self._as_new = b"".join(made)
+        contents = [bytes(make(name, **members)) for members in rows]
+        self._as_new = b"".join(contents)
         self.bytes = bytearray(self._as_new)
         """What is there now."""
         kind = CLASSES[name]
-        self.structures = [kind.from_buffer(self.bytes, index * ctypes.sizeof(kind)) for index in range(len(made))]
+        self.structures = [kind.from_buffer(self.bytes, index * ctypes.sizeof(kind)) for index in range(len(contents))]
         """Each of them."""
         self.addresses = list(map(ctypes.addressof, self.structures))
         """Where each is."""
@@ -73,10 +73,10 @@ class StructPool:
 def read(name: str, address: int) -> Any:
     """Return a copy of the structure at an address as far as its own `size` says it goes; what lies beyond is 0."""
     kind = CLASSES[name]
-    made = kind()
-    there = ctypes.c_uint32.from_address(address).value
-    ctypes.memmove(ctypes.addressof(made), address, min(there, ctypes.sizeof(kind)))
-    return made
+    structure = kind()
+    declared_size = ctypes.c_uint32.from_address(address).value
+    ctypes.memmove(ctypes.addressof(structure), address, min(declared_size, ctypes.sizeof(kind)))
+    return structure
 
 
 def read_pointers(address: int | None, count: int) -> tuple[int | None, ...]:

@@ -50,10 +50,10 @@ class _Template:
         self.holder = Holder()
         root = build(plain, self.holder)
         self.block = Block(self.holder, root)
-        whole = CLASSES["Model"].from_address(root)
+        model_struct = CLASSES["Model"].from_address(root)
         integers, reals = list[tuple[int, int]](), list[tuple[int, int]]()
         self.bytes, self.data = list[_Bytes](), dict[int, int]()
-        for index, address in enumerate(read_pointers(whole.operands, whole.operand_count)):
+        for index, address in enumerate(read_pointers(model_struct.operands, model_struct.operand_count)):
             assert address is not None, "it was made"
             operand, type_ = CLASSES["Operand"].from_address(address), traced.operands[index].type
             if is_traced(type_.dimensions):
@@ -61,7 +61,7 @@ class _Template:
                 self.bytes.append(_bytes(self.block.place(address, "bytes", "Operand"), type_))
             if index in of.given:
                 self.data[index] = self.block.place(address, "data", "Operand")
-        for index, address in enumerate(read_pointers(whole.operations, whole.operation_count)):
+        for index, address in enumerate(read_pointers(model_struct.operations, model_struct.operation_count)):
             assert address is not None, "it was made"
             operation, type_name = CLASSES["Operation"].from_address(address), traced.operations[index].type
             kinds = {row.name: row.kind for row in schema_of(type_name).attributes}
@@ -135,23 +135,25 @@ class _Joined:
     """Models that are filled at once, by their places: those of a plan that others do not have yet."""
 
     def __init__(self, templates: Mapping[int, _Template]) -> None:
-        self._blocks = JoinedBlocks([each.block for each in templates.values()])
+        self._blocks = JoinedBlocks([template.block for template in templates.values()])
         self._starts = dict(zip(templates, self._blocks.starts, strict=False))
         moved = list(zip(self._blocks.starts, templates.values(), strict=False))
-        self._integers = _Numbers((start + word, number) for start, each in moved for word, number in each.integers)
-        self._reals = _Numbers((start + word, number) for start, each in moved for word, number in each.reals)
-        self._products = _Products((start, product) for start, each in moved for product in each.bytes)
+        self._integers = _Numbers(
+            (start + word, number) for start, template in moved for word, number in template.integers
+        )
+        self._reals = _Numbers((start + word, number) for start, template in moved for word, number in template.reals)
+        self._products = _Products((start, product) for start, template in moved for product in template.bytes)
 
-    def filled(self, known: Sequence[Any]) -> _SpecializedStructs:
+    def filled(self, values: Sequence[Any]) -> _SpecializedStructs:
         """Write the numbers of a replay.
 
         Raises:
             OverflowError: one does not fit.
         """
         words = self._blocks.words()
-        self._integers.write(words, known)
-        self._reals.write(words.view(np.float64), known)
-        self._products.write(words, known)
+        self._integers.write(words, values)
+        self._reals.write(words.view(np.float64), values)
+        self._products.write(words, values)
         return _SpecializedStructs(words, self._blocks.placed(words), self._starts.copy())
 
 
@@ -163,9 +165,9 @@ class _Numbers:
         self._words = np.array([word for word, _ in numbers], np.intp)
         self._take = taking([number for _, number in numbers])
 
-    def write(self, words: Array, known: Sequence[Any]) -> None:
+    def write(self, words: Array, values: Sequence[Any]) -> None:
         """Write them all."""
-        words[self._words] = self._take(known)
+        words[self._words] = self._take(values)
 
 
 class _Products:
@@ -173,27 +175,27 @@ class _Products:
 
     def __init__(self, standing: Iterable[tuple[int, _Bytes]]) -> None:
         different = dict[tuple[int, tuple[int, ...]], list[int]]()
-        for start, each in standing:
-            different.setdefault((each.factor, each.numbers), []).append(start + each.place)
+        for start, product in standing:
+            different.setdefault((product.factor, product.numbers), []).append(start + product.place)
         self._different = tuple(different)
         """A factor and numbers each: there are few, as a model has few forms of tensors."""
         self._words = np.array([word for words in different.values() for word in words], np.intp)
         self._of = np.repeat(np.arange(len(different)), list(map(len, different.values())))
         """Per word which product stands there."""
 
-    def write(self, words: Array, known: Sequence[Any]) -> None:
+    def write(self, words: Array, values: Sequence[Any]) -> None:
         """Write them all.
 
         Raises:
             OverflowError: one does not fit.
         """
-        products = [factor * prod(map(known.__getitem__, numbers)) for factor, numbers in self._different]
+        products = [factor * prod(map(values.__getitem__, numbers)) for factor, numbers in self._different]
         words[self._words] = np.array(products, np.int64)[self._of]
 
 
 def _has_packed_sizes(of: SpecializableModel) -> bool:
     """Whether elements of four bits have open sizes: their bytes are no product."""
-    packed = (each.type for each in of.model.operands if each.type.dtype in PACKED)
+    packed = (operand.type for operand in of.model.operands if operand.type.dtype in PACKED)
     return any(is_traced(type_.dimensions) for type_ in packed) or any(
         of.model.operands[index].type.dtype in PACKED for index in of.given
     )
@@ -201,7 +203,7 @@ def _has_packed_sizes(of: SpecializableModel) -> bool:
 
 def _of_list(start: int, values: Sequence[Any]) -> Iterator[tuple[int, int]]:
     """The places of traced numbers in a list of 8-byte numbers that begins there, and which they are."""
-    return ((start + place, each.number) for place, each in enumerate(values) if isinstance(each, Traced))
+    return ((start + place, value.number) for place, value in enumerate(values) if isinstance(value, Traced))
 
 
 def _bytes(place: int, type_: OperandType) -> _Bytes:

@@ -55,7 +55,7 @@ class VerdictSink:
         detail = read_text(ctypes.string_at(room, DETAIL_BYTES).partition(b"\0")[0])
         if verdict.supported == 0 and verdict.reason in REASONS:
             return Unsupported(REASONS[verdict.reason], detail or "the driver gave no sentence; ask its vendor")
-        said = f"supported {verdict.supported} with reason {verdict.reason}"
+        answer = f"supported {verdict.supported} with reason {verdict.reason}"
         return Unsupported(
-            Reason.DRIVER_ERROR, f"the driver answered {said}, which means nothing: {detail}".rstrip(": ")
+            Reason.DRIVER_ERROR, f"the driver answered {answer}, which means nothing: {detail}".rstrip(": ")
         )

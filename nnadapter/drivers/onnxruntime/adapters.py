@@ -56,8 +56,12 @@ def adapter_parameters(options: onnxruntime.RunOptions, inputs: Iterable[NodeArg
     Raises:
         InvalidInputError: a parameter belongs to no input, or has another data type than its input.
     """
-    known = {type_name(dtype): element for dtype, element in ELEMENT_TYPE_OF_DTYPE.items() if dtype != "string"}
-    session = _session(_model_of({each.name: known[each.type] for each in inputs if each.type in known}))
+    element_types = {type_name(dtype): element for dtype, element in ELEMENT_TYPE_OF_DTYPE.items() if dtype != "string"}
+    session = _session(
+        _model_of(
+            {node_arg.name: element_types[node_arg.type] for node_arg in inputs if node_arg.type in element_types}
+        )
+    )
     outputs = [value.name for value in session.get_outputs()]
     with translated("the adapters of the run options do not fit the model", _ADVICE):
         results = session.run_with_ort_values(outputs, {}, options)

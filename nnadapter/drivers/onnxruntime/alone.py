@@ -40,9 +40,9 @@ def _run(run: Any, names: Sequence[str], feed: Mapping[str, Any]) -> Sequence[An
     return results
 
 
-def _translated(what: str, kind: type[DriverError]) -> AbstractContextManager[None]:
+def _translated(action: str, kind: type[DriverError]) -> AbstractContextManager[None]:
     advice = "leave it out of what is compared"
-    return translated_as(f"ONNX Runtime did not {what} the model", advice, kind, _brief)
+    return translated_as(f"ONNX Runtime did not {action} the model", advice, kind, _brief)
 
 
 def _brief(error: BaseException) -> str:

@@ -184,7 +184,7 @@ def refuse_invalid_nodes(
     suspects: Collection[int],
     types: Mapping[str, onnx.ValueInfoProto],
     is_external: Callable[[int], bool],
-    others: Sequence[Context],
+    contexts: Sequence[Context],
     session_options: onnxruntime.SessionOptions | None = None,
 ) -> None:
     """Raise an error for a node that is invalid or of an unknown operator, whatever the shapes of the inputs.
@@ -196,7 +196,7 @@ def refuse_invalid_nodes(
         suspects: positions of the nodes that are tried.
         types: the types of what they read and make, as far as they are known.
         is_external: whether a node, by its position, may be of an operator that a third party brings.
-        others: contexts of further devices that take ONNX, the last resort among them. They may know operators that
+        contexts: contexts of further devices that take ONNX, the last resort among them. They may know operators that
             ONNX Runtime does not, and later versions of ONNX.
         session_options: the caller's, which may bring a library of operators.
 
@@ -227,7 +227,7 @@ def refuse_invalid_nodes(
             continue
         is_unknown = _UNKNOWN_OPERATOR in str(error)
         part = _with_sizes(parts.part([position]))
-        if (is_unknown or parts.is_valid(position)) and any(all(each.supported(part)) for each in others):
+        if (is_unknown or parts.is_valid(position)) and any(all(context.supported(part)) for context in contexts):
             continue
         if is_unknown and refused_nodes(part, session_options):
             node = model.graph.node[position]

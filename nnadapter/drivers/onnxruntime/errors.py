@@ -37,35 +37,35 @@ def _translations() -> _Translations:
 
 
 @contextmanager
-def translated(what: str, advice: str, default: type[NNAdapterError] | None = None) -> Iterator[None]:
-    """Turn what ONNX Runtime raises into an error of ours: `what` failed, its own words, `advice`.
+def translated(problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Iterator[None]:
+    """Turn what ONNX Runtime raises into an error of ours: `problem` failed, its own words, `advice`.
 
     Args:
-        what: the beginning of the sentence.
+        problem: the beginning of the sentence.
         advice: what to do next.
         default: the class to raise whatever the cause; by cause if None.
     """
     try:
         yield
     except Exception as error:
-        ours = translation(error, what, advice, default)
+        ours = translation(error, problem, advice, default)
         if ours is error:
             raise
         raise ours from error
 
 
-def translation(error: Exception, what: str, advice: str, default: type[NNAdapterError] | None = None) -> Exception:
+def translation(error: Exception, problem: str, advice: str, default: type[NNAdapterError] | None = None) -> Exception:
     """The error of ours that stands for `error`: itself if it is ours already, or in no row of the table."""
     if isinstance(error, NNAdapterError):
         return error
     if "terminate flag" in str(error):
-        return CancelledError(f"{what}: it was stopped by its run options, {TERMINATED}")
+        return CancelledError(f"{problem}: it was stopped by its run options, {TERMINATED}")
     if type(error).__name__ == "ModelLoadCanceled":  # older versions have no such class
-        return CancelledError(f"{what}: the load cancellation flag of its session options is set; clear it")
+        return CancelledError(f"{problem}: the load cancellation flag of its session options is set; clear it")
     kind = default or next((ours for theirs, ours in _translations() if isinstance(error, theirs)), None)
     if kind in (InvalidModelError, ExecutionError) and advice == "check the inputs" and _OF_INPUTS.search(str(error)):
         kind = InvalidInputError
-    return error if kind is None else kind(f"{what}: {brief(error)}; {advice}")
+    return error if kind is None else kind(f"{problem}: {brief(error)}; {advice}")
 
 
 _OF_INPUTS = re.compile(

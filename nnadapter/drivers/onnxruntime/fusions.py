@@ -92,7 +92,7 @@ def _rms_norm(graph: WireGraph) -> bool:
 def _has_another_shape(graph: WireGraph, norm: _Norm) -> bool:
     rank = max(1, graph.least_rank(norm.power.inputs[0]))
     constants = (_constant(graph, name) for name in (norm.power.inputs[1], norm.epsilon))
-    if any(each is not None and (not each.is_known or len(each.shape) > rank) for each in constants):
+    if any(constant is not None and (not constant.is_known or len(constant.shape) > rank) for constant in constants):
         return True
     return graph.integer(norm.mean, "keepdims", 1) == 0
 
@@ -141,10 +141,14 @@ def _quotients(graph: WireGraph) -> Iterator[tuple[str, str]]:
 def _reciprocal(graph: WireGraph) -> bool:
     """Check for `1 / x * w` of integers, or with a 1 that has more dimensions than x."""
     for node in graph.nodes:
-        one = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
-        if one is None or (one.is_known and one.number != 1):
+        numerator = _constant(graph, node.inputs[0]) if node.op_type == "Div" else None
+        if numerator is None or (numerator.is_known and numerator.number != 1):
             continue
-        if not one.is_known or one.data_type in (INT32, INT64) or len(one.shape) > graph.least_rank(node.inputs[1]):
+        if (
+            not numerator.is_known
+            or numerator.data_type in (INT32, INT64)
+            or len(numerator.shape) > graph.least_rank(node.inputs[1])
+        ):
             return True
     return False
 
@@ -224,14 +228,14 @@ def _half_batch(graph: WireGraph) -> bool:
     stands between them, so every such Transpose counts.
     """
     permutations = (graph.integers(node, "perm") for node in graph.nodes if node.op_type == "Transpose")
-    return any(len(each) > _MATRIX_RANK and each[0] != 0 for each in permutations) and any(
+    return any(len(permutation) > _MATRIX_RANK and permutation[0] != 0 for permutation in permutations) and any(
         _is_half(graph, name) for node in graph.nodes if node.op_type == "MatMul" for name in node.inputs
     )
 
 
 def _is_half(graph: WireGraph, name: str) -> bool:
     """Check whether a value follows from constants of which one is float16."""
-    pending, seen, has_half = [name], set[str](), False
+    pending, visited, has_half = [name], set[str](), False
     while pending:
         name = pending.pop()
         constant, node = graph.constant(name), graph.producers.get(name)
@@ -239,8 +243,8 @@ def _is_half(graph: WireGraph, name: str) -> bool:
             has_half |= constant.data_type == FLOAT16
         elif node is None:
             return False
-        elif name not in seen:
-            seen.add(name)
+        elif name not in visited:
+            visited.add(name)
             has_half |= node.op_type == "Cast" and graph.integer(node, "to", 0) == FLOAT16
             pending.extend(filter(None, node.inputs))
     return has_half

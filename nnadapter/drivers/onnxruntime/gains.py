@@ -50,17 +50,21 @@ def _elements(value: onnx.ValueInfoProto) -> float:
     if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
         return inf
     dimensions = value.type.tensor_type.shape.dim
-    return prod(each.dim_value if each.HasField("dim_value") else _OPEN for each in dimensions)
+    return prod(dimension.dim_value if dimension.HasField("dim_value") else _OPEN for dimension in dimensions)
 
 
 def _work(node: onnx.NodeProto, most: float, weights: Mapping[str, Sequence[int]]) -> float:
     """Elements that a node makes, products counted as parts of them."""
     if node.op_type in _NO_WORK:
         return 0.0
-    if plain_domain(node.domain) or node.op_type in _GROWING or any(each.HasField("g") for each in node.attribute):
+    if (
+        plain_domain(node.domain)
+        or node.op_type in _GROWING
+        or any(attribute.HasField("g") for attribute in node.attribute)
+    ):
         return inf
     matrices = [weights[name] for name in node.input if len(weights.get(name, ())) > 1]
     if not matrices and node.op_type in _WITHOUT_WEIGHTS:
         matrices = [(_OPEN, _OPEN)]
     rows = [most / max(1, min(dimensions[:2])) for dimensions in matrices]
-    return most + sum(each * prod(matrix) for each, matrix in zip(rows, matrices, strict=True)) / _PRODUCTS
+    return most + sum(row_count * prod(matrix) for row_count, matrix in zip(rows, matrices, strict=True)) / _PRODUCTS

@@ -53,9 +53,11 @@ def load_program(
         )
         notes: list[str] = []
         session = reopen(notes=notes)
-        found = len(session.get_inputs()), len(session.get_outputs())
-        if found != border:
-            raise ValueError(f"it has {found[0]} inputs and {found[1]} outputs, expected {border[0]} and {border[1]}")
+        io_counts = len(session.get_inputs()), len(session.get_outputs())
+        if io_counts != border:
+            raise ValueError(
+                f"it has {io_counts[0]} inputs and {io_counts[1]} outputs, expected {border[0]} and {border[1]}"
+            )
         return CpuProgram(session, permit, model, wants_pool=wants_pool, reopen=reopen, notes=notes)
     except Exception as error:
         raise CompilationError(

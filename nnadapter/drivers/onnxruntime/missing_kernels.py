@@ -43,8 +43,8 @@ def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
 def _ranks(model: onnx.ModelProto) -> Mapping[str, int]:
     graph = model.graph
     typed = (value for values in (graph.value_info, graph.output, graph.input) for value in values)
-    known = {value.name: len(value.type.tensor_type.shape.dim) for value in typed if _has_rank(value)}
-    return {**known, **{tensor.name: len(tensor.dims) for tensor in graph.initializer}}
+    ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in typed if _has_rank(value)}
+    return {**ranks, **{tensor.name: len(tensor.dims) for tensor in graph.initializer}}
 
 
 def _has_rank(value: onnx.ValueInfoProto) -> bool:
@@ -52,8 +52,8 @@ def _has_rank(value: onnx.ValueInfoProto) -> bool:
 
 
 def _verdict(node: onnx.NodeProto, forms: tuple[_Packed, ...], ranks: Mapping[str, int]) -> Verdict:
-    for position, rank, what in forms:
+    for position, rank, operands in forms:
         if position < len(node.input) and ranks.get(node.input[position]) == rank:
-            detail = f"ONNX Runtime has no kernel for {node.op_type} of {what} in one input of {rank} dimensions"
+            detail = f"ONNX Runtime has no kernel for {node.op_type} of {operands} in one input of {rank} dimensions"
             return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
     return SUPPORTED

@@ -31,34 +31,34 @@ _MOST_ATTEMPTS = 3
 
 
 def disabled_optimizers(
-    options: onnxruntime.SessionOptions | None, wrong: Iterable[str], others: Iterable[str] = ()
+    options: onnxruntime.SessionOptions | None, wrong: Iterable[str], caller_disabled: Iterable[str] = ()
 ) -> list[str]:
     """Return the optimizers to disable: wrong ones and the caller's, which a session's argument would replace.
 
     Args:
         options: the caller's session options.
         wrong: optimizers that compute something else than the model.
-        others: the caller's `disabled_optimizers`.
+        caller_disabled: the caller's `disabled_optimizers`.
     """
     names = dict.fromkeys(wrong)
     if not names:
-        return list(others)
+        return list(caller_disabled)
     try:
         entry = options.get_session_config_entry(DISABLED_OPTIMIZERS) if options is not None else ""
     except RuntimeError:  # it has none
         entry = ""
-    return list(names | dict.fromkeys(others) | dict.fromkeys(filter(None, entry.split(";"))))
+    return list(names | dict.fromkeys(caller_disabled) | dict.fromkeys(filter(None, entry.split(";"))))
 
 
 def with_fewer_optimizations(
-    options: onnxruntime.SessionOptions, attempt: Callable[[], _Result], what: str, error: Exception
+    options: onnxruntime.SessionOptions, attempt: Callable[[], _Result], problem: str, error: Exception
 ) -> tuple[_Result, str]:
     """Return what succeeds at the highest lower optimization level, and a note of the level, which is a warning, too.
 
     Args:
         options: session options; their level is another one during the attempts.
         attempt: loads a model with these options, and perhaps runs it.
-        what: what failed, the beginning of a sentence.
+        problem: what failed, the beginning of a sentence.
         error: what failed with the level of the options. It is raised if the unoptimized model fails as well.
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
@@ -85,7 +85,7 @@ def with_fewer_optimizations(
         chosen = level
         break
     note = (
-        f"{FEWER_OPTIMIZATIONS}: {what} at optimization level {highest.name} ({brief(error)}), "
+        f"{FEWER_OPTIMIZATIONS}: {problem} at optimization level {highest.name} ({brief(error)}), "
         f"so it runs at {chosen.name}"
     )
     warnings.warn(note, DriverWarning, stacklevel=3)
@@ -135,11 +135,11 @@ def without_extended(options: onnxruntime.SessionOptions, disabled: Iterable[str
 
 @contextmanager
 def _at_level(options: onnxruntime.SessionOptions, level: Any) -> Iterator[None]:
-    before, options.graph_optimization_level = options.graph_optimization_level, level
+    original_level, options.graph_optimization_level = options.graph_optimization_level, level
     try:
         yield
     finally:
-        options.graph_optimization_level = before
+        options.graph_optimization_level = original_level
 
 
 def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
@@ -150,8 +150,12 @@ def wrong_optimizers(model: onnx.ModelProto) -> tuple[str, ...]:
     from nnadapter.onnx.nodes import with_nested
 
     choices = [node for node in with_nested(model.graph.node) if node.op_type == "If"]
-    known = {tensor.name for tensor in model.graph.initializer} if len(choices) > 1 else ()
-    return ("ConstantFolding",) if any(node.input[0] in known and _holds_choice(node) for node in choices) else ()
+    initializer_names = {tensor.name for tensor in model.graph.initializer} if len(choices) > 1 else ()
+    return (
+        ("ConstantFolding",)
+        if any(node.input[0] in initializer_names and _holds_choice(node) for node in choices)
+        else ()
+    )
 
 
 def _holds_choice(node: onnx.NodeProto) -> bool:

@@ -59,8 +59,8 @@ def not_counting(pools: int) -> Iterator[None]:
     Args:
         pools: of programs that are timed beside it, and will not stay with it.
     """
-    before = _uncounted.set(max(pools, 0))  # some may have gone since they were counted
+    token = _uncounted.set(max(pools, 0))  # some may have gone since they were counted
     try:
         yield
     finally:
-        _uncounted.reset(before)
+        _uncounted.reset(token)

@@ -89,11 +89,11 @@ def profile_of(trace: Trace, lane: str, nodes: int = 0) -> SessionProfile | None
 
 def _by_our_clock(started: int) -> int:
     """What the trace's clock showed when ONNX Runtime's showed `started`, or would have shown."""
-    clock = min(_CLOCKS, key=lambda each: abs(each() - started))
+    clock = min(_CLOCKS, key=lambda read_clock: abs(read_clock() - started))
     readings = []
     for _ in range(_READINGS):
-        before, theirs, after = time.perf_counter_ns(), clock(), time.perf_counter_ns()
-        readings.append((after - before, (before + after) // 2 - theirs))
+        start_ns, theirs, end_ns = time.perf_counter_ns(), clock(), time.perf_counter_ns()
+        readings.append((end_ns - start_ns, (start_ns + end_ns) // 2 - theirs))
     return started + min(readings)[1]  # the pair between whose readings nothing came
 
 

@@ -117,8 +117,8 @@ def entries_of(options: onnxruntime.RunOptions) -> Mapping[str, str]:
     recorded: Mapping[str, str] | None = getattr(options, "entries", None)  # of `nnadapter.ort.RunOptions`
     if recorded is not None:
         return recorded
-    found = ((key, _run_entry(options, key)) for key in _RUN_ENTRIES)
-    return {key: value for key, value in found if value is not None}
+    entries = ((key, _run_entry(options, key)) for key in _RUN_ENTRIES)
+    return {key: value for key, value in entries if value is not None}
 
 
 def _run_entry(options: onnxruntime.RunOptions, key: str) -> str | None:
@@ -296,15 +296,15 @@ def _optimized(
     notes: list[str] | None,
 ) -> onnxruntime.InferenceSession:
     """Return a session with all optimizations, or with fewer if that failed."""
-    what = "ONNX Runtime failed to run a CPU segment"
+    summary = "ONNX Runtime failed to run a CPU segment"
     if failed is None:
         try:
             return attempt()
         except Exception as error:
             if notes is None:
                 raise
-            what, failed = "ONNX Runtime failed to load a CPU segment", error
-    session, note = with_fewer_optimizations(options, attempt, what, failed)
+            summary, failed = "ONNX Runtime failed to load a CPU segment", error
+    session, note = with_fewer_optimizations(options, attempt, summary, failed)
     if notes is not None:
         notes.append(note)
     return session
@@ -313,14 +313,14 @@ def _optimized(
 @contextmanager
 def profiling(options: onnxruntime.SessionOptions, profile: SessionProfile | None) -> Iterator[None]:
     """Have sessions that are made in the block write the profile, or none; the options are put back behind it."""
-    before = options.enable_profiling, options.profile_file_prefix
+    saved_settings = options.enable_profiling, options.profile_file_prefix
     options.enable_profiling = profile is not None
     if profile is not None:
         options.profile_file_prefix = profile.prefix
     try:
         yield
     finally:
-        options.enable_profiling, options.profile_file_prefix = before
+        options.enable_profiling, options.profile_file_prefix = saved_settings
 
 
 @contextmanager
@@ -347,8 +347,8 @@ def external_folder(options: onnxruntime.SessionOptions | None) -> str | None:
 
 def whole_model_entries(options: onnxruntime.SessionOptions) -> Mapping[str, str]:
     """Return the entries of session options that need a session of the whole model, without effect on its segments."""
-    found = {key: session_entry(options, key) for key in _OF_WHOLE_MODELS}
-    entries = {key: value for key, value in found.items() if value is not None and value not in ("", "0")}
+    raw_entries = {key: session_entry(options, key) for key in _OF_WHOLE_MODELS}
+    entries = {key: value for key, value in raw_entries.items() if value is not None and value not in ("", "0")}
     _ignored[options] = entries
     return entries
 
@@ -375,17 +375,22 @@ def check_session_options(options: onnxruntime.SessionOptions) -> None:
     """
     from nnadapter.process.real_onnxruntime import onnxruntime
 
-    what, advice = "ONNX Runtime opens no session with the session options", "correct them, or leave out what it names"
+    summary, advice = (
+        "ONNX Runtime opens no session with the session options",
+        "correct them, or leave out what it names",
+    )
     with options_lock, profiling(options, None), _options_as_given(), _without_ignored(options):
-        before = options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads
+        saved_settings = options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads
         if not _has_entry(options, _AFFINITIES):  # which have to be as many as threads
             options.intra_op_num_threads = options.inter_op_num_threads = 1  # making threads takes milliseconds
         options.optimized_model_filepath = ""
         try:
-            with translated(what, advice, InvalidOptionError):
+            with translated(summary, advice, InvalidOptionError):
                 onnxruntime.InferenceSession(SMALLEST_MODEL, options, providers=[CPU_PROVIDER], enable_fallback=0)
         finally:
-            options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads = before
+            options.optimized_model_filepath, options.intra_op_num_threads, options.inter_op_num_threads = (
+                saved_settings
+            )
 
 
 def session_entry(options: onnxruntime.SessionOptions, key: str) -> str | None:

@@ -183,10 +183,10 @@ def _held_by_themselves(values: Any) -> list[onnxruntime.OrtValue]:
 
     from nnadapter.process.real_onnxruntime import onnxruntime
 
-    held = native.OrtValueVector()
+    vector = native.OrtValueVector()
     for position in range(len(values)):
-        held.push_back(values[position])
-    return [onnxruntime.OrtValue(held[position]) for position in range(len(held))]
+        vector.push_back(values[position])
+    return [onnxruntime.OrtValue(vector[position]) for position in range(len(vector))]
 
 
 def native_value(array: Array) -> Any:
@@ -270,12 +270,12 @@ def _words(name: str) -> str:
 
 def _packed(array: Array) -> Array:
     """The bytes of an array as ONNX lays them out."""
-    held = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    raw_bytes = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     each = _elements_in_a_byte(array.dtype.name)
     if each == 1:
-        return held
-    padded = np.zeros(ceil(held.size / each) * each, np.uint8)
-    padded[: held.size] = held & _mask(each)
+        return raw_bytes
+    padded = np.zeros(ceil(raw_bytes.size / each) * each, np.uint8)
+    padded[: raw_bytes.size] = raw_bytes & _mask(each)
     bits: Array = padded.reshape(-1, each) << _shifts(each)
     return np.asarray(np.bitwise_or.reduce(bits, axis=1))
 
@@ -296,9 +296,9 @@ def _elements_in_a_byte(name: str) -> int:
     return max(1, int(1 / ITEMSIZE_OF_DTYPE[name]))
 
 
-def _mask(each: int) -> int:
-    return (1 << (8 // each)) - 1
+def _mask(elements_per_byte: int) -> int:
+    return (1 << (8 // elements_per_byte)) - 1
 
 
-def _shifts(each: int) -> Array:
-    return np.arange(each, dtype=np.uint8) * np.uint8(8 // each)
+def _shifts(elements_per_byte: int) -> Array:
+    return np.arange(elements_per_byte, dtype=np.uint8) * np.uint8(8 // elements_per_byte)

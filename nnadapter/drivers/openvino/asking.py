@@ -62,31 +62,31 @@ class Asker:
 
     def supported(self, model: onnx.ModelProto) -> Sequence[Verdict]:
         """See `Context.supported`: the tables first, then the engine's own query, once for nodes that are alike."""
-        whole = Whole.of(model, _CONSTANT_BYTES)
-        parts = whole.parts
+        analysis = Whole.of(model, _CONSTANT_BYTES)
+        parts = analysis.parts
         is_open = has_open_inputs(model)
         verdicts = [
-            judge_dynamic(node, whole)
-            if is_open and leaves_open(node, whole)
-            else judge(node, whole, self._switched_off)
+            judge_dynamic(node, analysis)
+            if is_open and leaves_open(node, analysis)
+            else judge(node, analysis, self._switched_off)
             for node in model.graph.node
         ]
-        taken = [position for position, verdict in enumerate(verdicts) if verdict]
-        for position, why in self._not_taken(taken, model, parts).items():
-            verdicts[position] = why
+        supported_positions = [position for position, verdict in enumerate(verdicts) if verdict]
+        for position, refusal in self._not_taken(supported_positions, model, parts).items():
+            verdicts[position] = refusal
         return verdicts
 
     def admit(self, model: onnx.ModelProto) -> Admission:
         """See `Context.admit`: what was taken node by node; but not too much at once, and with open sizes not all."""
         if (count := len(model.graph.node)) > _MOST_NODES:
-            why = f"a segment has {count} nodes, and OpenVINO compiles up to {_MOST_NODES} in linear time"
-            return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, why))
+            detail = f"a segment has {count} nodes, and OpenVINO compiles up to {_MOST_NODES} in linear time"
+            return Admission(verdict=Unsupported(Reason.MEMORY_LIMIT, detail))
         if not has_open_inputs(model):
             return Admission()
-        whole = Whole.of(model, _CONSTANT_BYTES)
-        verdict = all_of(judge_dynamic(node, whole) for node in model.graph.node)
+        analysis = Whole.of(model, _CONSTANT_BYTES)
+        verdict = all_of(judge_dynamic(node, analysis) for node in model.graph.node)
         if verdict:
-            refused = self._not_taken(range(len(model.graph.node)), model, whole.parts)
+            refused = self._not_taken(range(len(model.graph.node)), model, analysis.parts)
             verdict = refused[min(refused)] if refused else verdict
         return Admission(verdict=verdict)
 
@@ -132,12 +132,12 @@ class Asker:
         """Ask about the cases that were not asked about before, first whether all of them are taken at once."""
         if len(self._known) > _MOST_KNOWN:
             self._known = {}
-        known = self._known  # another thread may begin anew meanwhile
-        fresh = {positions[0]: case for case, positions in cases.items() if case not in known}
+        cached_verdicts = self._known  # another thread may begin anew meanwhile
+        fresh = {positions[0]: case for case, positions in cases.items() if case not in cached_verdicts}
         refused = {} if at_once and at_once(fresh, parts) else find_refused(list(fresh), parts, attempt)
-        known.update((case, refused.get(position)) for position, case in fresh.items())
-        answers = ((known[case], positions) for case, positions in cases.items())
-        return {position: why for why, positions in answers if why is not None for position in positions}
+        cached_verdicts.update((case, refused.get(position)) for position, case in fresh.items())
+        answers = ((cached_verdicts[case], positions) for case, positions in cases.items())
+        return {position: refusal for refusal, positions in answers if refusal is not None for position in positions}
 
     def _takes_at_once(self, cases: Mapping[int, _Case], parts: Parts) -> bool:
         """Whether the engine takes cases, by position, as far as it says so where not all of them are queried.
@@ -155,26 +155,28 @@ class Asker:
             model = read(part)
             if difference(part, model):
                 return False
-            asked = model if len(first) == len(cases) else read(parts.part(list(first.values())))
-            return not self._left(asked)
+            queried_model = model if len(first) == len(cases) else read(parts.part(list(first.values())))
+            return not self._left(queried_model)
         except Exception:  # noqa: BLE001  which of them it is, single questions say
             return False
 
     def _query(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
             model = read(part)
-            left = self._left(model)
+            unsupported_types = self._left(model)
         except Exception as error:  # noqa: BLE001  whatever the engine raises is why it does not take it
             return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO does not read it: {brief(error)}")
-        if left:
-            return Unsupported(Reason.DEVICE_REFUSED, f"OpenVINO's {self._device} does not take {', '.join(left)}")
+        if unsupported_types:
+            return Unsupported(
+                Reason.DEVICE_REFUSED, f"OpenVINO's {self._device} does not take {', '.join(unsupported_types)}"
+            )
         wrong = difference(part, model)
         return Unsupported(Reason.DEVICE_REFUSED, wrong) if wrong else None
 
     def _left(self, model: Any) -> Sequence[str]:
         """The types of the operations of a model that the device does not take."""
-        taken = core().query_model(model, self._device, dict(self._properties))
-        return sorted({op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in taken})
+        supported_ops = core().query_model(model, self._device, dict(self._properties))
+        return sorted({op.get_type_name() for op in model.get_ops() if op.get_friendly_name() not in supported_ops})
 
     def _compile_part(self, part: onnx.ModelProto) -> Unsupported | None:
         try:
@@ -204,7 +206,7 @@ def _program_of(
     )  # fmt: skip
 
 
-def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, asked: str) -> dict[_Case, list[int]]:
+def _cases(positions: Sequence[int], model: onnx.ModelProto, parts: Parts, query_kind: str) -> dict[_Case, list[int]]:
     """Positions of nodes by what decides the engine's answer."""
     opsets = tuple(sorted(opsets_of(model.opset_import).items()))
-    return {_Case(asked, opsets, case): alike for case, alike in parts.sized_cases(positions).items()}
+    return {_Case(query_kind, opsets, case): alike for case, alike in parts.sized_cases(positions).items()}

@@ -20,11 +20,11 @@ def compare_booleans(model: Any) -> None:
 
 
 def _compare(convert: Any) -> None:
-    source, old = convert.input_value(0), convert.output(0)
+    source, convert_output = convert.input_value(0), convert.output(0)
     zero = module().op.Constant(source.get_element_type(), module().Shape([]), [0])
     compared = module().opset13.not_equal(source, zero)
     compared.set_friendly_name(convert.get_friendly_name())
-    new, names = compared.output(0), old.get_names()
-    for reader in old.get_target_inputs():
-        reader.replace_source_output(new)
-    new.set_names(names)
+    compared_output, names = compared.output(0), convert_output.get_names()
+    for reader in convert_output.get_target_inputs():
+        reader.replace_source_output(compared_output)
+    compared_output.set_names(names)

@@ -21,7 +21,7 @@ def compare_the_other_way(model: Any) -> None:
         if make is None or not operator.get_input_element_type(0).is_real():
             continue
         left, right = operator.input_values()
-        made = getattr(operators, make)(right, left)
-        made.set_friendly_name(operator.get_friendly_name())
+        comparison = getattr(operators, make)(right, left)
+        comparison.set_friendly_name(operator.get_friendly_name())
         for reader in operator.output(0).get_target_inputs():
-            reader.replace_source_output(made.output(0))
+            reader.replace_source_output(comparison.output(0))

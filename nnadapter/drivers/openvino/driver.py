@@ -94,13 +94,13 @@ class OpenvinoDriver(Driver):
         name = device_id or "CPU"
         kind = name.partition(".")[0]
         if kind not in KINDS:
-            offered = ", ".join(f"openvino:{each}" for each in KINDS)
+            offered = ", ".join(f"openvino:{device_kind}" for device_kind in KINDS)
             raise DeviceNotFoundError(f"openvino has no device {device_id!r}; choose one of {offered}")
         if not has_extra(EXTRA):
             raise missing(f"openvino:{name}")
-        why = "" if _is_there(name) else _missing(name)
-        if why:
-            raise DeviceUnavailableError(f"device 'openvino:{name}' cannot be used: {why}")
+        reason = "" if _is_there(name) else _missing(name)
+        if reason:
+            raise DeviceUnavailableError(f"device 'openvino:{name}' cannot be used: {reason}")
         return OpenvinoDevice(name)
 
     def devices(self) -> Sequence[DeviceInfo]:
@@ -115,12 +115,12 @@ def _rows(kind: str, present: Sequence[str]) -> Sequence[DeviceInfo]:
 
 
 def _row(name: str, type_: DeviceType) -> DeviceInfo:
-    why = _missing(name)
+    reason = _missing(name)
     row = DeviceInfo(name=f"openvino:{name}", vendor="OpenVINO", type=type_)
-    if why:
+    if reason:
         from nnadapter.drivers.openvino.needs import is_possible  # of a device that is there, nobody asks
 
-        return replace(row, available=False, reason=why, possible=is_possible(name.partition(".")[0]))
+        return replace(row, available=False, reason=reason, possible=is_possible(name.partition(".")[0]))
     return replace(
         row,
         sub_type=str(core().get_property(name, "FULL_DEVICE_NAME")),
@@ -148,7 +148,7 @@ def _missing(name: str) -> str:
     except DeviceUnavailableError as error:
         return str(error)
     kind, _, number = name.partition(".")
-    if name in present or (not number and any(each.startswith(f"{kind}.") for each in present)):
+    if name in present or (not number and any(device_name.startswith(f"{kind}.") for device_name in present)):
         return ""
     return f"OpenVINO finds no {name} on this machine, only {', '.join(present) or 'nothing'}; {_HOW_TO_GET[kind]}"
 

@@ -98,9 +98,9 @@ def version() -> str:
     return str(module().get_version())
 
 
-def translated(what: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
-    """Turn whatever the package raises into a `kind`: `what` failed, its own words, `advice`."""
-    return translated_as(what, advice, kind, brief)
+def translated(summary: str, advice: str, kind: type[NNAdapterError]) -> AbstractContextManager[None]:
+    """Turn whatever the package raises into a `kind`: `summary` failed, its own words, `advice`."""
+    return translated_as(summary, advice, kind, brief)
 
 
 def brief(error: BaseException) -> str:

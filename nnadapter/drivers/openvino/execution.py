@@ -53,7 +53,9 @@ class OpenvinoExecution(Execution):
         request = living.compiled.create_infer_request()
         self._infer, self._infer_copies = _plain_infer(request, copies=False), _plain_infer(request, copies=True)
         self._set_input = request.set_input_tensor
-        self._open = frozenset(port for port, each in enumerate(request.model_inputs) if each.partial_shape.is_dynamic)
+        self._open = frozenset(
+            port for port, model_input in enumerate(request.model_inputs) if model_input.partial_shape.is_dynamic
+        )
         self._knows_sizes = False if self._open else None
         self._stays = [shape is None or _is_small(shape, dtype) for shape, dtype in self._outputs]
         """Outputs that lie in the engine's memory, until other memory is given for them."""
@@ -95,8 +97,8 @@ class OpenvinoExecution(Execution):
         try:
             for position, port in self._fed:
                 self._bind(self._set_input, port, inputs[position], self._bound_inputs, position)
-            made = zip(self._infer_copies(_NOTHING), self._outputs, strict=True)
-            return [np.asarray(array, dtype) for array, (_, dtype) in made]
+            pairs = zip(self._infer_copies(_NOTHING), self._outputs, strict=True)
+            return [np.asarray(array, dtype) for array, (_, dtype) in pairs]
         except Exception as error:
             raise _failed(error) from error
 
@@ -151,11 +153,11 @@ class OpenvinoExecution(Execution):
                 if result is not None:
                     self._stays[port] = self._is_plain = False
                     self._bind(self._request.set_output_tensor, port, result, self._bound_outputs, port)
-            own = np.array if infer is self._infer else np.asarray  # of views, or of copies
+            make_array = np.array if infer is self._infer else np.asarray  # of views, or of copies
             computed = self._at_open_sizes(infer, fed) if self._open else infer(fed)
             return [
-                own(each, dtype) if result is None else result
-                for each, result, (_, dtype) in zip(computed, results, self._outputs, strict=True)
+                make_array(output, dtype) if result is None else result
+                for output, result, (_, dtype) in zip(computed, results, self._outputs, strict=True)
             ]
         except ExecutionError:  # it was stopped, or others failed
             raise

@@ -48,7 +48,7 @@ def _reach(operator: Any, dtype: np.dtype[Any]) -> None:
     halves = operators.multiply(source, half)
     extreme = getattr(operators, name)(halves, axes, operator.get_keep_dims())
     is_beyond = operators.less(extreme, beyond) if side < 0 else operators.less(beyond, extreme)
-    made = operators.select(is_beyond, infinite, operators.multiply(extreme, two))
-    made.set_friendly_name(operator.get_friendly_name())
+    replacement = operators.select(is_beyond, infinite, operators.multiply(extreme, two))
+    replacement.set_friendly_name(operator.get_friendly_name())
     for reader in operator.output(0).get_target_inputs():
-        reader.replace_source_output(made.output(0))
+        reader.replace_source_output(replacement.output(0))

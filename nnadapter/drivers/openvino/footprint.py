@@ -44,9 +44,9 @@ def footprint_of(compiled: Any) -> Footprint:
         operations = compiled.get_runtime_model().get_ordered_ops()
     except Exception:  # noqa: BLE001  not every device of the engine has one
         return Footprint(0, 0, 0)
-    given = {name for port in compiled.inputs for name in port.get_names()}
+    input_names = {name for port in compiled.inputs for name in port.get_names()}
     constants = set[str]()
-    made: dict[str, tuple[int, int]] = {}
+    allocations: dict[str, tuple[int, int]] = {}
     """By the name of an operation, when its tensors are made, and their bytes."""
     last_use: dict[str, int] = {}
     constant_bytes = 0
@@ -57,16 +57,16 @@ def footprint_of(compiled: Any) -> Footprint:
         if operation.get_type_name() == "Result":  # it has the memory of its source
             continue
         if sources and not constants.issuperset(sources):
-            made[name] = position, nbytes
-        elif name not in given:  # an operation on constants alone is done once, and takes their place
+            allocations[name] = position, nbytes
+        elif name not in input_names:  # an operation on constants alone is done once, and takes their place
             constants.add(name)
             constant_bytes += 0 if sources else nbytes
-    return Footprint(len(operations), constant_bytes, _most(made, last_use, len(operations)))
+    return Footprint(len(operations), constant_bytes, _most(allocations, last_use, len(operations)))
 
 
-def _most(made: dict[str, tuple[int, int]], last_use: dict[str, int], length: int) -> int:
+def _most(allocations: dict[str, tuple[int, int]], last_use: dict[str, int], length: int) -> int:
     changes = [0] * (length + 1)
-    for name, (position, nbytes) in made.items():
+    for name, (position, nbytes) in allocations.items():
         changes[position] += nbytes
         changes[last_use.get(name, position) + 1] -= nbytes
     return max(accumulate(changes))

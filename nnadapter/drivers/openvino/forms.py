@@ -52,7 +52,7 @@ class Form:
     @staticmethod
     def of(node: onnx.NodeProto, parts: Parts, sizes: Collection[str] = ()) -> Form:
         """Return the form of a node of a model."""
-        attributes = {each.name: onnx.helper.get_attribute_value(each) for each in node.attribute}
+        attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         return Form(node, attributes, parts, sizes)
 
     @property
@@ -135,7 +135,9 @@ def changes_channels(form: Form) -> bool:
     if len(form.shape(0)) < 4:
         return False
     pairs = zip(form.shape(0)[:2], form.output_shape[:2], strict=True)
-    return any(made != size for size, made in pairs if isinstance(size, int) and isinstance(made, int))
+    return any(
+        output_size != size for size, output_size in pairs if isinstance(size, int) and isinstance(output_size, int)
+    )
 
 
 def wide_strides(form: Form) -> bool:
@@ -175,26 +177,26 @@ def padding_to_shape(form: Form) -> bool:
 
     Outputs that are cut are right in one group, but for an odd cut with SAME_UPPER; larger ones are right in none.
     """
-    wanted = form.attribute("output_shape", [])
-    if not wanted:
+    output_shape = form.attribute("output_shape", [])
+    if not output_shape:
         return False
     windows = map(_extent, form.shape(1)[2:], form.per_axis("dilations"))
-    made = [
+    unpadded_shape = [
         step * (size - 1) + more + window
         for size, step, more, window in zip(
             form.shape(0)[2:], form.per_axis("strides"), form.per_axis("output_padding", 0), windows, strict=True
         )
     ]
-    cut = [size - want for size, want in zip(made, wanted, strict=True)]
-    if form.attribute("auto_pad", b"") == b"SAME_UPPER" and any(each % 2 for each in cut):
+    cut = [size - want for size, want in zip(unpadded_shape, output_shape, strict=True)]
+    if form.attribute("auto_pad", b"") == b"SAME_UPPER" and any(excess % 2 for excess in cut):
         return True
-    return any(each < 0 for each in cut) or (form.attribute("group", 1) > 1 and any(cut))
+    return any(excess < 0 for excess in cut) or (form.attribute("group", 1) > 1 and any(cut))
 
 
 def single_column(form: Form) -> bool:
     """Whether a convolution of one channel strides in its last dimension alone, and makes one element of that."""
-    *others, last = form.per_axis("strides")
-    strides = last > 1 and 1 in others and form.shape(1)[1] * form.attribute("group", 1) == 1
+    *outer_strides, last = form.per_axis("strides")
+    strides = last > 1 and 1 in outer_strides and form.shape(1)[1] * form.attribute("group", 1) == 1
     return bool(strides and form.output_shape[-1] == 1)
 
 
@@ -248,9 +250,9 @@ def is_crosswise(form: Form) -> bool:
     """Whether inputs that are broadcast leave different dimensions open, or are known to have no elements."""
     shapes = [form.shape(position) for position in range(len(form.node.input)) if form.has(position)]
     axes = [{len(shape) - at for at, size in enumerate(shape) if isinstance(size, DynamicSize)} for shape in shapes]
-    opened = [each for each in axes if each]
+    opened = [dynamic_axes for dynamic_axes in axes if dynamic_axes]
     empty = any(not isinstance(size, DynamicSize) and size == 0 for shape in shapes for size in shape)
-    return empty or any(each != opened[0] for each in opened)
+    return empty or any(dynamic_axes != opened[0] for dynamic_axes in opened)
 
 
 def is_filled(form: Form) -> bool:
@@ -287,9 +289,9 @@ def _extent(size: int, dilation: int) -> int:
 
 
 def _equation(form: Form) -> tuple[list[str], str]:
-    left, arrow, result = form.attribute("equation", b"").decode().replace(" ", "").partition("->")
+    terms, arrow, result = form.attribute("equation", b"").decode().replace(" ", "").partition("->")
     if not arrow:
-        labels = left.replace(",", "").replace(".", "")
+        labels = terms.replace(",", "").replace(".", "")
         once = "".join(sorted(label for label in labels if labels.count(label) == 1))
-        result = ("..." if "..." in left else "") + once
-    return left.split(","), result
+        result = ("..." if "..." in terms else "") + once
+    return terms.split(","), result

@@ -87,7 +87,7 @@ def replace_casts(operators: Operators) -> None:
         source, result = operator.input_value(0), operator.output(0)
         if source.get_element_type() == result.get_element_type():
             readers, names = result.get_target_inputs(), result.get_names()
-            is_output = any(each.get_node().get_type_name() == "Result" for each in readers)
+            is_output = any(consumer.get_node().get_type_name() == "Result" for consumer in readers)
             step = opaque(source) if is_output else source
             for reader in readers:
                 reader.replace_source_output(step)
@@ -106,7 +106,7 @@ def broadcast_before_constants(operators: Operators) -> None:
         inputs = operator.inputs()
         name = operator.get_name()
         if kind == "Constant" or (
-            inputs and all(each.get_source_output().get_node().get_name() in constants for each in inputs)
+            inputs and all(port.get_source_output().get_node().get_name() in constants for port in inputs)
         ):
             constants.add(name)
         elif kind in _ARITHMETIC and len(inputs) == 2:
@@ -181,37 +181,41 @@ def _is_weighted(product: Any) -> bool:
 
 def _weights(product: Any) -> Iterator[Any]:
     """Yield each Softmax that a product of matrices is of, through elementwise operators and changes of shape."""
-    pending, seen = [product.input_value(0).get_node()], set[str]()
+    pending, visited = [product.input_value(0).get_node()], set[str]()
     while pending:
         node = pending.pop()
         if node.get_type_name() == "Softmax":
             yield node
-        elif node.get_type_name() in _FOLLOWED and node.get_name() not in seen and len(seen) <= _LONGEST_WALK:
-            seen.add(node.get_name())
-            pending.extend(each.get_node() for each in node.input_values())
+        elif node.get_type_name() in _FOLLOWED and node.get_name() not in visited and len(visited) <= _LONGEST_WALK:
+            visited.add(node.get_name())
+            pending.extend(source.get_node() for source in node.input_values())
 
 
 def _gates(product: Any) -> Iterator[Any]:
     """Yield the inputs of elementwise operators after a product that need a step."""
     ports, is_shared = [], False
-    pending, seen = [product.output(0)], set[str]()
+    pending, visited = [product.output(0)], set[str]()
     while pending:
         value = pending.pop()
         readers = value.get_target_inputs()
-        is_shared |= len(readers) > 1 or len(seen) > _LONGEST_WALK
+        is_shared |= len(readers) > 1 or len(visited) > _LONGEST_WALK
         for reader in readers:
             node = reader.get_node()
             kind, name = node.get_type_name(), node.get_name()
             if kind in _ELEMENTWISE:
-                others = [each for each in node.inputs() if each.get_index() != reader.get_index()]
-                is_rewritten = kind in _REWRITTEN and any(not _is_constant(each.get_source_output()) for each in others)
+                sibling_inputs = [port for port in node.inputs() if port.get_index() != reader.get_index()]
+                is_rewritten = kind in _REWRITTEN and any(
+                    not _is_constant(port.get_source_output()) for port in sibling_inputs
+                )
                 ports += (
-                    [reader] if is_rewritten else [each for each in others if _is_computed(each.get_source_output())]
+                    [reader]
+                    if is_rewritten
+                    else [port for port in sibling_inputs if _is_computed(port.get_source_output())]
                 )
                 if node.get_output_partial_shape(0).rank != value.get_partial_shape().rank:
                     yield reader
-            if kind in _FOLLOWED and name not in seen and len(seen) <= _LONGEST_WALK:
-                seen.add(name)
+            if kind in _FOLLOWED and name not in visited and len(visited) <= _LONGEST_WALK:
+                visited.add(name)
                 pending.append(node.output(0))
     if is_shared:
         yield from ports
@@ -236,8 +240,8 @@ def separate_weights(operators: Operators) -> None:
     """
     for kind, operator in operators:
         if kind == "MatMul":
-            ranks = {str(each.get_partial_shape().rank) for each in operator.input_values()}
-            if any({str(each.get_output_partial_shape(0).rank)} != ranks for each in _weights(operator)):
+            ranks = {str(source.get_partial_shape().rank) for source in operator.input_values()}
+            if any({str(softmax.get_output_partial_shape(0).rank)} != ranks for softmax in _weights(operator)):
                 operator.input(0).replace_source_output(opaque(operator.input_value(0)))
 
 
@@ -274,7 +278,7 @@ def separate_slopes(operators: Operators) -> None:
 
 def _is_rectified(node: Any) -> bool:
     kind = node.get_type_name()
-    inputs = {each.get_node().get_type_name() for each in node.input_values()}
+    inputs = {source.get_node().get_type_name() for source in node.input_values()}
     return kind == "Relu" or (kind in {"Negative", "Multiply"} and "Relu" in inputs) or (
         kind == "Subtract" and "Abs" in inputs
     )  # fmt: skip
@@ -291,15 +295,15 @@ def separate_rotations(operators: Operators) -> None:
 
 
 def _is_odd_rotation(concat: Any) -> bool:
-    halves = [each.get_node() for each in concat.input_values()]
-    are_negated = [_negated(each) is not None for each in halves]
+    halves = [source.get_node() for source in concat.input_values()]
+    are_negated = [_negated(half) is not None for half in halves]
     if not any(are_negated):
         return False
     negated = _negated(halves[0])
     if are_negated != [True, False] or (negated is not None and _is_first(negated)):
         return True
     shape = concat.get_output_partial_shape(0)
-    return any(not _has_width(each, shape) for each in _tables(concat.output(0)))
+    return any(not _has_width(table, shape) for table in _tables(concat.output(0)))
 
 
 def _negated(node: Any) -> Any:
@@ -308,7 +312,7 @@ def _negated(node: Any) -> Any:
     if kind == "Negative":
         return node.input_value(0)
     if kind == "Multiply":
-        computed = [each for each in node.input_values() if each.get_node().get_type_name() != "Constant"]
+        computed = [source for source in node.input_values() if source.get_node().get_type_name() != "Constant"]
         if len(computed) == 1 and computed[0].get_node().get_type_name() in _HALVING:
             return computed[0]
     return None
@@ -326,10 +330,10 @@ def _is_first(half: Any) -> bool:
 
 def _tables(rotated: Any) -> Iterator[Any]:
     """Yield what a rotated value, and the value that is added to it, are multiplied by, with that value."""
-    for product in (each.get_node() for each in rotated.get_target_inputs()):
+    for product in (reader.get_node() for reader in rotated.get_target_inputs()):
         if product.get_type_name() == "Multiply":
             yield from product.input_values()
-            for total in (each.get_node() for each in product.output(0).get_target_inputs()):
+            for total in (reader.get_node() for reader in product.output(0).get_target_inputs()):
                 for value in total.input_values() if total.get_type_name() in {"Add", "Subtract"} else ():
                     if value.get_node().get_type_name() == "Multiply":
                         yield from value.get_node().input_values()
@@ -352,7 +356,7 @@ def separate_factors(operators: Operators) -> None:
             continue
         source = operator.input_value(0)
         factors = source.get_node().input_values() if source.get_node().get_type_name() == "Multiply" else []
-        if any(_is_number(each) and not _is_constant(each) for each in factors):
+        if any(_is_number(factor) and not _is_constant(factor) for factor in factors):
             operator.input(0).replace_source_output(opaque(source))
 
 
@@ -371,7 +375,9 @@ def separate_scales(operators: Operators) -> None:
     if all(kind != "FakeQuantize" for kind, _ in operators):
         return
     values = [value for kind, operator in operators for value in _scaled(kind, operator)]
-    for value in {(each.get_node().get_name(), each.get_index()): each for each in values}.values():
+    for value in {
+        (scaled_value.get_node().get_name(), scaled_value.get_index()): scaled_value for scaled_value in values
+    }.values():
         if value.get_node().get_type_name() != "Parameter" and value.get_element_type().is_real():
             _insert_opaque(value, parted)  # the engine moves scales through a Split
 
@@ -393,7 +399,7 @@ def _scaled(kind: str, operator: Any) -> Iterator[Any]:
 
 
 def _is_read_by(value: Any, kind: str) -> bool:
-    return any(each.get_node().get_type_name() == kind for each in value.get_target_inputs())
+    return any(reader.get_node().get_type_name() == kind for reader in value.get_target_inputs())
 
 
 def divide_chains(operators: Operators) -> str | None:
@@ -407,7 +413,7 @@ def divide_chains(operators: Operators) -> str | None:
     steps = 0
     for kind, operator in operators:
         if kind in _CHAINED:
-            length = 1 + max(lengths.get(each.get_node().get_name(), 0) for each in operator.input_values())
+            length = 1 + max(lengths.get(source.get_node().get_name(), 0) for source in operator.input_values())
             if length >= _LONGEST_CHAIN and _takes_long(kind, operator):
                 _insert_opaque(operator.output(0))
                 length, steps = 0, steps + 1

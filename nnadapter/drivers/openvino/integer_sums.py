@@ -39,14 +39,14 @@ def keep_sums(model: Any) -> None:
 
 def _is_quantized(node: Any) -> bool:
     """Check whether a value is made of integers of 8 bits, through operators that the engine computes in integers."""
-    pending, seen = [node], set[str]()
+    pending, visited = [node], set[str]()
     while pending:
         each = pending.pop()
         kind = each.get_type_name()
         if kind == "FakeQuantize" or (kind == "Convert" and each.get_input_element_type(0).bitwidth == _BITS):
             return True
-        if kind in _IN_INTEGERS and each.get_name() not in seen:
-            seen.add(each.get_name())
+        if kind in _IN_INTEGERS and each.get_name() not in visited:
+            visited.add(each.get_name())
             pending.extend(map(_source, each.input_values()))
     return False
 
@@ -67,12 +67,12 @@ def _largest(node: Any) -> int:
 def _has_room() -> bool:
     """Whether a product of the largest integers is right."""
     openvino, operators = module(), module().opset13
-    given = operators.parameter([1, _DEPTH], np.float32)
+    parameter = operators.parameter([1, _DEPTH], np.float32)
     bounds = (np.float32(0), np.float32(_STEPS))
-    quantized = operators.fake_quantize(given, *bounds, *bounds, _STEPS + 1)
+    quantized = operators.fake_quantize(parameter, *bounds, *bounds, _STEPS + 1)
     weights = operators.constant(np.full((_DEPTH, _WIDTH), 127, np.int8))
     scaled = operators.multiply(operators.convert(weights, "f32"), operators.constant(np.float32(1)))
-    model = openvino.Model([operators.matmul(quantized, scaled, transpose_a=False, transpose_b=False)], [given])
+    model = openvino.Model([operators.matmul(quantized, scaled, transpose_a=False, transpose_b=False)], [parameter])
     compiled = openvino.Core().compile_model(model, "CPU", {"INFERENCE_NUM_THREADS": 1})
-    made = compiled(np.full((1, _DEPTH), _STEPS, np.float32))[0]
-    return bool((made == _STEPS * 127 * _DEPTH).all())
+    output = compiled(np.full((1, _DEPTH), _STEPS, np.float32))[0]
+    return bool((output == _STEPS * 127 * _DEPTH).all())

@@ -25,7 +25,7 @@ _INPUT, _LOW, _HIGH, _LOWEST, _HIGHEST = range(5)
 def join_steps(model: Any) -> None:
     """Make one step of what quantizes and what dequantizes, in an engine's model that joins reals."""
     operators = model.get_ordered_ops()
-    if not any(each.get_type_name() == "Concat" and each.get_output_element_type(0).is_real() for each in operators):
+    if not any(op.get_type_name() == "Concat" and op.get_output_element_type(0).is_real() for op in operators):
         return
     for operator in operators:
         if operator.get_type_name() == "FakeQuantize" and operator.get_attributes()["levels"] == _LEVELS:
@@ -54,20 +54,20 @@ def _dequantize(quantizer: Any, bounds: list[Array | None], wide: Any) -> None:
     low, high = bounds
     if point is None or scale is None or low is None or high is None:
         return
-    made = [operators.constant(((bound - point) * scale).astype(scale.dtype)) for bound in (low, high)]
-    taken = [quantizer.input_value(position) for position in (_INPUT, _LOW, _HIGH)]
-    joined = operators.fake_quantize(*taken, *made, _LEVELS)
-    old, new = scaled.output(0), joined.output(0)
+    output_bounds = [operators.constant(((bound - point) * scale).astype(scale.dtype)) for bound in (low, high)]
+    quantizer_inputs = [quantizer.input_value(position) for position in (_INPUT, _LOW, _HIGH)]
+    joined = operators.fake_quantize(*quantizer_inputs, *output_bounds, _LEVELS)
+    scaled_output, joined_output = scaled.output(0), joined.output(0)
     joined.set_friendly_name(scaled.get_friendly_name())
-    names = old.get_names()
-    for reader in old.get_target_inputs():
-        reader.replace_source_output(new)
-    new.set_names(names)
+    names = scaled_output.get_names()
+    for reader in scaled_output.get_target_inputs():
+        reader.replace_source_output(joined_output)
+    joined_output.set_names(names)
 
 
 def _only_reader(output: Any, kind: str) -> Any:
     """The one operator that reads an output, if it is of this type."""
-    readers = [each.get_node() for each in output.get_target_inputs()]
+    readers = [reader.get_node() for reader in output.get_target_inputs()]
     return readers[0] if len(readers) == 1 and readers[0].get_type_name() == kind else None
 
 

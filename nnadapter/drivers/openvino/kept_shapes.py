@@ -37,10 +37,10 @@ def preserves_shape(sizes: tuple[int, ...], order: list[int]) -> bool:
     return is_moved and tuple(sizes[axis] for axis in order) == sizes
 
 
-def _part_behind(made: Any) -> None:
-    readers, names = made.get_target_inputs(), made.get_names()
-    step = parted(made)
+def _part_behind(output: Any) -> None:
+    readers, names = output.get_target_inputs(), output.get_names()
+    step = parted(output)
     for reader in readers:
         reader.replace_source_output(step)
-    made.set_names(set())
+    output.set_names(set())
     step.set_names(names)

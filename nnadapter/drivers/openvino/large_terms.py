@@ -41,12 +41,12 @@ _NONE = _Size()
 
 def keep_small_terms(model: Any) -> None:
     """Put a step between sums, or products, with constants where those of the first are large."""
-    known, sizes = set[str](), dict[str, _Size]()
+    constant_names, sizes = set[str](), dict[str, _Size]()
     for operator in model.get_ordered_ops():
-        kind, read = operator.get_type_name(), [each.get_node() for each in operator.input_values()]
-        computed = [place for place, each in enumerate(read) if each.get_name() not in known]
+        kind, read = operator.get_type_name(), [source.get_node() for source in operator.input_values()]
+        computed = [place for place, node in enumerate(read) if node.get_name() not in constant_names]
         if kind == "Constant" or (read and not computed):
-            known.add(operator.get_name())
+            constant_names.add(operator.get_name())
         elif kind in _MOVING and computed[0] == 0:
             sizes[operator.get_name()] = sizes.get(read[0].get_name(), _NONE)
         elif kind in _SIZES and len(computed) == 1 and (dtype := _dtype_of(operator)):

@@ -34,7 +34,9 @@ def _grows(shape: Any) -> bool:
 def _is_of_product(node: Any) -> bool:
     """Whether a value is a product of matrices, or computed of one and of constants."""
     while node.get_type_name() != "MatMul":
-        computed = [each.get_node() for each in node.input_values() if each.get_node().get_type_name() != "Constant"]
+        computed = [
+            source.get_node() for source in node.input_values() if source.get_node().get_type_name() != "Constant"
+        ]
         if len(computed) != 1:
             return False
         (node,) = computed

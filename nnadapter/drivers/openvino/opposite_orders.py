@@ -24,28 +24,28 @@ _ORDER = 1
 
 def leave_out_opposite_orders(model: Any) -> None:
     """Leave out each Transpose that undoes another one before elementwise operators of one input, with the other."""
-    transposes = [each for each in model.get_ordered_ops() if each.get_type_name() == "Transpose"]
-    if any([_is_left_out(each) for each in transposes]):  # noqa: C419  all of them
+    transposes = [operator for operator in model.get_ordered_ops() if operator.get_type_name() == "Transpose"]
+    if any([_is_left_out(transpose) for transpose in transposes]):  # noqa: C419  all of them
         model.validate_nodes_and_infer_types()
 
 
 def _is_left_out(last: Any) -> bool:
     """Leave out a Transpose that undoes another one, with that one, and say whether it does."""
     value, port = last.input_value(0), None
-    while (behind := _elementwise_input(value)) is not None:
-        port, value = behind, behind.get_source_output()
+    while (input_port := _elementwise_input(value)) is not None:
+        port, value = input_port, input_port.get_source_output()
     first = value.get_node()
     if port is None or first.get_type_name() != "Transpose":
         return False
     order, back = _order(first), _order(last)
     if order is None or back is None or not np.array_equal(order[back], np.arange(len(back))):
         return False
-    made, old = last.input_value(0), last.output(0)
+    last_input, last_output = last.input_value(0), last.output(0)
     port.replace_source_output(first.input_value(0))
-    names = old.get_names()
-    for reader in old.get_target_inputs():
-        reader.replace_source_output(made)
-    made.set_names(names)
+    names = last_output.get_names()
+    for reader in last_output.get_target_inputs():
+        reader.replace_source_output(last_input)
+    last_input.set_names(names)
     return True
 
 

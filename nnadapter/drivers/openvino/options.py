@@ -55,15 +55,15 @@ def properties_of(options: OptionValues, understood: frozenset[str]) -> Mapping[
     """
     precision = str(options["precision"])
     exact = precision == "float32"
-    wanted: dict[str, Any] = {
+    properties: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": PRECISIONS[precision][1],
         "EXECUTION_MODE_HINT": "ACCURACY" if exact else "PERFORMANCE",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0",
         "PERFORMANCE_HINT": _HINTS[str(options["performance_hint"])],
     }
     if options.get("threads"):
-        wanted["INFERENCE_NUM_THREADS"] = str(options["threads"])
-    return {name: value for name, value in wanted.items() if name in understood}
+        properties["INFERENCE_NUM_THREADS"] = str(options["threads"])
+    return {name: value for name, value in properties.items() if name in understood}
 
 
 def op_types_named(names: Collection[str]) -> frozenset[str]:

@@ -54,9 +54,9 @@ def _keep_parts(concat: Any) -> None:
     if split.get_type_name() != "Split" or _joins_back(split, concat, [source.get_index() for source in sources]):
         return
     named = _with_sizes(split)
-    for old, new in zip(split.outputs(), named.outputs(), strict=True):
-        for reader in old.get_target_inputs():
-            reader.replace_source_output(new)
+    for output, named_output in zip(split.outputs(), named.outputs(), strict=True):
+        for reader in output.get_target_inputs():
+            reader.replace_source_output(named_output)
 
 
 def _joins_back(split: Any, concat: Any, order: Sequence[int]) -> bool:

@@ -34,7 +34,7 @@ class Ports(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """The signature as plain data."""
-        return {"inputs": list(self.inputs), "outputs": [[each.dtype, list(each.shape)] for each in self.outputs]}
+        return {"inputs": list(self.inputs), "outputs": [[output.dtype, list(output.shape)] for output in self.outputs]}
 
 
 def ports_from(data: Mapping[str, Any]) -> Ports:
@@ -43,7 +43,7 @@ def ports_from(data: Mapping[str, Any]) -> Ports:
     Raises:
         KeyError, TypeError, ValueError: it is something else.
     """
-    inputs = tuple(None if each is None else int(each) for each in data["inputs"])
+    inputs = tuple(None if port is None else int(port) for port in data["inputs"])
     shapes = [tuple(None if size is None else int(size) for size in shape) for _, shape in data["outputs"]]
     dtypes = [str(dtype) for dtype, _ in data["outputs"]]
     return Ports(inputs, tuple(map(Output, dtypes, shapes)))
@@ -60,8 +60,8 @@ def outputs_of(model: Any) -> tuple[Output, ...]:
 
 def fits(signature: Ports, ports: Sequence[Any], outputs: Sequence[Output]) -> bool:
     """Whether a signature that was read belongs to a program with these input ports and outputs."""
-    used = [each for each in signature.inputs if each is not None]
-    return sorted(used) == list(range(len(ports))) and signature.outputs == tuple(outputs)
+    input_ports = [port for port in signature.inputs if port is not None]
+    return sorted(input_ports) == list(range(len(ports))) and signature.outputs == tuple(outputs)
 
 
 def output_of(port: Any) -> Output:

@@ -128,13 +128,13 @@ def deserialized(blob: bytes | memoryview, seal: Mapping[str, Any], *, is_checke
     """
     header, contents = _ENVELOPE.open(blob, is_checked=is_checked)
     try:
-        said = json.loads(header)
+        fields = json.loads(header)
         recorded_seal, signature, weight_bytes = (
-            said["seal"],
-            ports_from(said["signature"]),
-            int(said["weight_bytes"]),
+            fields["seal"],
+            ports_from(fields["signature"]),
+            int(fields["weight_bytes"]),
         )
-        notes = list(map(str, said.get("notes", ())))
+        notes = list(map(str, fields.get("notes", ())))
     except (ValueError, KeyError, TypeError) as error:
         raise IncompatibleProgramError(f"the program's header is damaged; {ADVICE}") from error
     for name, value in seal.items():

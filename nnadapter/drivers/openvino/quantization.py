@@ -26,12 +26,12 @@ def _of_product(node: onnx.NodeProto, position: int) -> int | None:
 
 
 def _of_gemm(node: onnx.NodeProto, position: int) -> int | None:
-    is_transposed = any(each.name == "transB" and each.i for each in node.attribute)
+    is_transposed = any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
     return {1: 0 if is_transposed else 1, 2: 0}.get(position)
 
 
 def _of_gather(node: onnx.NodeProto, position: int) -> int | None:
-    is_inner = any(each.name == "axis" and each.i for each in node.attribute)
+    is_inner = any(attribute.name == "axis" and attribute.i for attribute in node.attribute)
     return None if is_inner or position else 0
 
 
@@ -75,13 +75,13 @@ def _may_be_scaled(form: Form, name: str, axis: int, rank: int) -> bool:
 
 def _takes(form: Form, reader: onnx.NodeProto, position: int, axis: int, rank: int) -> bool:
     if reader.op_type == "Transpose" and rank == 2:
-        order = next((list(each.ints) for each in reader.attribute if each.name == "perm"), [1, 0])
+        order = next((list(attribute.ints) for attribute in reader.attribute if attribute.name == "perm"), [1, 0])
         return _may_be_scaled(form, reader.output[0], order.index(axis), rank)
     if reader.op_type in _ANY_AXIS:
         return True
     is_many = reader.op_type == "MatMul" and rank != 2
-    found = _SCALED_AXES.get(reader.op_type)
-    return found is not None and not is_many and found(reader, position) == axis
+    axis_lookup = _SCALED_AXES.get(reader.op_type)
+    return axis_lookup is not None and not is_many and axis_lookup(reader, position) == axis
 
 
 def has_unsigned_filter(form: Form) -> bool:

@@ -36,9 +36,9 @@ def _is_product(value: Any) -> bool:
     node = value.get_node()
     if node.get_type_name() in _PRODUCTS:
         return True
-    computed = [each for each in node.input_values() if known(each) is None]
-    others = [contents for each in node.input_values() if (contents := known(each)) is not None]
-    is_scaled = node.get_type_name() in _SCALES or (node.get_type_name() == "Add" and not any(map(_is_any, others)))
+    computed = [source for source in node.input_values() if known(source) is None]
+    constants = [contents for source in node.input_values() if (contents := known(source)) is not None]
+    is_scaled = node.get_type_name() in _SCALES or (node.get_type_name() == "Add" and not any(map(_is_any, constants)))
     return is_scaled and len(computed) == 1 and _is_product(computed[0])
 
 

@@ -28,7 +28,7 @@ def with_axes_as_input(model: onnx.ModelProto) -> onnx.ModelProto:
     names = {tensor.name for tensor in model.graph.initializer} | {value.name for value in model.graph.input}
     names.update(name for node in model.graph.node for name in node.output)
     for node in filter(_states_axes, stated.graph.node):
-        (attribute,) = (each for each in node.attribute if each.name == _AXES)
+        (attribute,) = (attr for attr in node.attribute if attr.name == _AXES)
         name = f"{node.output[0]}_{_AXES}"
         while name in names:
             name += "_"

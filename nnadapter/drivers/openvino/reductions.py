@@ -47,9 +47,9 @@ def _give_dimension(reduction: Any, axis: int) -> None:
     # With the last one kept the engine does without the fourth dimension, where all sizes are known.
     reduced = make(widened, operators.constant(np.array([axis, _RANK])), False)
     reduced.set_friendly_name(reduction.get_friendly_name())
-    made = operators.unsqueeze(reduced, reduced_axis) if reduction.get_keep_dims() else reduced
+    replacement = operators.unsqueeze(reduced, reduced_axis) if reduction.get_keep_dims() else reduced
     for reader in reduction.output(0).get_target_inputs():
-        reader.replace_source_output(made.output(0))
+        reader.replace_source_output(replacement.output(0))
 
 
 def _reduced_axis(reduction: Any) -> int | None:
@@ -70,10 +70,10 @@ def _meets_constants(operator: Any) -> bool:
     while len(readers) == 1:
         reader = next(iter(readers))
         node, position = reader.get_node(), reader.get_index()
-        others = [source for index, source in enumerate(node.input_values()) if index != position]
-        if node.get_output_size() != 1 or not all(_is_constant(source.get_node()) for source in others):
+        sibling_sources = [source for index, source in enumerate(node.input_values()) if index != position]
+        if node.get_output_size() != 1 or not all(_is_constant(source.get_node()) for source in sibling_sources):
             return False
-        if any(math.prod(source.get_shape()) > 1 for source in others if source.get_partial_shape().is_static):
+        if any(math.prod(source.get_shape()) > 1 for source in sibling_sources if source.get_partial_shape().is_static):
             return True
         readers = node.output(0).get_target_inputs()
     return False

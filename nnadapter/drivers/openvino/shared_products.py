@@ -23,21 +23,21 @@ def part_products(model: Any) -> None:
     for operator in model.get_ordered_ops():
         if operator.get_type_name() not in _PRODUCTS or operator.get_output_element_type(0).get_type_name() != "f32":
             continue
-        made = _behind_identities(operator.output(0))
-        if not made.get_partial_shape().is_dynamic:
+        product = _behind_identities(operator.output(0))
+        if not product.get_partial_shape().is_dynamic:
             continue
-        readers, names = made.get_target_inputs(), made.get_names()
+        readers, names = product.get_target_inputs(), product.get_names()
         if len(readers) > 1 and any(map(_is_quantized, operator.input_values())):
-            step = parted(made)
+            step = parted(product)
             for reader in readers:
                 reader.replace_source_output(step)
-            made.set_names(set())
+            product.set_names(set())
             step.set_names(names)
 
 
 def _behind_identities(value: Any) -> Any:
     """The same value where it is read by more than an Identity, which the engine leaves out."""
-    readers = [each.get_node() for each in value.get_target_inputs()]
+    readers = [reader.get_node() for reader in value.get_target_inputs()]
     is_one = len(readers) == 1 and readers[0].get_type_name() == "Identity"
     return _behind_identities(readers[0].output(0)) if is_one else value
 

@@ -31,13 +31,13 @@ def shareable(array: Array) -> Array:
     if array.dtype.char not in _TWINS:
         if array.flags.writeable:
             return array
-        whole = array.base
-        if type(whole) is np.ndarray and _is_like(whole, array):
-            return whole  # the caller's own array, of which the host gave a view
+        base = array.base
+        if type(base) is np.ndarray and _is_like(base, array):
+            return base  # the caller's own array, of which the host gave a view
     interface = array.__array_interface__
     interface["data"] = (interface["data"][0], False)
     return np.asarray(_Memory(interface, array))
 
 
-def _is_like(whole: Array, array: Array) -> bool:
-    return whole.shape == array.shape and whole.dtype == array.dtype and bool(whole.flags.carray)
+def _is_like(base: Array, array: Array) -> bool:
+    return base.shape == array.shape and base.dtype == array.dtype and bool(base.flags.carray)

@@ -55,18 +55,18 @@ def _mismatch(info: onnx.ValueInfoProto, port: Any) -> str:
         return ""
     if port.partial_shape.rank.is_dynamic or (value.static_shape is not None and port.partial_shape.is_dynamic):
         return f"OpenVINO does not know the shape of {value.name!r} before the run: {port.partial_shape}"
-    made = output_of(port)
-    if value.shape is not None and len(value.shape) != len(made.shape):
-        return f"OpenVINO makes {len(made.shape)} dimensions of {value.name!r}, ONNX says {len(value.shape)}"
-    if value.dtype not in (None, made.dtype):
-        return f"OpenVINO makes {made.dtype} of {value.name!r}, ONNX says {value.dtype}"
-    if value.shape is not None and any(map(_is_other_size, made.shape, value.shape)):
-        return f"OpenVINO makes {list(made.shape)} of {value.name!r}, ONNX says {list(value.shape)}"
+    output = output_of(port)
+    if value.shape is not None and len(value.shape) != len(output.shape):
+        return f"OpenVINO makes {len(output.shape)} dimensions of {value.name!r}, ONNX says {len(value.shape)}"
+    if value.dtype not in (None, output.dtype):
+        return f"OpenVINO makes {output.dtype} of {value.name!r}, ONNX says {value.dtype}"
+    if value.shape is not None and any(map(_is_other_size, output.shape, value.shape)):
+        return f"OpenVINO makes {list(output.shape)} of {value.name!r}, ONNX says {list(value.shape)}"
     return ""
 
 
-def _is_other_size(made: int | None, said: int | str | None) -> bool:
-    return made is not None and isinstance(said, int) and made != said
+def _is_other_size(engine_size: int | None, declared_size: int | str | None) -> bool:
+    return engine_size is not None and isinstance(declared_size, int) and engine_size != declared_size
 
 
 def _is_as_said(value: Value, port: Any) -> bool:

@@ -72,17 +72,17 @@ def _is_open(value: Any) -> bool:
 
 
 def _is_negated(value: Any) -> bool:
-    pending, seen = [value.get_node()], set[str]()
+    pending, visited = [value.get_node()], set[str]()
     while pending:
         node = pending.pop()
-        if node.get_type_name() not in _NEGATIVE or node.get_name() in seen:
+        if node.get_type_name() not in _NEGATIVE or node.get_name() in visited:
             continue
         if changes_signs(node):
             return True
-        seen.add(node.get_name())
-        others = [each.get_node() for each in node.input_values() if known(each) is None]
-        if len(others) == 1 or node.get_type_name() == "Concat":
-            pending.extend(others)
+        visited.add(node.get_name())
+        computed_nodes = [source.get_node() for source in node.input_values() if known(source) is None]
+        if len(computed_nodes) == 1 or node.get_type_name() == "Concat":
+            pending.extend(computed_nodes)
     return False
 
 
@@ -101,5 +101,5 @@ def known(value: Any) -> Array | None:
     if kind == "Convert":
         contents = known(node.input_value(0))
         return None if contents is None else contents.astype(value.get_element_type().to_dtype())
-    read = [known(each) for each in node.input_values()] if kind in _OF_KNOWN else [None]
-    return None if any(each is None for each in read) else _OF_KNOWN[kind](*read)
+    read = [known(source) for source in node.input_values()] if kind in _OF_KNOWN else [None]
+    return None if any(operand is None for operand in read) else _OF_KNOWN[kind](*read)

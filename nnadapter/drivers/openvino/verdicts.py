@@ -44,7 +44,11 @@ _REALS = frozenset(("float16", "float32"))
 
 def grouped_filters(model: onnx.ModelProto) -> frozenset[str]:
     """Names of the filters of convolutions in groups: the engine takes these where their filter is a constant."""
-    grouped = (node for node in model.graph.node if any(each.name == "group" and each.i > 1 for each in node.attribute))
+    grouped = (
+        node
+        for node in model.graph.node
+        if any(attribute.name == "group" and attribute.i > 1 for attribute in node.attribute)
+    )
     return frozenset(name for node in grouped for name in node.input[1:2])
 
 
@@ -81,7 +85,7 @@ class Whole:
         return is_moved and value is not None and value.dtype == "int64"
 
 
-def judge(node: onnx.NodeProto, whole: Whole, switched_off: Collection[str] = ()) -> Verdict:
+def judge(node: onnx.NodeProto, analysis: Whole, switched_off: Collection[str] = ()) -> Verdict:
     """Return the verdict of the tables on a node.
 
     1. Ops of ONNX's own domain that stand in the table, and that nobody switched off.
@@ -93,18 +97,18 @@ def judge(node: onnx.NodeProto, whole: Whole, switched_off: Collection[str] = ()
         return Unsupported(Reason.UNSUPPORTED_DOMAIN, f"domain {node.domain!r} is not ONNX's own")
     if node.op_type in switched_off:
         return Unsupported(Reason.SWITCHED_OFF, f"{node.op_type} is switched off (option switched_off)")
-    of_sizes = _of_sizes(node, whole) if any(name in whole.measured for name in node.output) else None
+    of_sizes = _of_sizes(node, analysis) if any(name in analysis.measured for name in node.output) else None
     if of_sizes is not None:
         return of_sizes
     row = OPERATORS.get(node.op_type)
     if row is None:
         detail = f"{node.op_type} is not among the ops that were found right on OpenVINO"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
-    decided = _of_data(node, whole) if _is_open(node, whole.parts) else restriction(node, whole.parts)
-    return all_of((_types(node, row, whole), decided))
+    decided = _of_data(node, analysis) if _is_open(node, analysis.parts) else restriction(node, analysis.parts)
+    return all_of((_types(node, row, analysis), decided))
 
 
-def judge_dynamic(node: onnx.NodeProto, whole: Whole, halves: Collection[str] = DYNAMIC_FLOAT16_OPS) -> Verdict:
+def judge_dynamic(node: onnx.NodeProto, analysis: Whole, halves: Collection[str] = DYNAMIC_FLOAT16_OPS) -> Verdict:
     """Return the verdict of the tables on a node of a model whose sizes are open; some were taken at fixed sizes.
 
     Ops that make sizes get and make int64, small numbers as they are.
@@ -113,49 +117,51 @@ def judge_dynamic(node: onnx.NodeProto, whole: Whole, halves: Collection[str] = 
 
     Args:
         node: the node.
-        whole: the model.
+        analysis: the model.
         halves: ops that are taken with float16.
     """
-    of_sizes = _of_sizes(node, whole)
+    of_sizes = _of_sizes(node, analysis)
     if of_sizes is not None:
         return of_sizes
-    is_open, is_known = _is_open(node, whole.parts), node.op_type in OPERATORS and not plain_domain(node.domain)
+    is_open, is_known = _is_open(node, analysis.parts), node.op_type in OPERATORS and not plain_domain(node.domain)
     if not is_known or (is_open and node.op_type in STATIC_SHAPE_OPS):
         return Unsupported(Reason.UNSUPPORTED_OPERATION, f"{node.op_type} is taken at fixed sizes alone")
     if not is_open:
         return SUPPORTED
-    values = (name for name in (*node.input, *node.output) if name and not whole.is_size(name))
-    open_types = all_of(_open_type(node, name, whole.parts, halves) for name in values)
-    return restriction(node, whole.parts, whole.sizes) if open_types else open_types  # they look at what types say
+    values = (name for name in (*node.input, *node.output) if name and not analysis.is_size(name))
+    open_types = all_of(_open_type(node, name, analysis.parts, halves) for name in values)
+    return (
+        restriction(node, analysis.parts, analysis.sizes) if open_types else open_types
+    )  # they look at what types say
 
 
-def leaves_open(node: onnx.NodeProto, whole: Whole) -> bool:
+def leaves_open(node: onnx.NodeProto, analysis: Whole) -> bool:
     """Whether a node has values of open sizes, or makes sizes of these."""
-    return _is_open(node, whole.parts) or any(name in whole.sizes for name in node.output)
+    return _is_open(node, analysis.parts) or any(name in analysis.sizes for name in node.output)
 
 
-def _of_data(node: onnx.NodeProto, whole: Whole) -> Verdict:
+def _of_data(node: onnx.NodeProto, analysis: Whole) -> Verdict:
     """The verdict on a node over whose sizes data decide: there may come to be no elements."""
     if node.op_type not in EMPTY_SIZES:
         detail = f"{node.op_type} is not among the ops that were found right where data decide over sizes"
         return Unsupported(Reason.DATA_DEPENDENT_SHAPE, detail)
-    verdict = judge_dynamic(node, whole, ())
-    return data_restriction(node, whole.parts) if verdict else verdict
+    verdict = judge_dynamic(node, analysis, ())
+    return data_restriction(node, analysis.parts) if verdict else verdict
 
 
-def _of_sizes(node: onnx.NodeProto, whole: Whole) -> Verdict | None:
+def _of_sizes(node: onnx.NodeProto, analysis: Whole) -> Verdict | None:
     """The verdict on a node that makes sizes of sizes; None for any other, and for functions of positions."""
     # Constants that are dequantized follow from no data either, and are no sizes.
-    if node.op_type in QUANTIZING or not all(name in whole.sizes for name in node.output if name):
+    if node.op_type in QUANTIZING or not all(name in analysis.sizes for name in node.output if name):
         return None
     is_known = node.op_type in _SIZING and not plain_domain(node.domain)
-    if not is_known and not any(whole.is_size(name) for name in node.output if name):
+    if not is_known and not any(analysis.is_size(name) for name in node.output if name):
         return None
     if not is_known:
         detail = f"{node.op_type} is not among the ops that were found right on sizes"
         return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
-    typed = (_is_typed(node, name, whole.parts) for name in node.input if name)
-    return all_of((*typed, _bounded(node, whole.parts)))
+    typed = (_is_typed(node, name, analysis.parts) for name in node.input if name)
+    return all_of((*typed, _bounded(node, analysis.parts)))
 
 
 def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
@@ -167,8 +173,8 @@ def _bounded(node: onnx.NodeProto, parts: Parts) -> Verdict:
     names, least = (
         (node.input[_CAP:], _LEAST["Min"]) if caps else (node.input[_BOUNDS[node.op_type]], _LEAST[node.op_type])
     )
-    known = [bound for name in names if name and (bound := _least(parts.constants.get(name))) is not None]
-    if min(known) >= least if known else node.op_type != "Clip":
+    bounds = [bound for name in names if name and (bound := _least(parts.constants.get(name))) is not None]
+    if min(bounds) >= least if bounds else node.op_type != "Clip":
         return SUPPORTED
     detail = f"{node.op_type} of sizes is taken where it bounds them by what is not negative"
     return Unsupported(Reason.UNSUPPORTED_OPERATION, detail)
@@ -212,24 +218,24 @@ def _ranked(node: onnx.NodeProto, name: str, value: Value | None) -> Verdict:
     return SUPPORTED
 
 
-def _types(node: onnx.NodeProto, row: OperatorRow, whole: Whole) -> Verdict:
+def _types(node: onnx.NodeProto, row: OperatorRow, analysis: Whole) -> Verdict:
     values = (
         *((name, row.inputs.get(position, row.dtypes)) for position, name in enumerate(node.input)),
         *((name, row.outputs.get(position, row.dtypes)) for position, name in enumerate(node.output)),
     )
-    return all_of(_type(node, name, accepted, whole) for name, accepted in values if name)
+    return all_of(_type(node, name, accepted, analysis) for name, accepted in values if name)
 
 
-def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], whole: Whole) -> Verdict:
-    value, parts = whole.parts.value(name), whole.parts
+def _type(node: onnx.NodeProto, name: str, accepted: Collection[DataType], analysis: Whole) -> Verdict:
+    value, parts = analysis.parts.value(name), analysis.parts
     if value is None or value.dtype is None:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the type of {name!r} of {node.op_type} is not known")
-    if value.dtype not in accepted and not whole.counts(node, name):
+    if value.dtype not in accepted and not analysis.counts(node, name):
         expected = ", ".join(sorted(dtype.value for dtype in accepted)) or "nothing there"
         detail = f"{node.op_type} got {value.dtype} for {name!r}, accepted: {expected}"
         is_tensor = "(" not in value.dtype and value.dtype != "string"
         return Unsupported(Reason.UNSUPPORTED_DTYPE if is_tensor else Reason.UNSUPPORTED_TYPE, detail)
-    if value.static_shape is None and whole.is_open:
+    if value.static_shape is None and analysis.is_open:
         return Unsupported(Reason.DYNAMIC_SHAPE, f"the shape of {name!r} of {node.op_type} is not known")
     if value.static_shape is None:  # data decide over it
         return SUPPORTED

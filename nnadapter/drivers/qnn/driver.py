@@ -87,8 +87,8 @@ class QnnDevice(Device):
         """
         base_backing = find_backing(PROVIDER, {**options, "library": ""})
         emulated = all(device.device.type.name != "NPU" for device in base_backing.devices)
-        own = own_options(options, self._backend(str(options["backend"])), emulated=emulated)
-        backing = replace(base_backing, options={**own, **base_backing.options})
+        qnn_options = own_options(options, self._backend(str(options["backend"])), emulated=emulated)
+        backing = replace(base_backing, options={**qnn_options, **base_backing.options})
         with native_prints_to_stderr() if emulated else nullcontext():  # the emulator greets when it is loaded
             if not takes_addition(backing):
                 raise InvalidOptionError(_dropped(backing))
@@ -122,8 +122,8 @@ def _dropped(backing: Backing) -> str:
 
 
 def _works_without(backing: Backing, name: str) -> bool:
-    rest = {key: value for key, value in backing.options.items() if key != name}
+    remaining_options = {key: value for key, value in backing.options.items() if key != name}
     try:
-        return takes_addition(replace(backing, options=rest))
+        return takes_addition(replace(backing, options=remaining_options))
     except InvalidOptionError as error:
         return "soc_model" in str(error) and name == "soc_model"

@@ -108,9 +108,10 @@ _LEFT_OUT = ("auto", "default", "0", 0)
 
 def _check_architecture(soc: int, architecture: str) -> None:
     """QNN takes the chip's number where both are given, and says so only in its log."""
-    known = _ARCHITECTURE_OF_SOC.get(soc, architecture)
-    if architecture != "auto" and known != architecture:
+    soc_architecture = _ARCHITECTURE_OF_SOC.get(soc, architecture)
+    if architecture != "auto" and soc_architecture != architecture:
         raise InvalidOptionError(
-            f"htp_arch {architecture} is not that of soc_model {soc}, which is {known}, and QNN would ignore it; "
+            f"htp_arch {architecture} is not that of soc_model {soc}, which is {soc_architecture}, and QNN would "
+            "ignore it; "
             "give one of the two"
         )

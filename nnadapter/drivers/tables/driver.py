@@ -110,7 +110,7 @@ class TableDriver(Driver):
         return LoweringTable(self._rows(), types)
 
     def _rows(self) -> Iterator[Lowering]:
-        for name in dict.fromkeys(name for each in type(self).__mro__ for name in vars(each)):
+        for name in dict.fromkeys(name for base_class in type(self).__mro__ for name in vars(base_class)):
             for row in rows_of(getattr(type(self), name)):
                 yield replace(row, lower=getattr(self, name))
         for function in self.lowerings:
@@ -169,7 +169,7 @@ class TableContext(Context):
         Raises:
             InvalidModelError: the model contradicts itself.
         """
-        return [each if isinstance(each, Unsupported) else SUPPORTED for each in self._asked(model)]
+        return [answer if isinstance(answer, Unsupported) else SUPPORTED for answer in self._asked(model)]
 
     def admit(self, model: Model) -> Admission:
         """See `Context.admit`."""
@@ -191,12 +191,12 @@ class TableContext(Context):
         return TableProgram(model, closures, self._lowered, self._driver)
 
     def _lowered(self, model: Model) -> list[Computes]:
-        asked = self._asked(model)
-        refused = {position: each for position, each in enumerate(asked) if isinstance(each, Unsupported)}
+        answers = self._asked(model)
+        refused = {position: answer for position, answer in enumerate(answers) if isinstance(answer, Unsupported)}
         if refused:
             first = next(iter(refused.values()))
             raise CompilationError(f"{len(refused)} operations are not lowered: {first.detail}", refused=refused)
-        return [each for each in asked if not isinstance(each, Unsupported)]
+        return [answer for answer in answers if not isinstance(answer, Unsupported)]
 
     def _asked(self, model: Model) -> list[Computes | Unsupported]:
         from nnadapter.ir.verifying import verify

@@ -79,11 +79,11 @@ def lowers(
         DriverError: no operation is named, a name is no data type or layout, ranks are not two in this order, or what
             is decorated is no function.
     """
-    if not operations or not all(isinstance(each, str) for each in operations):
+    if not operations or not all(isinstance(operation, str) for operation in operations):
         raise DriverError(f'lowers got {operations!r}, expected names of operations, as in @lowers("ADD", "SUB")')
     try:
-        known = None if types is None else data_types(types)
-        made, orders = data_types(results), frozenset(map(Layout, _several(layouts)))
+        operand_types = None if types is None else data_types(types)
+        result_types, orders = data_types(results), frozenset(map(Layout, _several(layouts)))
     except ValueError as error:
         raise DriverError(f"the lowering of {', '.join(operations)} names what is not known: {error}") from None
     if ranks is not None and not _is_span(ranks):
@@ -94,8 +94,8 @@ def lowers(
         _check_function(function, operations)
         rows = tuple(
             Lowering(
-                type=type_, lower=function, types=known, results=made, ranks=ranks, fuse_codes=codes, layouts=orders,
-                quantized=quantized, limits=limits,
+                type=type_, lower=function, types=operand_types, results=result_types, ranks=ranks, fuse_codes=codes,
+                layouts=orders, quantized=quantized, limits=limits,
             )
             for type_ in operations
         )  # fmt: skip
@@ -115,8 +115,8 @@ def _check_function(function: object, operations: tuple[str, ...]) -> None:
 
 def rows_of(function: object) -> tuple[Lowering, ...]:
     """The rows that `lowers` gave a function; none for anything else."""
-    found = getattr(function, _ROWS, ())
-    return found if isinstance(found, tuple) else ()  # some objects have whatever they are asked for
+    rows = getattr(function, _ROWS, ())
+    return rows if isinstance(rows, tuple) else ()  # some objects have whatever they are asked for
 
 
 def data_types(names: Names) -> frozenset[DataType]:

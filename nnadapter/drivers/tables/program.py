@@ -92,13 +92,13 @@ class TableExecution(Execution):
 
     def _given_away(self, results: Sequence[Any], inputs: Sequence[Array]) -> list[Array]:
         """Results as arrays to write to, that share memory with nothing that is given, kept, or given beside them."""
-        taken, arrays = list(inputs), []
+        live_arrays, arrays = list(inputs), []
         for value in results:
             array = np.asarray(self._border.to_host(value))
-            kept = not array.flags.writeable or self._constants.memory.may_hold(array)
-            if kept or any(np.may_share_memory(array, other) for other in taken):
+            is_protected = not array.flags.writeable or self._constants.memory.may_hold(array)
+            if is_protected or any(np.may_share_memory(array, other) for other in live_arrays):
                 array = array.copy()
-            taken.append(array)
+            live_arrays.append(array)
             arrays.append(array)
         return arrays
 
@@ -184,12 +184,12 @@ def _run(steps: Iterable[Step], values: list[Any]) -> None:
             values[index] = None
 
 
-def _several(made: Any, count: int) -> Sequence[Any]:
-    if not isinstance(made, Sequence):  # an array would be taken for its rows
-        raise TypeError(f"its function gave {type(made).__name__}, expected a list or tuple of {count} values")
-    if len(made) != count:
-        raise ValueError(f"its function gave {len(made)} values, expected {count}")
-    return made
+def _several(results: Any, count: int) -> Sequence[Any]:
+    if not isinstance(results, Sequence):  # an array would be taken for its rows
+        raise TypeError(f"its function gave {type(results).__name__}, expected a list or tuple of {count} values")
+    if len(results) != count:
+        raise ValueError(f"its function gave {len(results)} values, expected {count}")
+    return results
 
 
 def _while_wanted(steps: Sequence[Step], cancelled: Callable[[], bool]) -> Iterator[Step]:
@@ -217,10 +217,14 @@ def _reader(positions: tuple[int, ...]) -> Callable[[Sequence[Any]], Sequence[An
 
 def _last_uses(model: Model) -> list[tuple[int, ...]]:
     """For every operation the values that nobody reads behind it; constants and outputs of the model stay."""
-    kept = {*model.outputs, ABSENT, *(i for i, operand in enumerate(model.operands) if operand.value is not None)}
+    live_values = {
+        *model.outputs,
+        ABSENT,
+        *(i for i, operand in enumerate(model.operands) if operand.value is not None),
+    }
     ends: list[tuple[int, ...]] = []
     for operation in reversed(model.operations):
-        last = {*operation.inputs, *operation.outputs} - kept
-        kept |= last
+        last = {*operation.inputs, *operation.outputs} - live_values
+        live_values |= last
         ends.append(tuple(sorted(last)))
     return ends[::-1]

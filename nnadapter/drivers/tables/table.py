@@ -87,11 +87,11 @@ def _check(lowering: Lowering, other: TableRow | None) -> None:
     unknown = lowering.fuse_codes - FUSE_CODES.keys()
     if unknown:
         raise DriverError(f"{name} names the activation {min(unknown)!r}; {close_names(min(unknown), FUSE_CODES)}")
-    taken = frozenset[DataType]().union(*(role.dtypes for role in schema.inputs))
-    if lowering.types is not None and not lowering.types & taken:
+    accepted_dtypes = frozenset[DataType]().union(*(role.dtypes for role in schema.inputs))
+    if lowering.types is not None and not lowering.types & accepted_dtypes:
         raise DriverError(
             f"{name} lowers {lowering.type} for {', '.join(sorted(lowering.types))}, "
-            f"expected some of {', '.join(sorted(taken))}"
+            f"expected some of {', '.join(sorted(accepted_dtypes))}"
         )
 
 
@@ -101,12 +101,12 @@ def _name(lowering: Lowering) -> str:
 
 def _row(lowering: Lowering, dtypes: frozenset[DataType]) -> TableRow:
     schema = schema_of(lowering.type)
-    own = dtypes if lowering.types is None else lowering.types
+    row_dtypes = dtypes if lowering.types is None else lowering.types
     return TableRow(
         lowering=lowering,
-        dtypes=tuple(_role_dtypes(role, own) for role in schema.inputs),
-        results=own | lowering.results,
-        quantized=own & INTEGER if lowering.quantized else frozenset(),
+        dtypes=tuple(_role_dtypes(role, row_dtypes) for role in schema.inputs),
+        results=row_dtypes | lowering.results,
+        quantized=row_dtypes & INTEGER if lowering.quantized else frozenset(),
         ranks=schema.ranks if lowering.ranks is None else lowering.ranks,
     )
 
@@ -139,11 +139,11 @@ def _refused_operand(
 ) -> Iterator[Unsupported]:
     """What is wrong with an operand. Open sizes are put into words only then: that decides on them."""
     type_, layouts = operand.type, row.lowering.layouts
-    taken = dtypes if type_.quantization is None else row.quantized
-    if not taken:
+    accepted_dtypes = dtypes if type_.quantization is None else row.quantized
+    if not accepted_dtypes:
         yield _wrong(operation, operand, "what is not quantized")
-    elif type_.dtype not in taken:
-        yield _wrong(operation, operand, ", ".join(sorted(taken)))
+    elif type_.dtype not in accepted_dtypes:
+        yield _wrong(operation, operand, ", ".join(sorted(accepted_dtypes)))
     elif type_.layout not in layouts:
         yield _wrong(operation, operand, ", ".join(sorted(layouts)))
 

@@ -91,7 +91,7 @@ def compiled_again(exported: bytes, arrays: Sequence[Array], results: Sequence[s
     jax = module()
     with _translated(), own_settings():
         function = jax.export.deserialize(bytearray(exported))
-        shapes = [_shape(each, device) for each in function.in_avals]
+        shapes = [_shape(aval, device) for aval in function.in_avals]
         inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]
         executable = jax.jit(function.call).lower(inputs, constants).compile()
         give_back()

@@ -54,7 +54,7 @@ class Donating:
                 return None
             executable, donated = form
             rest = [value for position, value in enumerate(inputs) if position not in donated]
-            results: Sequence[Any] = executable([inputs[each] for each in donated], rest, self._compiled.constants)
+            results: Sequence[Any] = executable([inputs[index] for index in donated], rest, self._compiled.constants)
             return results
 
     def _form_or_none(self, given_up: tuple[int, ...]) -> tuple[Any, tuple[int, ...]] | None:
@@ -70,9 +70,9 @@ class Donating:
         jax, compiled = module(), self._compiled
         function = jax.export.deserialize(bytearray(compiled.exported))
         at = jax.sharding.SingleDeviceSharding(compiled.device)
-        shapes = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=at) for each in function.in_avals]
+        shapes = [jax.ShapeDtypeStruct(aval.shape, aval.dtype, sharding=at) for aval in function.in_avals]
         inputs, constants = jax.tree.unflatten(function.in_tree, shapes)[0]
-        donated = usable(given_up, [_kind(each) for each in inputs], [_kind(each) for each in function.out_avals])
+        donated = usable(given_up, [_kind(spec) for spec in inputs], [_kind(spec) for spec in function.out_avals])
         if not donated:
             return None
 
@@ -82,9 +82,9 @@ class Donating:
             every = [by_position[place] if place in by_position else next(kept) for place in range(len(inputs))]
             return function.call(every, constants)
 
-        rest = [each for position, each in enumerate(inputs) if position not in donated]
+        rest = [spec for position, spec in enumerate(inputs) if position not in donated]
         jitted = jax.jit(segment, donate_argnums=(0,))
-        return jitted.lower([inputs[each] for each in donated], rest, constants).compile(), donated
+        return jitted.lower([inputs[index] for index in donated], rest, constants).compile(), donated
 
 
 def usable(given_up: Sequence[int], inputs: Sequence[Any], results: Sequence[Any]) -> tuple[int, ...]:

@@ -63,7 +63,7 @@ class XlaDriver(TableDriver):
         name = device_id or default_kind()
         kind, _, number = name.partition(".")
         if kind not in KINDS or (number and not number.isdecimal()):
-            offered = ", ".join(f"xla:{each}" for each in KINDS)
+            offered = ", ".join(f"xla:{device_kind}" for device_kind in KINDS)
             raise DeviceNotFoundError(f"xla has no device {device_id!r}; choose one of {offered}")
         found = present(kind)
         if int(number or 0) >= len(found):

@@ -65,7 +65,7 @@ class XlaExecution(Execution):
     def _made(self, inputs: Sequence[DeviceTensor]) -> Sequence[Any]:
         """As `_started`, in memory of inputs that are given up, where XLA has a use for it."""
         values = list(map(value_of, inputs))
-        given_up = [position for position, each in enumerate(inputs) if each.is_given_up]
+        given_up = [position for position, device_tensor in enumerate(inputs) if device_tensor.is_given_up]
         try:
             results = self._donating.start(values, given_up) if given_up else None
             return self._started(values) if results is None else results

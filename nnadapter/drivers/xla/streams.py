@@ -44,7 +44,7 @@ class XlaStream(Stream):
     def add(self, results: Sequence[Any]) -> None:
         """More work is under way."""
         open_results = self._open()
-        open_results[:] = [each for each in open_results if not each.is_ready()]
+        open_results[:] = [result for result in open_results if not result.is_ready()]
         open_results.extend(results)
 
     def record(self, event: Event) -> None:

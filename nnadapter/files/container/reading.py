@@ -66,9 +66,9 @@ class Container:
                 size = status.st_size if S_ISREG(status.st_mode) else 0
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
+            reason = getattr(error, "strerror", None) or error
             raise CompiledModelError(
-                f"{name!r} cannot be read: {why}; give the path of a compiled model", file=name
+                f"{name!r} cannot be read: {reason}; give the path of a compiled model", file=name
             ) from error
         return cls(memoryview(data), name)
 
@@ -99,8 +99,8 @@ class Container:
 
         Nothing is said of what it finds: a part that is not what it was is checked again, by who asks for it.
         """
-        there = range(len(self.parts))
-        large = [number for number in numbers if number in there and self.parts[number].length >= _AHEAD_BYTES]
+        part_range = range(len(self.parts))
+        large = [number for number in numbers if number in part_range and self.parts[number].length >= _AHEAD_BYTES]
         if large:
             thread = Thread(target=self._check_all, args=(large,), name="nnadapter check", daemon=True)
             with suppress(RuntimeError):  # no thread can be had: who asks for a part checks it

@@ -34,10 +34,10 @@ class ContainerWriter:
             pieces: its contents, one behind the other.
         """
         contents = [memoryview(piece).cast("B") for piece in pieces]
-        whole = sha256()
+        hasher = sha256()
         for piece in contents:
-            whole.update(piece)
-        digest = whole.digest()
+            hasher.update(piece)
+        digest = hasher.digest()
         if digest not in self._known:
             self._known[digest] = len(self._parts)
             self._parts.append(self._written(kind, contents, digest))

@@ -97,8 +97,8 @@ class LayerReport:
             yield f"the device's own values differ first behind {self.accumulated}"
         if self.unchecked:
             more = len(self.unchecked) - _LISTED
-            rest = f" and {more} more" if more > 0 else ""
-            yield f"not run by itself by its device: {', '.join(map(repr, self.unchecked[:_LISTED]))}{rest}"
+            suffix = f" and {more} more" if more > 0 else ""
+            yield f"not run by itself by its device: {', '.join(map(repr, self.unchecked[:_LISTED]))}{suffix}"
         if self.saved is not None:
             yield f"saved in {self.saved.folder}; to see it again: {self.saved.command}"
         if self.ruled_out is not None:
@@ -109,7 +109,7 @@ class LayerReport:
     def _culprits(self) -> Iterator[str]:
         if self.alone:
             yield f"wrong by itself: {self.alone[0]}"
-            yield from (f"wrong by itself as well: {each}" for each in self.alone[1:_LISTED])
+            yield from (f"wrong by itself as well: {finding}" for finding in self.alone[1:_LISTED])
             if len(self.alone) > _LISTED:
                 yield f"and {len(self.alone) - _LISTED} more"
         if self.together is not None:
@@ -130,8 +130,10 @@ class LayerReport:
 def _ruled_out(ruled_out: RuledOut) -> str:
     count = _counted(len(ruled_out.pins), "pin")
     end = "make" if len(ruled_out.pins) != 1 else "makes"
-    what = f"{end} the outputs agree" if ruled_out.agrees else "do not make the outputs agree, though nothing is left"
-    return f"{ruled_out.path}: {count} to the CPU {what}; {_counted(ruled_out.compilations, 'compilation')}"
+    outcome = (
+        f"{end} the outputs agree" if ruled_out.agrees else "do not make the outputs agree, though nothing is left"
+    )
+    return f"{ruled_out.path}: {count} to the CPU {outcome}; {_counted(ruled_out.compilations, 'compilation')}"
 
 
 def _counted(number: int, thing: str) -> str:

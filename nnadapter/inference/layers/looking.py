@@ -48,9 +48,9 @@ def _look(
     cutting = search.cutting
     errors, unchecked = search.alone()
     wrong, shown = _verified(search, [atom for atom, error in sorted(errors.items()) if error.beyond])
-    own = search.accumulated() if errors and not compared.agrees else None
-    explained = own is None or any(atom < own.end for atom in wrong)
-    joint = None if own is None or explained else search.together(own)
+    stretch = search.accumulated() if errors and not compared.agrees else None
+    explained = stretch is None or any(atom < stretch.end for atom in wrong)
+    joint = None if stretch is None or explained else search.together(stretch)
     fused = joint is not None and not search.stretch(joint.start, joint.end, all_visible=True).deviation.beyond
     members = [] if joint is None else [atom for atom in cutting.accelerated if joint.start <= atom < joint.end]
     ranked = sorted(errors, key=lambda atom: errors[atom].tolerances, reverse=True)
@@ -58,19 +58,20 @@ def _look(
         atoms=len(cutting.accelerated),
         outputs_agree=compared.agrees,
         alone=tuple(_finding(cutting, [atom], errors[atom]) for atom in wrong),
-        accumulated=None if own is None else _finding(cutting, [own.end - 1], own.deviation),
+        accumulated=None if stretch is None else _finding(cutting, [stretch.end - 1], stretch.deviation),
         together=None if joint is None else _finding(cutting, members, joint.deviation),
         fused=fused,
         largest=_finding(cutting, ranked[:1], errors[ranked[0]]) if errors else None,
         unchecked=cutting.own_names(unchecked),
         compilations=search.trials.compilations,
     )
-    shown, told = shown or joint, compared.tolerances
+    shown, tolerances = shown or joint, compared.tolerances
     suspects = dict.fromkeys([*wrong, *members, *ranked, *cutting.accelerated])
     try:
         if save is not None and shown is not None:
             report = replace(
-                report, saved=save_stretch(Path(save), shown, compared.requests, told.relative, told.absolute)
+                report,
+                saved=save_stretch(Path(save), shown, compared.requests, tolerances.relative, tolerances.absolute),
             )
         if rules_out is not None:
             report = replace(report, ruled_out=rule_out(Path(rules_out), compared, _pins(cutting, [*suspects])))
@@ -82,8 +83,10 @@ def _look(
 def _search(compared: ComparedRun, setting: Setting) -> Search:
     homes = {node.name: node.device for node in compared.report.nodes if node.device not in ("", *HOSTS)}
     cutting, defaults = cut(load_model(compared.model), shapes_of(compared.feed), homes)
-    told = compared.tolerances
-    tolerances = replace(told, quantized=told.quantized | quantized_values(cutting.graph) - told.outputs)
+    base_tolerances = compared.tolerances
+    tolerances = replace(
+        base_tolerances, quantized=base_tolerances.quantized | quantized_values(cutting.graph) - base_tolerances.outputs
+    )
     trials = Trials(setting)
     return Search(cutting, tolerances, trials, HostValues(cutting, trials, {**defaults, **compared.feed}))
 

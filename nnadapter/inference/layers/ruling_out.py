@@ -49,12 +49,12 @@ def rule_out(path: Path, compared: ComparedRun, suspects: Sequence[Group]) -> Ru
 
 def without_surplus(pins: list[Group], agrees: Callable[[Sequence[Group]], bool]) -> list[Group]:
     """Leave out what is not needed. Source: A. Zeller, R. Hildebrandt, Simplifying failure-inducing input, 2002."""
-    size, left = len(pins) // 2, _MOST_REMOVALS
-    while size and left > 0:
+    size, budget = len(pins) // 2, _MOST_REMOVALS
+    while size and budget > 0:
         start = 0
-        while start < len(pins) and left > 0:
+        while start < len(pins) and budget > 0:
             fewer = pins[:start] + pins[start + size :]
-            left -= 1
+            budget -= 1
             if fewer and agrees(fewer):
                 pins = fewer
             else:
@@ -85,13 +85,15 @@ class _Trying:
     def agrees_by(self, rules: Rules) -> bool:
         """Whether the outputs do with these rules beside the person's own."""
         self.compilations += 1
-        compared, own = self._compared, self._rules
-        options = replace(compared.options, rules=replace(own, pins=(*own.pins, *rules.pins)), fallback="allow")
+        compared, user_rules = self._compared, self._rules
+        options = replace(
+            compared.options, rules=replace(user_rules, pins=(*user_rules.pins, *rules.pins)), fallback="allow"
+        )
         with InferenceSession(compared.model, devices=compared.requests, options=options) as session:
             got = session.run(list(compared.expected), compared.feed)
         pairs = zip(compared.expected.items(), got, strict=True)
         allowed = compared.tolerances.of
-        return not any(deviation(name, actual, wanted, allowed(name)).beyond for (name, wanted), actual in pairs)
+        return not any(deviation(name, actual, expected, allowed(name)).beyond for (name, expected), actual in pairs)
 
 
 def _text(names: Sequence[str]) -> str:

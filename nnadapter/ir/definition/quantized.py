@@ -49,7 +49,7 @@ def _finished(plain: Callable[..., Any]) -> Callable[..., Any]:
 def _spread(values: Any, type_: OperandType, rank: int, axis: int | None, dtype: Any) -> Array:
     """Scales or zero points so that they broadcast along `axis`."""
     array = np.array(values, dtype)
-    return array.reshape(()) if axis is None else array.reshape([-1 if each == axis else 1 for each in range(rank)])
+    return array.reshape(()) if axis is None else array.reshape([-1 if dim == axis else 1 for dim in range(rank)])
 
 
 def _parts(type_: OperandType | None) -> tuple[Array, Array]:

@@ -73,7 +73,10 @@ def _affine_grid(theta: Array, output_shape: Any, align_corners: bool) -> Array:
 
 def _samples(start: float, length: float, bins: int, ratio: int) -> list[list[float]]:
     count = ratio or max(0, ceil(length / bins))
-    return [[start + (each + (step + 0.5) / count) * length / bins for step in range(count)] for each in range(bins)]
+    return [
+        [start + (bin_index + (step + 0.5) / count) * length / bins for step in range(count)]
+        for bin_index in range(bins)
+    ]
 
 
 def _roi_align(

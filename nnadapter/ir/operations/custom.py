@@ -85,8 +85,8 @@ class CustomCall:
     def spread(self, operation_inputs: Sequence[Any]) -> list[Any]:
         """One thing per input of the node, None where it is absent, of one thing per input of the operation."""
         node_inputs: list[Any] = [None] * (self.present[-1] + 1 if self.present else 0)
-        for position, each in zip(self.present, operation_inputs, strict=True):
-            node_inputs[position] = each
+        for position, operation_input in zip(self.present, operation_inputs, strict=True):
+            node_inputs[position] = operation_input
         return node_inputs
 
 
@@ -103,14 +103,14 @@ def read_types(text: str) -> tuple[OperandType, ...]:
     Raises:
         InvalidModelError: it is no such text.
     """
-    matches = [_TYPE.fullmatch(each.strip()) for each in text.split(";")]
+    matches = [_TYPE.fullmatch(type_text.strip()) for type_text in text.split(";")]
     known = set(map(str, DataType))
-    if any(each is None or each[1] not in known for each in matches):
+    if any(match is None or match[1] not in known for match in matches):
         raise InvalidModelError(f"output_types is {text!r}, expected types such as 'float32[1, 3]; int64[]'")
     return tuple(
-        OperandType(DataType(each[1]), tuple(int(size) for size in each[2].split(",") if size.strip()))
-        for each in matches
-        if each is not None
+        OperandType(DataType(match[1]), tuple(int(size) for size in match[2].split(",") if size.strip()))
+        for match in matches
+        if match is not None
     )
 
 

@@ -96,12 +96,12 @@ class _TransposeSweep:
     def _put_off(self, index: int, operation: Operation) -> None:
         (operand,) = operation.inputs
         perm: Axes = operation.attributes["perm"]  # type: ignore[assignment]
-        before = self._put.get(operand)
-        if before is not None:
-            self._editor.adopt(index, (before.operation,))
-        before = before or self._made.get(operand)
-        if before is not None:
-            operand, perm = before.source, tuple(before.perm[axis] for axis in perm)
+        inner_transpose = self._put.get(operand)
+        if inner_transpose is not None:
+            self._editor.adopt(index, (inner_transpose.operation,))
+        inner_transpose = inner_transpose or self._made.get(operand)
+        if inner_transpose is not None:
+            operand, perm = inner_transpose.source, tuple(inner_transpose.perm[axis] for axis in perm)
         self._put[operation.outputs[0]] = _TransposedOperand(operand, perm, index)
         self._editor.remove((index,))
 
@@ -112,7 +112,7 @@ class _TransposeSweep:
         if (
             operation.type not in _FOLLOWERS
             or not transposes
-            or any(each.perm != transposes[0].perm for each in transposes)
+            or any(transpose.perm != transposes[0].perm for transpose in transposes)
         ):
             return False
         perm = transposes[0].perm
@@ -124,10 +124,12 @@ class _TransposeSweep:
         inputs = [self._before(operand, back) for operand in operation.inputs]
         attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, back)}
         results = editor.add_operation(operation.type, inputs, attributes, origins=(index,))
-        kept = remaining_axes(operation.type, operation.attributes, back)
+        result_axes = remaining_axes(operation.type, operation.attributes, back)
         editor.remove((index,))
-        for old, new in zip(operation.outputs, results, strict=True):
-            self._put[old] = _TransposedOperand(new, tuple(map(kept.index, sorted(kept))), transposes[0].operation)
+        for output, result in zip(operation.outputs, results, strict=True):
+            self._put[output] = _TransposedOperand(
+                result, tuple(map(result_axes.index, sorted(result_axes))), transposes[0].operation
+            )
         return True
 
     def _may_wander(self, operand: int, perm: Axes, operation: Operation) -> bool:
@@ -142,8 +144,8 @@ class _TransposeSweep:
 
     def _do_readers_agree(self, operand: int) -> bool:
         readers = [self._editor.operation(reader).type for reader in self._editor.consumers(operand)]
-        alone = len(readers) == 1 or (self._generous and all(type_ in _MAY_READ for type_ in readers))
-        return alone and not self._editor.is_output(operand)
+        readers_agree = len(readers) == 1 or (self._generous and all(type_ in _MAY_READ for type_ in readers))
+        return readers_agree and not self._editor.is_output(operand)
 
     def _before(self, operand: int, back: Axes) -> int:
         """What stands for an operand where everything is transposed back."""
@@ -173,11 +175,11 @@ class _TransposeSweep:
         moved = [axis for axis in put.perm if dimensions[axis] != 1]
         if moved == sorted(moved):
             shape = tuple(dimensions[axis] for axis in put.perm)
-            made = editor.add_operation("RESHAPE", (put.source,), {"shape": shape}, origins=(put.operation,))
+            results = editor.add_operation("RESHAPE", (put.source,), {"shape": shape}, origins=(put.operation,))
         else:
-            made = editor.add_operation("TRANSPOSE", (put.source,), {"perm": put.perm}, origins=(put.operation,))
-        editor.substitute(operand, made[0])
-        self._made[made[0]] = put
+            results = editor.add_operation("TRANSPOSE", (put.source,), {"perm": put.perm}, origins=(put.operation,))
+        editor.substitute(operand, results[0])
+        self._made[results[0]] = put
 
 
 _MAY_READ = _FOLLOWERS | {"TRANSPOSE"}

@@ -27,10 +27,10 @@ def channels_last(model: Model) -> Model:
     7. What is quantized along an axis stays NCHW, but for filters.
     8. Refused: a model without an operation of 1., or one that has NHWC operands already.
     """
-    wanted = any(
+    has_images = any(
         operation.type in IMAGE and model.operands[operation.inputs[0]].type.rank == 4 for operation in model.operations
     )
-    if not wanted or any(operand.type.layout is Layout.NHWC for operand in model.operands):
+    if not has_images or any(operand.type.layout is Layout.NHWC for operand in model.operands):
         return model
     editor = ModelEditor(model)
     state = _Images(editor)
@@ -118,9 +118,9 @@ class _Images:
         else:
             shape = _ints(operation, "shape")
             view = view.reshaped(shape, index)
-            there = self._made.get((operand, Layout.NCHW))
-            if there is not None and (view is None or not view.is_identity):
-                view = self._whole(there).reshaped(shape, index)
+            nchw_operand = self._made.get((operand, Layout.NCHW))
+            if nchw_operand is not None and (view is None or not view.is_identity):
+                view = self._whole(nchw_operand).reshaped(shape, index)
         if view is None:
             return False
         self._views[output] = view
@@ -151,31 +151,33 @@ class _Images:
     def _convert(self, index: int, operation: Operation) -> None:
         editor = self._editor
         attributes = {**operation.attributes, **REMAP[operation.type](operation.attributes, FROM_NCHW)}
-        kept = remaining_axes(operation.type, operation.attributes, FROM_NCHW)
-        names = [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if kept == FROM_NCHW else ()
+        result_axes = remaining_axes(operation.type, operation.attributes, FROM_NCHW)
+        names = (
+            [f"{editor.operand(output).name}:NHWC" for output in operation.outputs] if result_axes == FROM_NCHW else ()
+        )
         inputs = self._inputs(operation)
         quantized = [editor.type_of(output).quantized for output in operation.outputs]
         results = editor.add_operation(
             operation.type, inputs, attributes, origins=(index,), names=names, quantized=quantized
         )
         editor.remove((index,))
-        for old, new in zip(operation.outputs, results, strict=True):
-            self._record(old, new, kept)
+        for original, replacement in zip(operation.outputs, results, strict=True):
+            self._record(original, replacement, result_axes)
 
-    def _record(self, old: int, new: int, kept: Axes) -> None:
-        type_ = self._editor.type_of(new)
-        if kept == tuple(sorted(kept)) and kept != FROM_NCHW:
-            self._editor.substitute(old, new)
+    def _record(self, original: int, replacement: int, result_axes: Axes) -> None:
+        type_ = self._editor.type_of(replacement)
+        if result_axes == tuple(sorted(result_axes)) and result_axes != FROM_NCHW:
+            self._editor.substitute(original, replacement)
             return
-        perm = tuple(map(kept.index, sorted(kept)))
-        self._views[old] = View(new, type_.dimensions, perm)
+        perm = tuple(map(result_axes.index, sorted(result_axes)))
+        self._views[original] = View(replacement, type_.dimensions, perm)
         if type_.layout is Layout.NHWC:
-            self._made[old, Layout.NHWC] = new
+            self._made[original, Layout.NHWC] = replacement
 
     def _inputs(self, operation: Operation) -> list[int]:
-        first, *others = operation.inputs
+        first, *parameters = operation.inputs
         if operation.type in IMAGE:
-            plain = [operand if operand == ABSENT else self.plain(operand) for operand in others]
+            plain = [operand if operand == ABSENT else self.plain(operand) for operand in parameters]
             return [self._channels_last(first), *plain]
         if operation.type in ELEMENTWISE:
             return [self._broadcast(operand) for operand in operation.inputs]
@@ -193,15 +195,15 @@ class _Images:
         """Make what the view shows, in as few operations as it takes, to stand for `operand`."""
         editor, source = self._editor, view.source
         type_, dimensions = editor.type_of(source), view.dimensions
-        gone = view.operations
+        operations = view.operations
         producer = editor.producer(source)
         heir = self._current if producer is None else producer
         is_there = view.is_identity and type_.dimensions == dimensions and type_.layout is layout
         if is_there and (layout is Layout.NHWC or editor.can_stand_for(operand, source)):
-            if gone:
-                editor.adopt(heir, gone)
+            if operations:
+                editor.adopt(heir, operations)
             return source
-        origins = gone or (heir,)
+        origins = operations or (heir,)
         if view.is_identity and layout is Layout.NCHW:
             return editor.add_operation("RESHAPE", (source,), {"shape": dimensions}, origins=origins)[0]
         if type_.dimensions != view.shape:

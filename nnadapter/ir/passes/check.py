@@ -51,37 +51,41 @@ def check_numbers(
     Raises:
         PassError: from the observer, with the pass, the output, the largest difference and where it is.
     """
-    known: dict[str, tuple[Model, Sequence[Array], Sequence[Array]]] = {}
+    last_run: dict[str, tuple[Model, Sequence[Array], Sequence[Array]]] = {}
 
-    def observe(name: str, before: Model, after: Model) -> None:
-        if after is before:
+    def observe(name: str, original: Model, result: Model) -> None:
+        if result is original:
             return
-        _check_form(name, before, after)
-        model, inputs, expected = known.get("latest", (None, (), ()))
-        if model is not before:
-            inputs = feeds(before)
-            expected = _run(name, "before", evaluate, before, inputs)
-        got = _run(name, "after", evaluate, after, inputs)
-        for output, one, other in zip(after.outputs, got, expected, strict=True):
-            operand = after.operands[output]
-            _compare(name, operand.name, one, other, tolerances.get(operand.type.dtype, 0.0))
-        known["latest"] = after, inputs, got
+        _check_form(name, original, result)
+        model, inputs, expected = last_run.get("latest", (None, (), ()))
+        if model is not original:
+            inputs = feeds(original)
+            expected = _run(name, "before", evaluate, original, inputs)
+        got = _run(name, "after", evaluate, result, inputs)
+        for output, actual, other in zip(result.outputs, got, expected, strict=True):
+            operand = result.operands[output]
+            _compare(name, operand.name, actual, other, tolerances.get(operand.type.dtype, 0.0))
+        last_run["latest"] = result, inputs, got
 
     return observe
 
 
-def _check_form(name: str, before: Model, after: Model) -> None:
+def _check_form(name: str, original: Model, result: Model) -> None:
     try:
-        verify(after)
+        verify(result)
     except InvalidModelError as error:
         raise PassError(f"pass {name!r} made a model that is not sound: {error}", name=name) from error
-    for what, old, new in (("inputs", before.inputs, after.inputs), ("outputs", before.outputs, after.outputs)):
+    for side, original_indices, result_indices in (
+        ("inputs", original.inputs, result.inputs),
+        ("outputs", original.outputs, result.outputs),
+    ):
         border, new_border = (
-            [_border(model, index) for index in each] for model, each in ((before, old), (after, new))
+            [_border(model, index) for index in indices]
+            for model, indices in ((original, original_indices), (result, result_indices))
         )
         if border != new_border:
             raise PassError(
-                f"pass {name!r} made a model with the {what} {'; '.join(new_border)}, expected {'; '.join(border)}",
+                f"pass {name!r} made a model with the {side} {'; '.join(new_border)}, expected {'; '.join(border)}",
                 name=name,
             )
 
@@ -121,10 +125,10 @@ def _compare(name: str, output: str, got: Array, expected: Array, tolerance: flo
 
 def _difference(got: Array, expected: Array) -> Array:
     """The distance of each element, infinite where one is NaN or infinite and the other is not the same."""
-    one, other = _wide(got), _wide(expected)
-    same = (got == expected) | (np.isnan(one) & np.isnan(other))
+    actual, other = _wide(got), _wide(expected)
+    same = (got == expected) | (np.isnan(actual) & np.isnan(other))
     with np.errstate(invalid="ignore"):
-        distance = np.where(same, 0.0, np.abs(one - other))
+        distance = np.where(same, 0.0, np.abs(actual - other))
     # integers that float64 cannot tell apart differ all the same
     distance = np.where(~same & (distance == 0), 1.0, distance)
     return np.where(np.isnan(distance), np.inf, distance)

@@ -26,18 +26,18 @@ def common_subexpressions(editor: ModelEditor) -> None:
        or quantization. Sizes that vary are the same only if they came about alike. Applied again, it finds nothing
        more.
     """
-    seen: dict[Hashable, int] = {}
+    coarse_matches: dict[Hashable, int] = {}
     first: dict[Hashable, int] = {}
     constants: dict[int, Hashable] = {}
     for index in editor.sweep():
         operation = editor.operation(index)
-        alike = seen.setdefault(_at_a_glance(editor, operation), index)
+        alike = coarse_matches.setdefault(_at_a_glance(editor, operation), index)
         if alike == index or not operation.inputs:
             continue  # nearly always
         first.setdefault(_key(editor, editor.operation(alike), constants), alike)
-        known = first.setdefault(_key(editor, operation, constants), index)
-        if known != index:
-            _merge(editor, known, index)
+        first_index = first.setdefault(_key(editor, operation, constants), index)
+        if first_index != index:
+            _merge(editor, first_index, index)
 
 
 _MOST_COMPARED_BYTES = 64 << 10
@@ -50,11 +50,11 @@ def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
     return operation.type, *computed
 
 
-def _merge(editor: ModelEditor, known: int, index: int) -> None:
-    old, new = editor.operation(index).outputs, editor.operation(known).outputs
-    if all(map(editor.can_stand_for, old, new)):
-        editor.adopt(known, (index,))
-        editor.replace((index,), new)
+def _merge(editor: ModelEditor, first_index: int, index: int) -> None:
+    outputs, replacements = editor.operation(index).outputs, editor.operation(first_index).outputs
+    if all(map(editor.can_stand_for, outputs, replacements)):
+        editor.adopt(first_index, (index,))
+        editor.replace((index,), replacements)
 
 
 def _key(editor: ModelEditor, operation: Operation, constants: dict[int, Hashable]) -> Hashable:
@@ -62,9 +62,9 @@ def _key(editor: ModelEditor, operation: Operation, constants: dict[int, Hashabl
     if operation.type in COMMUTATIVE and len(read) == 2:
         read.sort(key=hash)
     types = [editor.type_of(operand) for operand in operation.outputs]
-    made = tuple((type_.dtype, type_.layout, type_.quantization) for type_ in types)
+    result_keys = tuple((type_.dtype, type_.layout, type_.quantization) for type_ in types)
     attributes = tuple((name, told_apart(value)) for name, value in sorted(operation.attributes.items()))
-    return operation.type, tuple(read), attributes, made
+    return operation.type, tuple(read), attributes, result_keys
 
 
 def _operand(editor: ModelEditor, operand: int, constants: dict[int, Hashable]) -> Hashable:

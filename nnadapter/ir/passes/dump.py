@@ -31,10 +31,10 @@ def dump_to(folder: str | os.PathLike[str]) -> Observer:
         safe = re.sub(r"[^\w.-]", "_", name)
         (place / f"{next(numbers):02}-{safe}.txt").write_text(to_named_text(model), encoding="utf-8")
 
-    def observe(name: str, before: Model, after: Model) -> None:
+    def observe(name: str, original: Model, result: Model) -> None:
         if not initial_models:
-            initial_models.append(before)
-            write("given", before)
-        write(name, after)
+            initial_models.append(original)
+            write("given", original)
+        write(name, result)
 
     return observe

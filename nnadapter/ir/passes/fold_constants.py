@@ -75,7 +75,7 @@ def _fold(editor: ModelEditor, index: int, evaluate: Evaluator, room: int) -> in
     heir = next((reader for reader in read_first if reader is not None), None)
     if heir is not None:
         editor.adopt(heir, (index,))
-    constants = [editor.add_constant(f"{name}.value", each) for name, each in zip(names, results, strict=True)]
+    constants = [editor.add_constant(f"{name}.value", result) for name, result in zip(names, results, strict=True)]
     editor.replace((index,), constants)
     return needed
 

@@ -40,17 +40,19 @@ def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 
 def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
-    old = editor.operation(match.anchor)
-    type_ = editor.type_of(old.inputs[0])
+    normalization = editor.operation(match.anchor)
+    type_ = editor.type_of(normalization.inputs[0])
     shape = (-1, *[1] * (type_.rank - 1 - layouts.channel_axis(type_)))
-    values = (editor.value_of(index) for index in old.inputs[1:])
-    coefficients = derived(_spread, *values, epsilon=old.attributes["epsilon"], dtype=type_.dtype.value, shape=shape)
+    values = (editor.value_of(index) for index in normalization.inputs[1:])
+    coefficients = derived(
+        _spread, *values, epsilon=normalization.attributes["epsilon"], dtype=type_.dtype.value, shape=shape
+    )
     if coefficients is None:
         return None
     scale, shift = coefficients
-    name = editor.operand(old.outputs[0]).name
+    name = editor.operand(normalization.outputs[0]).name
     (scaled,) = editor.add_operation(
-        "MUL", (old.inputs[0], editor.add_constant(f"{name}.scale", scale)), origins=match.operations
+        "MUL", (normalization.inputs[0], editor.add_constant(f"{name}.scale", scale)), origins=match.operations
     )
     return editor.add_operation("ADD", (scaled, editor.add_constant(f"{name}.shift", shift)), origins=match.operations)
 
@@ -72,7 +74,9 @@ def _factor_and_offset(
 def _spread(*values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
     """Both in that data type and shape; None where one is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
-        scale, shift = (each.astype(dtype).reshape(shape) for each in _factor_and_offset(*values, epsilon=epsilon))
+        scale, shift = (
+            coefficient.astype(dtype).reshape(shape) for coefficient in _factor_and_offset(*values, epsilon=epsilon)
+        )
     return (scale, shift) if np.isfinite(scale).all() and np.isfinite(shift).all() else None
 
 

@@ -29,10 +29,10 @@ def fuse_layer_normalization(editor: ModelEditor) -> None:
 
 def _normalized(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     x, scale = match.operands["x"], match.operands["scale"]
-    axes, *others = (editor.operation(mean).attributes["axes"] for mean in match.named.values())
+    axes, *further_axes = (editor.operation(mean).attributes["axes"] for mean in match.named.values())
     rank = editor.type_of(x).rank
     assert isinstance(axes, tuple)
-    if any(other != axes for other in others) or not axes or axes != tuple(range(int(axes[0]), rank)):
+    if any(other != axes for other in further_axes) or not axes or axes != tuple(range(int(axes[0]), rank)):
         return None
     epsilon = editor.value_of(match.operands["epsilon"])
     if epsilon is None or not _fits(editor, x, scale, int(axes[0])):
@@ -44,12 +44,14 @@ def _normalized(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 
 def _biased(editor: ModelEditor, match: Match) -> Sequence[int] | None:
-    old = editor.operation(match.named["normalized"])
-    axis, bias = integer(old.attributes, "axis"), match.operands["bias"]
-    if (len(old.inputs) > 2 and old.inputs[2] != ABSENT) or not _fits(editor, old.inputs[0], bias, axis):
+    normalization = editor.operation(match.named["normalized"])
+    axis, bias = integer(normalization.attributes, "axis"), match.operands["bias"]
+    if (len(normalization.inputs) > 2 and normalization.inputs[2] != ABSENT) or not _fits(
+        editor, normalization.inputs[0], bias, axis
+    ):
         return None
     return editor.add_operation(
-        "LAYER_NORMALIZATION", (*old.inputs[:2], bias), old.attributes, origins=match.operations
+        "LAYER_NORMALIZATION", (*normalization.inputs[:2], bias), normalization.attributes, origins=match.operations
     )
 
 

@@ -38,7 +38,7 @@ def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     more = _image_pads(type_, pad)
     if more is None or not _FITS[host.type](editor, host, pad):
         return None
-    pads = tuple(one + other for one, other in zip(_ints(host, "pads"), more, strict=True))
+    pads = tuple(host_pad + other for host_pad, other in zip(_ints(host, "pads"), more, strict=True))
     attributes: dict[str, Any] = {**host.attributes, "pads": pads}
     if "count_include_pad" in attributes:
         attributes["count_include_pad"] = True
@@ -50,8 +50,8 @@ def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
 
 def _merge(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     outer, inner = editor.operation(match.anchor), editor.operation(match.named["pad"])
-    pads = tuple(one + other for one, other in zip(_ints(outer, "pads"), _ints(inner, "pads"), strict=True))
-    less = any(each < 0 for operation in (outer, inner) for each in _ints(operation, "pads"))
+    pads = tuple(outer_pad + other for outer_pad, other in zip(_ints(outer, "pads"), _ints(inner, "pads"), strict=True))
+    less = any(amount < 0 for operation in (outer, inner) for amount in _ints(operation, "pads"))
     if less or outer.attributes["value"] != inner.attributes["value"]:
         return None
     attributes: dict[str, Any] = {**outer.attributes, "pads": pads}
@@ -64,10 +64,10 @@ def _image_pads(type_: OperandType, pad: Operation) -> tuple[int, ...] | None:
     if type_.quantization is not None:
         return None
     height = 1 if type_.layout is Layout.NHWC else 2
-    wanted = (height, height + 1, height + 4, height + 5)
-    if any(pads[axis] for axis in range(8) if axis not in wanted) or any(each < 0 for each in pads):
+    image_axes = (height, height + 1, height + 4, height + 5)
+    if any(pads[axis] for axis in range(8) if axis not in image_axes) or any(amount < 0 for amount in pads):
         return None
-    return tuple(pads[axis] for axis in wanted)
+    return tuple(pads[axis] for axis in image_axes)
 
 
 def _ints(operation: Operation, name: str) -> tuple[int, ...]:

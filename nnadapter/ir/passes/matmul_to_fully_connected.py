@@ -23,13 +23,13 @@ def matmul_to_fully_connected(editor: ModelEditor) -> None:
 
 
 def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
-    old = editor.operation(match.anchor)
+    matmul = editor.operation(match.anchor)
     weight = match.operands["y"]
     if editor.type_of(weight).rank != 2:
         return None
-    if not old.attributes["transpose_y"]:
+    if not matmul.attributes["transpose_y"]:
         weight = editor.derived(weight, f"{editor.operand(weight).name}.transposed", transposed)
-    fused = {name: old.attributes[name] for name in ("fuse_code", "fuse_parameters")}
+    fused = {name: matmul.attributes[name] for name in ("fuse_code", "fuse_parameters")}
     return editor.add_operation("FULLY_CONNECTED", (match.operands["x"], weight), fused, origins=match.operations)
 
 

@@ -44,18 +44,18 @@ def fold(
     Returns:
         The new operation's outputs, or None if the bias is not constant or the result is not finite in its data type.
     """
-    old = editor.operation(host)
-    filter_, bias = _filter_and_bias(editor, old, scale, shift)
+    host_operation = editor.operation(host)
+    filter_, bias = _filter_and_bias(editor, host_operation, scale, shift)
     if filter_ is None:
         return None
     stem = editor.operand(editor.operation(operations[0]).outputs[0]).name
-    inputs = [old.inputs[0], old.inputs[1]]
+    inputs = [host_operation.inputs[0], host_operation.inputs[1]]
     if scale is not None:
         inputs[1] = editor.add_constant(f"{stem}.filter", filter_)
     if bias is not None:
         inputs.append(editor.add_constant(f"{stem}.bias", bias))
-    inputs += old.inputs[3:]
-    return editor.add_operation(old.type, inputs, old.attributes, origins=(host, *operations))
+    inputs += host_operation.inputs[3:]
+    return editor.add_operation(host_operation.type, inputs, host_operation.attributes, origins=(host, *operations))
 
 
 def _filter_and_bias(
@@ -87,8 +87,8 @@ def _folded(
             moved = shift if moved is None else moved + shift
         scaled = None if scale is None else _scaled(filter_, scale, groups).astype(filter_.dtype)
         result = scaled, None if moved is None else moved.astype(filter_.dtype)
-    whole = (filter_, *result) if scaled is None else result
-    return result if all(np.isfinite(each).all() for each in whole if each is not None) else None
+    arrays = (filter_, *result) if scaled is None else result
+    return result if all(np.isfinite(array).all() for array in arrays if array is not None) else None
 
 
 def _scaled(filter_: Array, scale: Array, groups: int) -> Array:

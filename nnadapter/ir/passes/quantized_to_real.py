@@ -28,7 +28,7 @@ _SPELLED_OUT = REALS - TABULATED
 def _computes_reals(editor: ModelEditor, operation: Operation) -> bool:
     inputs = [editor.type_of(operand).quantized for operand in operation.inputs if operand != ABSENT]
     result = editor.type_of(operation.outputs[0]).quantized
-    moves = operation.type in MOVERS and all(each == result for each in inputs)
+    moves = operation.type in MOVERS and all(input_type == result for input_type in inputs)
     return result is not None and None not in inputs and not moves
 
 

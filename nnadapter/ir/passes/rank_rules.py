@@ -44,12 +44,15 @@ RankRule = Callable[[RankShapes, Operation], Sequence[int] | None]
 def _elementwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     result = shapes.dimensions(operation.outputs[0])
     inputs = [raised(shapes.dimensions(operand), len(result)) for operand in operation.inputs]
-    ones = [[size == 1 for size in each] for each in inputs]
-    if all(all(each) or not any(one and size != 1 for one, size in zip(each, result, strict=True)) for each in ones):
+    ones = [[size == 1 for size in shape] for shape in inputs]
+    if all(
+        all(flags) or not any(is_unit and size != 1 for is_unit, size in zip(flags, result, strict=True))
+        for flags in ones
+    ):
         return shapes.add(
             operation.type, _as_first(shapes, operation.inputs, list(map(all, ones))), operation.attributes
         )
-    kinds = [None if size == 1 else tuple(each[axis] for each in ones) for axis, size in enumerate(result)]
+    kinds = [None if size == 1 else tuple(flags[axis] for flags in ones) for axis, size in enumerate(result)]
     groups = grouped(kinds)
     if len(groups) > shapes.largest:
         return None
@@ -62,12 +65,12 @@ def _elementwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | No
 
 def _as_first(shapes: RankShapes, operands: Sequence[int], numbers: Sequence[bool]) -> Sequence[int]:
     """Nothing is broadcast but single numbers: the others take the dimensions that the first of them has anyway."""
-    lead = next((each for each, number in zip(operands, numbers, strict=True) if not number), operands[0])
+    lead = next((operand for operand, number in zip(operands, numbers, strict=True) if not number), operands[0])
     shape = shapes.dimensions(shapes.any_shape(lead))
     shaped_operands = []
-    for each, number in zip(operands, numbers, strict=True):
-        fits = number and len(shapes.dimensions(each)) <= len(shape)
-        shaped_operands.append(each if fits else shapes.shaped(each, (1,) * len(shape) if number else shape))
+    for operand, number in zip(operands, numbers, strict=True):
+        fits = number and len(shapes.dimensions(operand)) <= len(shape)
+        shaped_operands.append(operand if fits else shapes.shaped(operand, (1,) * len(shape) if number else shape))
     return shaped_operands
 
 
@@ -78,17 +81,17 @@ def _transpose(shapes: RankShapes, operation: Operation) -> Sequence[int] | None
     runs = _runs(perm, [axis for axis, size in enumerate(dimensions) if size != 1])
     order = sorted(range(len(runs)), key=lambda run: runs[run][0])
     sizes = [prod(dimensions[axis] for axis in runs[run]) for run in order]
-    wanted = [order.index(run) for run in range(len(runs))]
+    target_order = [order.index(run) for run in range(len(runs))]
     if len(runs) <= shapes.largest:
-        return shapes.add("TRANSPOSE", (shapes.shaped(operand, tuple(sizes)),), {"perm": tuple(wanted)})
+        return shapes.add("TRANSPOSE", (shapes.shaped(operand, tuple(sizes)),), {"perm": tuple(target_order)})
     if shapes.largest < 4:
         return None
-    return (_swapped(shapes, operand, sizes, wanted),)
+    return (_swapped(shapes, operand, sizes, target_order),)
 
 
-def _runs(perm: Axes, kept: Sequence[int]) -> list[list[int]]:
+def _runs(perm: Axes, axes: Sequence[int]) -> list[list[int]]:
     """Axes that stay neighbors, in the order of the result; those of size 1 are left out."""
-    place = {axis: position for position, axis in enumerate(kept)}
+    place = {axis: position for position, axis in enumerate(axes)}
     runs: list[list[int]] = []
     for axis in perm:
         if axis not in place:
@@ -100,15 +103,15 @@ def _runs(perm: Axes, kept: Sequence[int]) -> list[list[int]]:
     return runs
 
 
-def _swapped(shapes: RankShapes, operand: int, sizes: Sequence[int], wanted: Sequence[int]) -> int:
+def _swapped(shapes: RankShapes, operand: int, sizes: Sequence[int], target_order: Sequence[int]) -> int:
     """Bring axes into order by swapping neighboring runs: [before, a, b, behind] becomes [before, b, a, behind]."""
     order = list(range(len(sizes)))
     for position in range(len(order)):
-        start = order.index(wanted[position])
+        start = order.index(target_order[position])
         if start == position:
             continue
         end = start + 1
-        while end < len(order) and order[end] == wanted[position + end - start]:
+        while end < len(order) and order[end] == target_order[position + end - start]:
             end += 1
         parts = [order[:position], order[position:start], order[start:end], order[end:]]
         shape = tuple(prod(sizes[axis] for axis in part) for part in parts)
@@ -138,17 +141,17 @@ def _gather(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
 
 def _gather_elements(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
-    operand, indices = (shapes.dimensions(each) for each in operation.inputs)
-    others = [(*each[:axis], *each[axis + 1 :]) for each in (operand, indices)]
-    same = told_apart(others[0]) == told_apart(others[1])
+    operand, indices = (shapes.dimensions(input_index) for input_index in operation.inputs)
+    outer_shapes = [(*shape[:axis], *shape[axis + 1 :]) for shape in (operand, indices)]
+    same = told_apart(outer_shapes[0]) == told_apart(outer_shapes[1])
     return _along_one_axis(shapes, operation) if same else None
 
 
 def _fully_connected(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
-    operand, *others = operation.inputs
+    operand, *parameters = operation.inputs
     dimensions = shapes.dimensions(operand)
     rows = shapes.shaped(operand, (prod(dimensions[:-1]), dimensions[-1]))
-    return shapes.add("FULLY_CONNECTED", (rows, *others), operation.attributes)
+    return shapes.add("FULLY_CONNECTED", (rows, *parameters), operation.attributes)
 
 
 def _mat_mul(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
@@ -160,8 +163,11 @@ def _mat_mul(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     if len(left) < 2 or len(right) < 2:
         return None
     rank = max(len(left), len(right)) - 2
-    batches = [raised(each[:-2], rank) for each in (left, right)]
-    kinds = [None if one == 1 and other == 1 else (one == 1, other == 1) for one, other in zip(*batches, strict=True)]
+    batches = [raised(shape[:-2], rank) for shape in (left, right)]
+    kinds = [
+        None if x_size == 1 and other == 1 else (x_size == 1, other == 1)
+        for x_size, other in zip(*batches, strict=True)
+    ]
     groups = grouped(kinds)
     if len(groups) + 2 > shapes.largest:
         return None
@@ -173,21 +179,21 @@ def _mat_mul(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
 
 
 def _per_channel(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
-    operand, *others = operation.inputs
+    operand, *parameters = operation.inputs
     image = shapes.shaped(operand, around(shapes.dimensions(operand), 1))
-    return shapes.add(operation.type, (image, *others), operation.attributes)
+    return shapes.add(operation.type, (image, *parameters), operation.attributes)
 
 
 def _layer_normalization(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
-    operand, *others = operation.inputs
+    operand, *optional_inputs = operation.inputs
     dimensions = shapes.dimensions(operand)
     axis = int(operation.attributes["axis"])  # type: ignore[arg-type]
-    parameters = [each for each in others if each != ABSENT]
-    if any(told_apart(shapes.dimensions(each)) != told_apart(dimensions[axis:]) for each in parameters):
+    parameters = [parameter for parameter in optional_inputs if parameter != ABSENT]
+    if any(told_apart(shapes.dimensions(parameter)) != told_apart(dimensions[axis:]) for parameter in parameters):
         return None
     count = prod(dimensions[axis:])
     rows = shapes.shaped(operand, (prod(dimensions[:axis]), count))
-    read = [each if each == ABSENT else shapes.shaped(each, (count,)) for each in others]
+    read = [parameter if parameter == ABSENT else shapes.shaped(parameter, (count,)) for parameter in optional_inputs]
     return shapes.add("LAYER_NORMALIZATION", (rows, *read), {**operation.attributes, "axis": 1})
 
 
@@ -195,9 +201,9 @@ def _stepwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     step = STEPWISE[operation.type]
     (operand,) = operation.inputs
     result = step.result(shapes.dimensions(operation.outputs[0]), operation)
-    before = list(raised(shapes.dimensions(operand), len(result)))
-    touched = step.touched(before, result, operation)
-    groups = grouped(_kinds(before, touched, step.joins))
+    current_shape = list(raised(shapes.dimensions(operand), len(result)))
+    touched = step.touched(current_shape, result, operation)
+    groups = grouped(_kinds(current_shape, touched, step.joins))
     if len(groups) <= shapes.largest:
         rounds = [touched]
     elif step.may_repeat(shapes.is_floating(operand)):
@@ -208,13 +214,13 @@ def _stepwise(shapes: RankShapes, operation: Operation) -> Sequence[int] | None:
     if not touched:
         return shapes.add("ASSIGN", (operand,), {})
     for axes in rounds:
-        groups = grouped(_kinds(before, axes, step.joins))
-        after = [result[axis] if axis in axes else size for axis, size in enumerate(before)]
+        groups = grouped(_kinds(current_shape, axes, step.joins))
+        next_shape = [result[axis] if axis in axes else size for axis, size in enumerate(current_shape)]
         place = {axis: where for axis, where in positions(groups).items() if axis in axes}
-        attributes = step.attributes(operation, place, merged(tuple(after), groups))
-        source = shapes.shaped(operand, merged(tuple(before), groups))
+        attributes = step.attributes(operation, place, merged(tuple(next_shape), groups))
+        source = shapes.shaped(operand, merged(tuple(current_shape), groups))
         (operand,) = shapes.add(operation.type, (source,), attributes)
-        before = after
+        current_shape = next_shape
     return (operand,)
 
 

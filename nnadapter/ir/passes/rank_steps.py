@@ -33,10 +33,10 @@ class RankStep:
         """The dimensions of the result, with axes of size 1 where a reduction has taken them away."""
         if operation.attributes.get("keepdims", True):
             return dimensions
-        left = list(dimensions)
+        expanded_shape = list(dimensions)
         for axis in _ints(operation, "axes"):
-            left.insert(axis, 1)
-        return tuple(left)
+            expanded_shape.insert(axis, 1)
+        return tuple(expanded_shape)
 
     def may_repeat(self, floating: bool) -> bool:
         """Whether the operation may be done one axis after the other."""
@@ -52,21 +52,21 @@ def _is(value: object, number: int) -> bool:
     return type(value) is int and value == number
 
 
-def _named(before: Sequence[int], after: Axes, operation: Operation) -> Touched:
+def _named(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
     return frozenset(map(int, _ints(operation, "axes")))
 
 
-def _changed(before: Sequence[int], after: Axes, operation: Operation) -> Touched:
-    pairs = enumerate(zip(before, after, strict=True))
-    return frozenset(axis for axis, (one, other) in pairs if told_apart(one) != told_apart(other))
+def _changed(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
+    pairs = enumerate(zip(input_shape, output_shape, strict=True))
+    return frozenset(axis for axis, (input_size, other) in pairs if told_apart(input_size) != told_apart(other))
 
 
-def _padded(before: Sequence[int], after: Axes, operation: Operation) -> Touched:
-    pads, rank = _ints(operation, "pads"), len(before)
+def _padded(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
+    pads, rank = _ints(operation, "pads"), len(input_shape)
     return frozenset(axis for axis in range(rank) if not (_is(pads[axis], 0) and _is(pads[axis + rank], 0)))
 
 
-def _repeated(before: Sequence[int], after: Axes, operation: Operation) -> Touched:
+def _repeated(input_shape: Sequence[int], output_shape: Axes, operation: Operation) -> Touched:
     return frozenset(axis for axis, times in enumerate(_ints(operation, "repeats")) if not _is(times, 1))
 
 
@@ -77,15 +77,15 @@ def _reduce(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapp
 def _slice(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
     names = ("axes", "starts", "ends", "steps")
     rows = [row for row in zip(*(_ints(operation, name) for name in names), strict=True) if row[0] in place]
-    axes, *others = zip(*rows, strict=True)
-    return {"axes": tuple(place[axis] for axis in axes), **dict(zip(names[1:], others, strict=True))}
+    axes, *columns = zip(*rows, strict=True)
+    return {"axes": tuple(place[axis] for axis in axes), **dict(zip(names[1:], columns, strict=True))}
 
 
 def _pad(operation: Operation, place: Mapping[int, int], shape: Axes) -> Mapping[str, Any]:
-    old = _ints(operation, "pads")
+    original_pads = _ints(operation, "pads")
     pads: list[int] = [0] * (2 * len(shape))
     for axis, where in place.items():
-        pads[where], pads[where + len(shape)] = old[axis], old[axis + len(old) // 2]
+        pads[where], pads[where + len(shape)] = original_pads[axis], original_pads[axis + len(original_pads) // 2]
     return {**operation.attributes, "pads": tuple(pads)}
 
 

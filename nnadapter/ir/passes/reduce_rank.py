@@ -66,9 +66,18 @@ class Ranks:
         """Go through the model and return what comes out."""
         for index in self.editor.sweep():
             operation = self.editor.operation(index)
-            touched = [each for each in (*operation.inputs, *operation.outputs) if each != ABSENT]
+            touched = [
+                operand_index for operand_index in (*operation.inputs, *operation.outputs) if operand_index != ABSENT
+            ]
             if any(map(self._is_high, touched)):
-                self._origins = (index, *(self._shapers[each] for each in operation.inputs if each in self._shapers))
+                self._origins = (
+                    index,
+                    *(
+                        self._shapers[operand_index]
+                        for operand_index in operation.inputs
+                        if operand_index in self._shapers
+                    ),
+                )
                 self._visit(index, operation, touched)
         for output in dict.fromkeys(self.editor.model.outputs):
             self._plain(output)
@@ -114,8 +123,8 @@ class Ranks:
 
     def _usual(self, operand: int) -> Axes:
         dimensions = self.dimensions(operand)
-        kept = self.largest - 1
-        return prod(dimensions[:-kept]), *dimensions[-kept:]
+        trailing_rank = self.largest - 1
+        return prod(dimensions[:-trailing_rank]), *dimensions[-trailing_rank:]
 
     def _reshaped(self, source: int, shape: Axes) -> int:
         value = self.editor.value_of(source)
@@ -142,23 +151,26 @@ class Ranks:
     def _give(self, index: int, outputs: Sequence[int], results: Sequence[int]) -> None:
         """Let `results`, of whatever dimensions, stand for an operation's outputs."""
         pairs = zip(outputs, results, strict=True)
-        low = [new if self._is_high(old) else self.shaped(new, self.dimensions(old)) for old, new in pairs]
+        low = [
+            result if self._is_high(output) else self.shaped(result, self.dimensions(output))
+            for output, result in pairs
+        ]
         self.editor.remove((index,))
-        for old, new in zip(outputs, low, strict=True):
-            if self._is_high(old):
-                self._low[old] = new
+        for output, result in zip(outputs, low, strict=True):
+            if self._is_high(output):
+                self._low[output] = result
             else:
-                self.editor.substitute(old, new)
+                self.editor.substitute(output, result)
 
-    def _reshape(self, index: int, source: int, made: int) -> None:
+    def _reshape(self, index: int, source: int, output: int) -> None:
         """See rule 3. A RESHAPE from few dimensions stays until it is known that nobody reads it."""
         if not self._is_high(source):
-            self._low[made] = source
-            self._there.add(made)
-            self._shapers[made] = index
-        elif source in self._low or self._is_high(made):
-            shape = self._usual(made) if self._is_high(made) else self.dimensions(made)
-            self._give(index, (made,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
+            self._low[output] = source
+            self._there.add(output)
+            self._shapers[output] = index
+        elif source in self._low or self._is_high(output):
+            shape = self._usual(output) if self._is_high(output) else self.dimensions(output)
+            self._give(index, (output,), self.add("RESHAPE", (self._low.get(source, source),), {"shape": shape}))
 
     def _plain(self, operand: int) -> None:
         """See that the operand is there in the dimensions that the model has."""
@@ -167,7 +179,7 @@ class Ranks:
         low, shape = self._low[operand], self.dimensions(operand)
         producer = self.editor.producer(low)
         origins = self._origins if producer is None else (producer,)
-        (made,) = self.editor.add_operation("RESHAPE", (low,), {"shape": shape}, origins=origins)
-        self.editor.substitute(operand, made)
-        self._low[made] = low
-        self._there.update((operand, made))
+        (result,) = self.editor.add_operation("RESHAPE", (low,), {"shape": shape}, origins=origins)
+        self.editor.substitute(operand, result)
+        self._low[result] = low
+        self._there.update((operand, result))

@@ -63,8 +63,8 @@ def _pads(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
 
 def _slices(attributes: Attributes, perm: Axes) -> Mapping[str, Any]:
     names = ("axes", "starts", "ends", "steps")
-    axes, *others = (_list(attributes[name]) for name in names)
-    rows = sorted(zip(map(perm.index, axes), *others, strict=True), key=lambda row: row[0])
+    axes, *columns = (_list(attributes[name]) for name in names)
+    rows = sorted(zip(map(perm.index, axes), *columns, strict=True), key=lambda row: row[0])
     return {name: tuple(row[position] for row in rows) for position, name in enumerate(names)}
 
 
@@ -99,5 +99,5 @@ def remaining_axes(type_: str, attributes: Attributes, perm: Axes) -> tuple[int,
     """
     if type_ not in REDUCING or attributes["keepdims"]:
         return perm
-    gone = {_whole(attributes["axis"])} if "axis" in attributes else set(_list(attributes["axes"]))
-    return tuple(axis for axis in perm if axis not in gone)
+    removed_axes = {_whole(attributes["axis"])} if "axis" in attributes else set(_list(attributes["axes"]))
+    return tuple(axis for axis in perm if axis not in removed_axes)

@@ -71,7 +71,7 @@ def _where(test: Callable[[Mapping[str, Any]], bool]) -> _Handler:
 
 def _all(name: str, number: float) -> _Handler:
     """All values of the attribute are that number."""
-    return _where(lambda attributes: all(each == number for each in attributes[name]))
+    return _where(lambda attributes: all(value == number for value in attributes[name]))
 
 
 _UNLIMITED = (float("-inf"), float("inf"))

@@ -78,16 +78,16 @@ def run_passes(
     passes: Sequence[str | Pass],
     check: Observer | None = None,
     *,
-    own: Mapping[str, Pass] = MappingProxyType({}),
+    driver_passes: Mapping[str, Pass] = MappingProxyType({}),
 ) -> Model:
     """Apply passes in the given order; those that edit share an editor, unless somebody looks at every step.
 
     Args:
         model: left as it is.
-        passes: names from `own` or `PASSES`, or functions.
+        passes: names from `driver_passes` or `PASSES`, or functions.
         check: sees every step, to dump it or to compare numbers, see `ir.passes.dump` and `ir.passes.check`; it raises
             to stop.
-        own: the driver's passes by name, those with parameters too: `{"reduce_rank": partial(reduce_rank, largest=5)}`.
+        driver_passes: the driver's passes by name, or `{"reduce_rank": partial(reduce_rank, largest=5)}`.
             They go before those of the same name in `PASSES`.
 
     Raises:
@@ -95,7 +95,7 @@ def run_passes(
         PassError: a pass made something that is no sound model, or no model.
     """
     editor = None
-    for name, function in [_named(each, own) for each in passes]:
+    for name, function in [_named(pass_or_name, driver_passes) for pass_or_name in passes]:
         edit = edit_of(function) if check is None else None
         if edit is not None:
             editor = editor or ModelEditor(model)
@@ -103,21 +103,21 @@ def run_passes(
             continue
         if editor is not None:
             model, editor = editor.finish(), None
-        after = _applied(name, function, model)
+        result = _applied(name, function, model)
         if check is not None:
-            check(name, model, after)
-        model = after
+            check(name, model, result)
+        model = result
     return model if editor is None else editor.finish()
 
 
 def _applied(name: str, function: Pass, model: Model) -> Model:
-    after = _told(name, function, model)
-    if not isinstance(after, Model):
+    result = _told(name, function, model)
+    if not isinstance(result, Model):
         raise PassError(
-            f"pass {name!r} returned {type(after).__name__}, expected a Model, the same one if nothing changed",
+            f"pass {name!r} returned {type(result).__name__}, expected a Model, the same one if nothing changed",
             name=name,
         )
-    return after
+    return result
 
 
 def _told(name: str, function: Callable[[_Input], _Made], argument: _Input) -> _Made:
@@ -131,17 +131,19 @@ def _told(name: str, function: Callable[[_Input], _Made], argument: _Input) -> _
 def all_of(*observers: Observer) -> Observer:
     """One observer that tells several, in their order."""
 
-    def observe(name: str, before: Model, after: Model) -> None:
+    def observe(name: str, original: Model, result: Model) -> None:
         for observer in observers:
-            observer(name, before, after)
+            observer(name, original, result)
 
     return observe
 
 
-def _named(each: str | Pass, own: Mapping[str, Pass]) -> tuple[str, Pass]:
-    if not isinstance(each, str):
-        return getattr(each, "__name__", repr(each)), each
-    function = own.get(each) or PASSES.get(each)
+def _named(pass_or_name: str | Pass, driver_passes: Mapping[str, Pass]) -> tuple[str, Pass]:
+    if not isinstance(pass_or_name, str):
+        return getattr(pass_or_name, "__name__", repr(pass_or_name)), pass_or_name
+    function = driver_passes.get(pass_or_name) or PASSES.get(pass_or_name)
     if function is None:
-        raise InvalidOptionError(f"there is no pass {each!r}; {close_names(each, {**PASSES, **own})}")
-    return each, function
+        raise InvalidOptionError(
+            f"there is no pass {pass_or_name!r}; {close_names(pass_or_name, {**PASSES, **driver_passes})}"
+        )
+    return pass_or_name, function

@@ -45,23 +45,23 @@ def _sum(editor: ModelEditor, index: int) -> None:
 
 def _reshape(editor: ModelEditor, index: int) -> None:
     operation = editor.operation(index)
-    before = _before(editor, index)
-    source = operation.inputs[0] if before is None else editor.operation(before).inputs[0]
-    if not _bypass(editor, index, source) and before is not None:
-        _merge(editor, index, before, {"shape": operation.attributes["shape"]})
+    producer = _before(editor, index)
+    source = operation.inputs[0] if producer is None else editor.operation(producer).inputs[0]
+    if not _bypass(editor, index, source) and producer is not None:
+        _merge(editor, index, producer, {"shape": operation.attributes["shape"]})
 
 
 def _transpose(editor: ModelEditor, index: int) -> None:
     operation = editor.operation(index)
-    before = _before(editor, index)
+    producer = _before(editor, index)
     perm = _perm(editor, index)
-    if before is not None:
-        inner = _perm(editor, before)
+    if producer is not None:
+        inner = _perm(editor, producer)
         perm = tuple(inner[axis] for axis in perm)
-    source = operation.inputs[0] if before is None else editor.operation(before).inputs[0]
+    source = operation.inputs[0] if producer is None else editor.operation(producer).inputs[0]
     bypassed = perm == tuple(range(len(perm))) and _bypass(editor, index, source)
-    if not bypassed and before is not None:
-        _merge(editor, index, before, {**operation.attributes, "perm": perm})
+    if not bypassed and producer is not None:
+        _merge(editor, index, producer, {**operation.attributes, "perm": perm})
 
 
 def _perm(editor: ModelEditor, index: int) -> tuple[int, ...]:
@@ -82,22 +82,22 @@ def _is_read_by_one(editor: ModelEditor, index: int) -> bool:
     return len(editor.consumers(output)) == 1 and not editor.is_output(output)
 
 
-def _merge(editor: ModelEditor, index: int, before: int, attributes: Mapping[str, object]) -> None:
+def _merge(editor: ModelEditor, index: int, producer: int, attributes: Mapping[str, object]) -> None:
     operation = editor.operation(index)
-    gone = (index, before) if _is_read_by_one(editor, before) else (index,)
+    operations = (index, producer) if _is_read_by_one(editor, producer) else (index,)
     results = editor.add_operation(
         operation.type,
-        editor.operation(before).inputs,
+        editor.operation(producer).inputs,
         attributes,  # type: ignore[arg-type]
-        origins=gone,
+        origins=operations,
     )
-    editor.replace(gone, results)
+    editor.replace(operations, results)
 
 
 def _bypass(editor: ModelEditor, index: int, source: int) -> bool:
-    before = _before(editor, index)
-    between = before is not None and editor.operation(index).inputs[0] != source and _is_read_by_one(editor, before)
-    return bypass(editor, (index, before) if between and before is not None else (index,), source)
+    producer = _before(editor, index)
+    between = producer is not None and editor.operation(index).inputs[0] != source and _is_read_by_one(editor, producer)
+    return bypass(editor, (index, producer) if between and producer is not None else (index,), source)
 
 
 _HANDLERS: Mapping[str, Callable[[ModelEditor, int], None]] = {

@@ -42,9 +42,11 @@ def _is_signed(type_: QuantizedType | None) -> bool:
 
 
 def _shifted(type_: QuantizedType) -> QuantizedType:
-    old = type_.quantization
-    points = tuple(point + _SHIFT for point in old.zero_point)
-    return QuantizedType(DataType.UINT8, Quantization(scale=old.scale, zero_point=points, axis=old.axis))
+    quantization = type_.quantization
+    points = tuple(point + _SHIFT for point in quantization.zero_point)
+    return QuantizedType(
+        DataType.UINT8, Quantization(scale=quantization.scale, zero_point=points, axis=quantization.axis)
+    )
 
 
 def _shift(value: Array) -> Array:
@@ -83,28 +85,30 @@ class _Shifting:
         """See to it that what the model has as int8 is there as int8."""
         if operand not in self._unsigned or operand in self._signed:
             return
-        made = self._converted(self._unsigned[operand], self._editor.type_of(operand).quantized)
+        signed_operand = self._converted(self._unsigned[operand], self._editor.type_of(operand).quantized)
         # Later readers see `made` in the place of `operand`.
-        self._signed[operand] = self._signed[made] = made
-        self._unsigned[made] = self._unsigned[operand]
-        self._editor.substitute(operand, made)
+        self._signed[operand] = self._signed[signed_operand] = signed_operand
+        self._unsigned[signed_operand] = self._unsigned[operand]
+        self._editor.substitute(operand, signed_operand)
 
     def _convert(self, index: int, operation: Operation) -> None:
         editor = self._editor
         inputs = [operand if operand == ABSENT else self._as_unsigned(operand) for operand in operation.inputs]
         olds = [editor.type_of(output).quantized for output in operation.outputs]
-        quantized = [_shifted(old) if old is not None and _is_signed(old) else old for old in olds]
+        quantized = [
+            _shifted(original) if original is not None and _is_signed(original) else original for original in olds
+        ]
         signed = _is_signed(olds[0])
         names = [f"{editor.operand(output).name}:uint8" for output in operation.outputs] if signed else ()
         results = editor.add_operation(
             operation.type, inputs, operation.attributes, origins=(index,), names=names, quantized=quantized
         )
         editor.remove((index,))
-        for old, new in zip(operation.outputs, results, strict=True):
+        for original, replacement in zip(operation.outputs, results, strict=True):
             if signed:
-                self._unsigned[old] = new
+                self._unsigned[original] = replacement
             else:
-                editor.substitute(old, new)
+                editor.substitute(original, replacement)
 
     def _as_unsigned(self, operand: int) -> int:
         editor = self._editor

@@ -58,10 +58,10 @@ class View:
         if groups is None:
             return None
         groups.sort(key=lambda group: self.perm[group[0][0]])
-        order = [self.perm[axis] for old, _ in groups for axis in old]
+        order = [self.perm[axis] for source_axes, _ in groups for axis in source_axes]
         if order != sorted(order):
             return None
-        placed = [axis for _, new in groups for axis in new]
+        placed = [axis for _, target_axes in groups for axis in target_axes]
         placed += [axis for axis, size in enumerate(dimensions) if size == 1]
         perm = [0] * len(dimensions)
         for position, axis in enumerate(placed):
@@ -69,23 +69,25 @@ class View:
         return View(self.source, tuple(dimensions[axis] for axis in placed), tuple(perm), self, operation)
 
 
-def _groups(old: Axes, new: Axes) -> list[tuple[list[int], list[int]]] | None:
+def _groups(source_shape: Axes, target_shape: Axes) -> list[tuple[list[int], list[int]]] | None:
     """The smallest runs of axes, those of size 1 left out, whose sizes have the same product; None if empty."""
-    if prod(old) == 0 or prod(old) != prod(new):
+    if prod(source_shape) == 0 or prod(source_shape) != prod(target_shape):
         return None
-    left = [axis for axis, size in enumerate(old) if size != 1]
-    right = [axis for axis, size in enumerate(new) if size != 1]
-    groups, taken = [], 0
+    left = [axis for axis, size in enumerate(source_shape) if size != 1]
+    right = [axis for axis, size in enumerate(target_shape) if size != 1]
+    groups, second = [], 0
     first = 0
     while first < len(left):
-        before, after = [left[first]], [right[taken]]
-        first, taken = first + 1, taken + 1
-        while (sizes := (prod(old[axis] for axis in before), prod(new[axis] for axis in after)))[0] != sizes[1]:
+        source_run, target_run = [left[first]], [right[second]]
+        first, second = first + 1, second + 1
+        while (
+            sizes := (prod(source_shape[axis] for axis in source_run), prod(target_shape[axis] for axis in target_run))
+        )[0] != sizes[1]:
             if sizes[0] < sizes[1]:
-                before.append(left[first])
+                source_run.append(left[first])
                 first += 1
             else:
-                after.append(right[taken])
-                taken += 1
-        groups.append((before, after))
+                target_run.append(right[second])
+                second += 1
+        groups.append((source_run, target_run))
     return groups

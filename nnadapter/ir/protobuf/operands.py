@@ -64,4 +64,4 @@ def _word(kind: type[_Word], value: str, operand: str) -> _Word:
 
 
 def _words(kind: Iterable[StrEnum]) -> list[str]:
-    return [each.value for each in kind]
+    return [member.value for member in kind]

@@ -98,15 +98,15 @@ def message_of(model: Model, weights: Weights, place: Callable[[Block], tuple[st
     Raises:
         InvalidModelError: it holds a number or a text that the format has no room for.
     """
-    whole, message = new("File"), new("Model")
+    file_message, message = new("File"), new("Model")
     try:
         _write_model(message, model, weights, place)
     except (TypeError, ValueError) as error:
         raise InvalidModelError(f"the model cannot be written: {error}; a number or a text does not fit") from error
-    whole.format, whole.version = FORMAT, VERSION
-    whole.model = message.SerializeToString(deterministic=True)
-    whole.sha256 = sha256(whole.model).digest()
-    written: bytes = whole.SerializeToString(deterministic=True)
+    file_message.format, file_message.version = FORMAT, VERSION
+    file_message.model = message.SerializeToString(deterministic=True)
+    file_message.sha256 = sha256(file_message.model).digest()
+    written: bytes = file_message.SerializeToString(deterministic=True)
     return written
 
 
@@ -165,19 +165,20 @@ def _opened(contents: bytes) -> Message:
         raise InvalidModelError(f"a model is bytes, got {type(contents).__name__}; pass what `to_bytes` gave first")
     if not contents.startswith(BEGINNING):
         raise InvalidModelError(f"{contents[:17]!r}… is the beginning of no nnadapter model; write one with `save`")
-    whole = parse("File", contents)
-    if not 1 <= whole.version <= VERSION:
+    file_message = parse("File", contents)
+    if not 1 <= file_message.version <= VERSION:
         raise InvalidModelError(
-            f"the model has format version {whole.version}, and this nnadapter knows 1 to {VERSION}; update nnadapter"
+            f"the model has format version {file_message.version}, and this nnadapter knows 1 to {VERSION}; "
+            "update nnadapter"
         )
-    refuse_unknown(whole)
-    if whole.ByteSize() != len(contents):  # protobuf takes the last of fields that stand there twice
+    refuse_unknown(file_message)
+    if file_message.ByteSize() != len(contents):  # protobuf takes the last of fields that stand there twice
         raise InvalidModelError(
-            f"the model has {len(contents)} bytes, expected {whole.ByteSize()}, no field twice; {ADVICE}"
+            f"the model has {len(contents)} bytes, expected {file_message.ByteSize()}, no field twice; {ADVICE}"
         )
-    if sha256(whole.model).digest() != whole.sha256:
+    if sha256(file_message.model).digest() != file_message.sha256:
         raise InvalidModelError(f"the model is not what it was: its digest is another; {ADVICE}")
-    message = parse("Model", whole.model)
+    message = parse("Model", file_message.model)
     refuse_unknown(message)
     return message
 

@@ -46,10 +46,10 @@ class Weights:
     @property
     def digest(self) -> str:
         """What names the file: the same for the same blocks."""
-        whole = sha256()
+        hasher = sha256()
         for block in self.blocks:
-            whole.update(block.digest)
-        return whole.hexdigest()
+            hasher.update(block.digest)
+        return hasher.hexdigest()
 
     def write(self, file: BinaryIO) -> None:
         """Write every block."""
@@ -103,13 +103,15 @@ class Contents:
         Raises:
             ModelFileError: a file is not there, a block is not in it or overlaps another one, or is not what it was.
         """
-        wanted = {(each.file, each.offset, each.length, bytes(each.sha256)) for each in references}
-        for key in sorted(wanted):
+        keys = {
+            (reference.file, reference.offset, reference.length, bytes(reference.sha256)) for reference in references
+        }
+        for key in sorted(keys):
             self._check_place(*key[:3])
-        for (file, offset, length), (other, start, _) in pairwise(sorted({key[:3] for key in wanted if key[2]})):
+        for (file, offset, length), (other, start, _) in pairwise(sorted({key[:3] for key in keys if key[2]})):
             if file == other and offset + length > start:
                 raise ModelFileError(f"blocks of {file!r} at {offset} and {start} overlap, expected none to; {ADVICE}")
-        for key in wanted:
+        for key in keys:
             self._blocks[key] = self._block(*key)
 
     def array(self, reference: Message, operand: Operand) -> Array:

@@ -45,7 +45,8 @@ def tried(type_: str, example: Example) -> Tried:
         for position, array in enumerate(example.inputs)
     ]
     operands = [
-        ABSENT if each is None else builder.add_input(f"input{position}", each) for position, each in enumerate(types)
+        ABSENT if input_type is None else builder.add_input(f"input{position}", input_type)
+        for position, input_type in enumerate(types)
     ]
     results = builder.add_operation(type_, operands, example.attributes, quantized=example.results)
     model = builder.finish(results)
@@ -56,8 +57,8 @@ def tried(type_: str, example: Example) -> Tried:
     return Tried(
         model=model,
         inputs=tuple(
-            None if array is None or each is None else (each, array)
-            for each, array in zip(types, example.inputs, strict=True)
+            None if array is None or input_type is None else (input_type, array)
+            for input_type, array in zip(types, example.inputs, strict=True)
         ),
         outputs=tuple(zip(result_types, _results(model, arrays), strict=True)),
         flops=schema_of(type_).flops(types, result_types, attributes),

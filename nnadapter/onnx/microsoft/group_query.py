@@ -91,7 +91,7 @@ def group_query_attention_body(body: BodyBuilder) -> tuple[str, ...]:
     if first:
         both = [key, value]
         if past is not None:
-            both = [_scattered(body, *each, first, cache) for each in zip(past, both, strict=True)]
+            both = [_scattered(body, *pair, first, cache) for pair in zip(past, both, strict=True)]
         scores = _scores(body, cache, (query, both[0], first), head_size)
         made, _, _ = attention(body, query, both[0], both[1], scores, None, (heads, groups))
         return made, *both

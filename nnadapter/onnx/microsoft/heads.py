@@ -90,7 +90,7 @@ def attention(
 
 def _composed(body: BodyBuilder, query: str, key: str, value: str, scores: Scores, groups: tuple[int, int]) -> str:
     dtype = body.inputs.dtype()
-    wide_key, wide_value = (_repeated(body, each, *groups, scores.head_size or -1) for each in (key, value))
+    wide_key, wide_value = (_repeated(body, tensor, *groups, scores.head_size or -1) for tensor in (key, value))
     turned = body.add("Transpose", wide_key, perm=[0, 1, 3, 2])
     logits = body.add("Mul", body.add("MatMul", query, turned), _scale(body, query, scores, dtype))
     if scores.softcap:

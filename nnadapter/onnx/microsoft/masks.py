@@ -55,7 +55,7 @@ def _between(body: BodyBuilder, position: int, places: str, rows: int | None) ->
     """Which keys lie before the ends that a mask of rank 1 has, and not before its starts if it has such."""
     numbers, count = body.cast(body.input(position), _NUMBERS), body.inputs.size(position, 0)
     places = body.cast(places, _NUMBERS)
-    texts, stated = ((body.inputs.value(each).shape or (None,))[0] for each in (0, position))
+    texts, stated = ((body.inputs.value(input_index).shape or (None,))[0] for input_index in (0, position))
     if stated is not None and stated == texts:
         return body.add("Less", places, body.reshape(numbers, -1, 1, 1, 1))
     if rows is None or count is None:
@@ -69,7 +69,7 @@ def _between(body: BodyBuilder, position: int, places: str, rows: int | None) ->
             f"has a mask (input {position}) of {count} numbers for {rows} texts; expected {rows}, {2 * rows} or "
             f"{3 * rows + 2}"
         )
-    ends, starts = (body.reshape(each, -1, 1, 1, 1) for each in (ends, starts))
+    ends, starts = (body.reshape(bound, -1, 1, 1, 1) for bound in (ends, starts))
     return body.add("And", body.add("Less", places, ends), body.add("LessOrEqual", starts, places))
 
 

@@ -50,7 +50,8 @@ def _reals(weight: Array, scale: Array, zero_point: Array) -> Array:
     """[directions, K, 4 * units] of integers as [directions, 4 * units, K] of reals."""
     columns = (len(weight), 1, -1)
     scale, zero_point = (
-        each.reshape(-1, 1, 1) if each.size <= len(weight) else each.reshape(columns) for each in (scale, zero_point)
+        array.reshape(-1, 1, 1) if array.size <= len(weight) else array.reshape(columns)
+        for array in (scale, zero_point)
     )
     reals = (weight.astype(np.float32) - zero_point.astype(np.float32)) * scale
     return np.ascontiguousarray(reals.transpose(0, 2, 1))

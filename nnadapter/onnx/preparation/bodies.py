@@ -97,9 +97,11 @@ def _written(
 
 def _known(prepared: Prepared, node: OnnxNode) -> tuple[list[Value | None], dict[int, Array], int]:
     """What is known of a node's inputs, the contents of those that are constants, and the model's opset."""
-    known = prepared.constants
+    constants_by_name = prepared.constants
     values = [value_of_type(name, _type(prepared, name)) if name else None for name in node.inputs]
-    constants = {position: known[name] for position, name in enumerate(node.inputs) if name in known}
+    constants = {
+        position: constants_by_name[name] for position, name in enumerate(node.inputs) if name in constants_by_name
+    }
     return values, constants, prepared.opsets.get("", NEWEST_OPSET)
 
 
@@ -118,9 +120,9 @@ def expanded(prepared: Prepared, bodies: Bodies) -> tuple[Prepared, tuple[str, .
     if model is prepared.model:
         return None
     origin = {node.name: node.origins[0] if node.origins else node.name for node in prepared.graph.nodes}
-    made = prepare_again(model, [origin[name] for name in names], prepared.operators)
+    expansion = prepare_again(model, [origin[name] for name in names], prepared.operators)
     # Both are kept, so weights are shared.
-    constants = {name: prepared.constants.get(name, array) for name, array in made.constants.items()}
+    constants = {name: prepared.constants.get(name, array) for name, array in expansion.constants.items()}
     functions = [(origin[node.name], node) for node in prepared.nodes if node.name in bodies]
-    made = replace(made, constants=constants, functions=(*prepared.functions, *functions))
-    return replace(made, original=prepared.original, choice=prepared.choice), names
+    expansion = replace(expansion, constants=constants, functions=(*prepared.functions, *functions))
+    return replace(expansion, original=prepared.original, choice=prepared.choice), names

@@ -82,13 +82,13 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
     ]
     batch = {dimension_at(value, axis) for value, axis in open_axes if axis == 0}
     joined, counted = set(_joined(graph, nodes)), set(_counted(graph, nodes))
-    cached, encoded, whole, new, masked = (set[Dimension]() for _ in range(5))
+    cached, encoded, total, appended, masked = (set[Dimension]() for _ in range(5))
     for value, axis in open_axes:
         dimension = dimension_at(value, axis)
         if dimension in batch:
             continue
         if isinstance(dimension, str) and _ALL.search(dimension):
-            whole.add(dimension)
+            total.add(dimension)
         elif (value.name, axis) in joined:
             cached.add(dimension)
         elif _ENCODER.search(value.name) or (isinstance(dimension, str) and _ENCODER.search(dimension)):
@@ -98,22 +98,22 @@ def cache_roles(graph: Graph, nodes: Sequence[OnnxNode], inputs: Sequence[Value]
         elif _MASK.search(value.name) or (value.name, axis) in counted:
             masked.add(dimension)
         else:
-            new.add(dimension)
+            appended.add(dimension)
     encoded -= cached
-    whole, new = (whole | (masked - new)) - cached - encoded, new - cached - encoded - whole
-    return Roles(frozenset(batch), frozenset(cached), frozenset(whole), frozenset(new), frozenset(encoded))
+    total, appended = (total | (masked - appended)) - cached - encoded, appended - cached - encoded - total
+    return Roles(frozenset(batch), frozenset(cached), frozenset(total), frozenset(appended), frozenset(encoded))
 
 
 def sizes_of(
-    roles: Roles, rows: int, cached: int, new: int, encoded: int = DEFAULT_ENCODER_LENGTH
+    roles: Roles, rows: int, cached: int, appended: int, encoded: int = DEFAULT_ENCODER_LENGTH
 ) -> dict[Dimension, int]:
     """Return a size for every open dimension."""
     groups = (
         (roles.batch, rows),
         (roles.cached, cached),
         (roles.encoded, encoded),
-        (roles.whole, cached + new),
-        (roles.new, new),
+        (roles.whole, cached + appended),
+        (roles.new, appended),
     )
     return {dimension: size for group, size in groups for dimension in group}
 
@@ -121,10 +121,10 @@ def sizes_of(
 def next_token_shapes(prepared: Prepared, shapes: Shapes) -> Shapes:
     """Return the shapes of inputs if caches that are empty had grown by one, and what counts them with the new ones."""
     graph = prepared.graph
-    whole = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).whole
+    total_dimensions = cache_roles(graph, prepared.nodes, [graph.value(name) for name in shapes]).whole
     return {
         name: tuple(
-            size + 1 if size == 0 or dimension_at(graph.value(name), axis) in whole else size
+            size + 1 if size == 0 or dimension_at(graph.value(name), axis) in total_dimensions else size
             for axis, size in enumerate(shape)
         )
         for name, shape in shapes.items()
@@ -142,13 +142,15 @@ def agreeing(prepared: Prepared, shapes: Shapes) -> Shapes:
         for axis, size in enumerate(shapes[name])
         if len(value.shape or ()) == len(shapes[name])
     }
-    groups = [{sizes[each] for each in group if each in sizes} for group in (roles.cached, roles.new)]
+    groups = [{sizes[dimension] for dimension in group if dimension in sizes} for group in (roles.cached, roles.new)]
     if any(len(group) != 1 for group in groups):
         return shapes
-    whole = sum(size for group in groups for size in group)
+    total_size = sum(size for group in groups for size in group)
     return {
         name: tuple(
-            whole if len(value.shape or ()) == len(shapes[name]) and dimension_at(value, axis) in roles.whole else size
+            total_size
+            if len(value.shape or ()) == len(shapes[name]) and dimension_at(value, axis) in roles.whole
+            else size
             for axis, size in enumerate(shapes[name])
         )
         for name, value in inputs.items()

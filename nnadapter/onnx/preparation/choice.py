@@ -52,9 +52,9 @@ class Conditions(NamedTuple):
 
 def in_words(choice: Iterable[Taken]) -> str:
     """Return when a choice is made, in words."""
-    return " and ".join(dict.fromkeys(taken.text for taken in choice))
+    return " and ".join(dict.fromkeys(decision.text for decision in choice))
 
 
 def decision_values(choice: Choice) -> Truths:
     """Return what was decided, by which choices of one model are known."""
-    return tuple(taken.holds for taken in choice)
+    return tuple(decision.holds for decision in choice)

@@ -61,18 +61,18 @@ _SHAPED_BY_DATA = frozenset(
 or because the model contradicts itself."""
 
 
-def marked(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> Mapping[str, Value]:
+def marked(graph: Graph, positions: Sequence[int], values: Mapping[str, Value]) -> Mapping[str, Value]:
     """Return the values, those whose shape depends on data marked: results without one, of nodes with known inputs.
 
     Args:
         graph: the model's own.
-        kept: positions of the nodes that are left to run, ascending.
+        positions: positions of the nodes that are left to run, ascending.
         values: what is known of values.
     """
     if all(Value("", shape=shape).static_shape is not None for shape in {value.shape for value in values.values()}):
         return values
     marked_values = dict(values)
-    for index in kept:
+    for index in positions:
         node = graph.nodes[index]
         for name in filter(None, node.outputs):
             value = marked_values.get(name, Value(name))

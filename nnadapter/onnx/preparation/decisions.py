@@ -55,18 +55,18 @@ class DecidingConditions:
 
 def decision_of(prepared: Prepared) -> DecidingConditions | None:
     """Return what inputs decide of a model; None where they decide nothing."""
-    known, asked = _asked(prepared)
-    if known is None or not asked:
+    value_facts, root_conditions = _asked(prepared)
+    if value_facts is None or not root_conditions:
         return None
     roots: dict[bytes, str] = {}
-    for root, _ in asked.values():
-        roots.setdefault(known.keys[root], root)
+    for root, _ in root_conditions.values():
+        roots.setdefault(value_facts.keys[root], root)
     numbers, names = {key: number for number, key in enumerate(roots)}, list(roots.values())
-    branches = {index: (numbers[known.keys[root]], is_same) for index, (root, is_same) in asked.items()}
-    conditions = known.conditions(names)
+    branches = {index: (numbers[value_facts.keys[root]], is_same) for index, (root, is_same) in root_conditions.items()}
+    conditions = value_facts.conditions(names)
     if conditions is None:
         return None
-    return DecidingConditions(prepared, conditions, known.texts(names), tuple(roots), branches)
+    return DecidingConditions(prepared, conditions, value_facts.texts(names), tuple(roots), branches)
 
 
 @paused_collection
@@ -76,41 +76,45 @@ def decided(decision: DecidingConditions, truths: Sequence[bool]) -> Prepared:
     Raises:
         InvalidModelError: a branch contradicts itself, which nothing sees as long as it stays there.
     """
-    before = decision.prepared
+    prepared = decision.prepared
     takes_then = {index: truths[number] == is_same for index, (number, is_same) in decision.branches.items()}
     names: list[list[str]] = [[] for _ in truths]
     for index, (number, _) in decision.branches.items():
-        names[number].append(before.nodes[index].name)
+        names[number].append(prepared.nodes[index].name)
     choice: Choice = tuple(
         Taken(text, bool(holds), tuple(nodes), key)
         for text, holds, nodes, key in zip(decision.texts, truths, names, decision.keys, strict=True)
     )
-    taken = inline_decided_branches(before, takes_then)
-    taken = inline_constant_branches(replace(taken, choice=(*before.choice, *choice)))
-    while takes_then := _decided_before(taken):
-        taken = inline_constant_branches(inline_decided_branches(taken, takes_then))
-    return taken
+    inlined_model = inline_decided_branches(prepared, takes_then)
+    inlined_model = inline_constant_branches(replace(inlined_model, choice=(*prepared.choice, *choice)))
+    while takes_then := _decided_before(inlined_model):
+        inlined_model = inline_constant_branches(inline_decided_branches(inlined_model, takes_then))
+    return inlined_model
 
 
 def _asked(prepared: Prepared) -> tuple[_Known | None, dict[int, tuple[str, bool]]]:
     """The `If` that inputs decide, by position, each with the value that its condition is or is the opposite of."""
-    asked = {index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_open(node, prepared)}
-    known = _Known(prepared) if asked else None
-    if known is None:
+    condition_names = {index: node.inputs[0] for index, node in enumerate(prepared.nodes) if _is_open(node, prepared)}
+    value_facts = _Known(prepared) if condition_names else None
+    if value_facts is None:
         return None, {}
-    return known, {
-        index: known.plain(name) for index, name in asked.items() if name in known.keys and known.is_single(name)
+    return value_facts, {
+        index: value_facts.plain(name)
+        for index, name in condition_names.items()
+        if name in value_facts.keys and value_facts.is_single(name)
     }
 
 
 def _decided_before(prepared: Prepared) -> dict[int, bool]:
     """The `If` whose conditions were decided further out, by position, and whether these hold."""
-    known, asked = _asked(prepared)
-    if known is None:
+    value_facts, root_conditions = _asked(prepared)
+    if value_facts is None:
         return {}
-    truths = {taken.key: taken.holds for taken in prepared.choice}
-    found = {index: (truths.get(known.keys[root]), is_same) for index, (root, is_same) in asked.items()}
-    return {index: holds == is_same for index, (holds, is_same) in found.items() if holds is not None}
+    truths = {decision.key: decision.holds for decision in prepared.choice}
+    outcomes = {
+        index: (truths.get(value_facts.keys[root]), is_same) for index, (root, is_same) in root_conditions.items()
+    }
+    return {index: holds == is_same for index, (holds, is_same) in outcomes.items() if holds is not None}
 
 
 def _is_open(node: OnnxNode, prepared: Prepared) -> bool:
@@ -171,12 +175,12 @@ class _Known:
 
     def texts(self, names: Sequence[str]) -> tuple[str, ...]:
         """How values are computed, as far as that is short."""
-        known: dict[str, str] = {}
+        text_by_name: dict[str, str] = {}
         for index in self._cone(names)[0]:  # in their order: each once, however many read it
-            text = self._text_of(index, known)
+            text = self._text_of(index, text_by_name)
             for name in self.prepared.nodes[index].outputs:
-                known[name] = text if len(text) <= 2 * _LONGEST_TEXT else name
-        texts = {name: self._text(name, known) for name in names}
+                text_by_name[name] = text if len(text) <= 2 * _LONGEST_TEXT else name
+        texts = {name: self._text(name, text_by_name) for name in names}
         return tuple(text if len(text) <= _LONGEST_TEXT else repr(name) for name, text in texts.items())
 
     def conditions(self, roots: Sequence[str]) -> Conditions | None:
@@ -220,8 +224,8 @@ class _Known:
     ) -> onnx.ModelProto:
         prepared = self.prepared
         nodes = [node for index in positions for node in self._nodes(index)]
-        made = {name for node in nodes for name in node.output}
-        read = dict.fromkeys(name for node in nodes for name in node.input if name and name not in made)
+        produced_names = {name for node in nodes for name in node.output}
+        read = dict.fromkeys(name for node in nodes for name in node.input if name and name not in produced_names)
         infos = [info_of(prepared.graph.value(name)) for name in prepared.graph.inputs if name in inputs]
         ranks = {name: len(prepared.graph.value(name).shape or ()) for name in shapes}
         infos.extend(
@@ -245,17 +249,17 @@ class _Known:
             return [helper.make_node("Slice", [shape, *ends], list(node.outputs))]
         return [helper.make_node("Identity", [shape], list(node.outputs))]
 
-    def _shape_of(self, what: object) -> str:
+    def _shape_of(self, source: object) -> str:
         """The name of the shape of an input, or of a position in shapes: of no value of the model."""
-        return f"{what}{self._behind}"
+        return f"{source}{self._behind}"
 
     @cached_property
     def _behind(self) -> str:
-        behind, graph = "/shape", self.prepared.graph
+        suffix, graph = "/shape", self.prepared.graph
         names = (*graph.inputs, *graph.producer, *self.prepared.constants)
-        while any(name.endswith(behind) for name in names):
-            behind += "_"
-        return behind
+        while any(name.endswith(suffix) for name in names):
+            suffix += "_"
+        return suffix
 
     def _sizes(self, positions: Sequence[int]) -> list[int]:
         """Where slices of shapes begin and end."""
@@ -270,14 +274,14 @@ class _Known:
 
     def _note_outputs(self, index: int, node: OnnxNode, measured: str) -> None:
         proto = self.prepared.model.graph.node[index]
-        stated = tuple(sorted(each.SerializeToString(deterministic=True) for each in proto.attribute))
+        stated = tuple(sorted(attribute.SerializeToString(deterministic=True) for attribute in proto.attribute))
         read = ("shape of", measured) if measured else tuple(map(self._key, node.inputs))
         for position, name in enumerate(node.outputs):
             if name:
                 self._note(name, (node.op_type, stated, read, position))
 
-    def _note(self, name: str, what: object) -> None:
-        self.keys[name] = sha256(repr(what).encode()).digest()
+    def _note(self, name: str, description: object) -> None:
+        self.keys[name] = sha256(repr(description).encode()).digest()
 
     def _key(self, name: str) -> object:
         array = self.prepared.constants.get(name)
@@ -292,17 +296,17 @@ class _Known:
         graph = self.prepared.graph
         return graph.value(name) if name in graph.inputs else self.prepared.values.get(name)
 
-    def _text(self, name: str, known: Mapping[str, str]) -> str:
+    def _text(self, name: str, text_by_name: Mapping[str, str]) -> str:
         array = self.prepared.constants.get(name)
         if array is not None:
             return str(array.tolist()) if array.size <= MOST_DECIDING else name
-        return known.get(name, name)
+        return text_by_name.get(name, name)
 
-    def _text_of(self, index: int, known: Mapping[str, str]) -> str:
+    def _text_of(self, index: int, text_by_name: Mapping[str, str]) -> str:
         """What a node computes, by what is known of what it reads."""
         node = self.prepared.nodes[index]
         measured = self._measured.get(index)
-        read = [self._text(name, known) for name in node.inputs if name] if measured is None else [measured]
+        read = [self._text(name, text_by_name) for name in node.inputs if name] if measured is None else [measured]
         return read[0] if node.op_type == "Cast" and len(read) == 1 else f"{node.op_type}({', '.join(read)})"
 
 

@@ -27,12 +27,16 @@ def empty_parts(
         constants: what is known of their contents.
     """
     sizes = _Sizes(nodes, values, constants)
-    found = {
+    empty_inputs = {
         position: frozenset(index for index, name in enumerate(node.inputs) if sizes.is_empty(name, node))
         for position, node in enumerate(nodes)
         if node.op_type == "Concat" and not node.domain and not node.contradiction and len(node.inputs) > 1
     }
-    return {position: parts for position, parts in found.items() if parts and len(parts) < len(nodes[position].inputs)}
+    return {
+        position: parts
+        for position, parts in empty_inputs.items()
+        if parts and len(parts) < len(nodes[position].inputs)
+    }
 
 
 def without_parts(model: onnx.ModelProto, parts: Mapping[int, frozenset[int]]) -> onnx.ModelProto:

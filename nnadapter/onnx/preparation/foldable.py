@@ -52,12 +52,12 @@ def may_fold(read: OnnxModel, index: int, dequantizing: Collection[int] = ()) ->
     )
 
 
-def result_bytes(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> float:
+def result_bytes(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> float:
     """Bytes of a node's results; infinite where they cannot be told, so that it is not folded."""
     sizes = [values[name].nbytes if name in values else None for name in node.outputs if name]
     if all(size is not None for size in sizes):
         return sum(size for size in sizes if size is not None)
-    inputs = sum(known[name].nbytes for name in node.inputs if name in known)
+    inputs = sum(constants[name].nbytes for name in node.inputs if name in constants)
     selects = node.op_type in _SELECTING and inputs <= _UNKNOWN_SIZE_BYTES
     return inputs * 8 if selects else float("inf")
 
@@ -66,13 +66,13 @@ class Folding:
     """What becomes known of one graph: nodes whose inputs are known wait, and are evaluated in one go."""
 
     def __init__(
-        self, read: OnnxModel, known: Mapping[str, Array], budget: float, dequantizing: Collection[int] = ()
+        self, read: OnnxModel, constants: Mapping[str, Array], budget: float, dequantizing: Collection[int] = ()
     ) -> None:
         """Begin with nothing.
 
         Args:
             read: the model.
-            known: every value whose contents are known.
+            constants: every value whose contents are known.
             budget: the most bytes that the arrays made may hold.
             dequantizing: positions of nodes that dequantize, and may be evaluated all the same.
         """
@@ -80,8 +80,8 @@ class Folding:
         self._dequantizing = dequantizing
         self.folded: dict[str, Array] = {}
         """What became known."""
-        self._known_before = known
-        self.known: Mapping[str, Array] = ChainMap(self.folded, known)  # type: ignore[arg-type]
+        self._known_before = constants
+        self.known: Mapping[str, Array] = ChainMap(self.folded, constants)  # type: ignore[arg-type]
         self.evaluated: set[int] = set()
         """Positions of the nodes that led to it; not of those that failed, or whose results nobody reads."""
         self._budget = budget
@@ -132,13 +132,13 @@ class Folding:
         """Evaluate what waits, as far as others read it."""
         graph, inside = self._read.graph, frozenset(self._waiting)
         outputs = frozenset(graph.outputs)
-        wanted = [
+        result_names = [
             name
             for index in self._waiting
             for name in graph.nodes[index].outputs
             if name in outputs or any(reader not in inside for reader in graph.consumers.get(name, ()))
         ]
-        results = evaluate(self._read, self._waiting, self.known, wanted) if inside else {}
+        results = evaluate(self._read, self._waiting, self.known, result_names) if inside else {}
         self.folded.update(results)
         self.evaluated |= _behind(graph, results, inside)
         self._waiting, self._promised = [], set()

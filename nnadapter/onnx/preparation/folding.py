@@ -25,62 +25,66 @@ from partition.verdict import Unsupported
 
 
 def evaluate(
-    read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], wanted: Sequence[str]
+    read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], output_names: Sequence[str]
 ) -> dict[str, Array]:
-    """Return the values `wanted`, which some nodes make from `constants` alone; those that cannot be had are left out.
+    """Return the values `output_names`, which nodes make from `constants` alone, without those that cannot be had.
 
     Args:
         read: the model.
         positions: of the nodes, ascending; every input is in `constants` or made by one of them.
         constants: arrays by value name; only those that are read are looked at, and none is copied.
-        wanted: names of values that the nodes make.
+        output_names: names of values that the nodes make.
     """
     plain: dict[str, Array] = {}
-    known: Mapping[str, Array] = ChainMap(plain, constants)  # type: ignore[arg-type]
-    left = []
+    arrays_by_name: Mapping[str, Array] = ChainMap(plain, constants)  # type: ignore[arg-type]
+    pending_positions = []
     for position in positions:
         node = read.nodes[position]
-        result = plain_result(node, known)
+        result = plain_result(node, arrays_by_name)
         if result is None:
-            left.append(position)
+            pending_positions.append(position)
         else:
             plain[node.outputs[0]] = freeze(result)
-    arrays = {name: plain[name] for name in wanted if name in plain}
-    if len(arrays) < len(wanted):
-        arrays.update(_evaluated(read, left, known, [name for name in wanted if name not in plain]))
+    arrays = {name: plain[name] for name in output_names if name in plain}
+    if len(arrays) < len(output_names):
+        arrays.update(
+            _evaluated(read, pending_positions, arrays_by_name, [name for name in output_names if name not in plain])
+        )
     return arrays
 
 
 def _evaluated(
-    read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], wanted: Sequence[str]
+    read: OnnxModel, positions: Sequence[int], constants: Mapping[str, Array], output_names: Sequence[str]
 ) -> dict[str, Array]:
     nodes = [read.graph.nodes[position] for position in positions]
-    made = {name for node in nodes for name in node.outputs}
-    feeds = {name: constants[name] for node in nodes for name in node.inputs if name and name not in made}
+    produced_names = {name for node in nodes for name in node.outputs}
+    feeds = {name: constants[name] for node in nodes for name in node.inputs if name and name not in produced_names}
     try:
-        arrays = _run(read, positions, feeds, wanted)
+        arrays = _run(read, positions, feeds, output_names)
     except Exception:  # noqa: BLE001  any failure here only means that the slower way is tried
-        return _one_by_one(read, positions, feeds, wanted)
-    return {name: freeze(array) for name, array in zip(wanted, arrays, strict=True) if isinstance(array, np.ndarray)}
+        return _one_by_one(read, positions, feeds, output_names)
+    return {
+        name: freeze(array) for name, array in zip(output_names, arrays, strict=True) if isinstance(array, np.ndarray)
+    }
 
 
 def _model(
-    read: OnnxModel, positions: Iterable[int], feeds: Mapping[str, object], wanted: Iterable[str]
+    read: OnnxModel, positions: Iterable[int], feeds: Mapping[str, object], output_names: Iterable[str]
 ) -> onnx.ModelProto:
     """Some nodes as a model that takes `feeds`."""
     inputs = (array_info(name, value) for name, value in feeds.items())
     nodes = (read.model.graph.node[position] for position in positions)
-    return model_of(read.model, nodes, inputs, untyped(wanted), ir_version=onnx.IR_VERSION)
+    return model_of(read.model, nodes, inputs, untyped(output_names), ir_version=onnx.IR_VERSION)
 
 
 def _run(
-    read: OnnxModel, positions: Sequence[int], feeds: Mapping[str, Array], wanted: Sequence[str]
+    read: OnnxModel, positions: Sequence[int], feeds: Mapping[str, Array], output_names: Sequence[str]
 ) -> Sequence[object]:
     """Return what ONNX Runtime computes; arrays that its Python interface does not take are initializers."""
     from nnadapter.process.real_onnxruntime import onnxruntime  # many models have nothing to evaluate
 
     passed = {name: array for name, array in feeds.items() if array.dtype.kind in "OUS" or array.dtype.isbuiltin == 1}
-    model = _model(read, positions, passed, wanted)
+    model = _model(read, positions, passed, output_names)
     model.graph.initializer.extend(initializer_of(name, feeds[name]) for name in feeds.keys() - passed.keys())
 
     opsets, ir_version = onnxruntime_limits()
@@ -120,17 +124,17 @@ def _array(value: Any) -> Array:
 
 
 def _one_by_one(
-    read: OnnxModel, positions: Sequence[int], feeds: Mapping[str, Array], wanted: Sequence[str]
+    read: OnnxModel, positions: Sequence[int], feeds: Mapping[str, Array], output_names: Sequence[str]
 ) -> dict[str, Array]:
     from onnx.reference import ReferenceEvaluator
 
-    known: dict[str, object] = dict(feeds)
+    environment: dict[str, object] = dict(feeds)
     for position in positions:
         node = read.nodes[position]
         names = dict.fromkeys(filter(None, node.inputs))
-        if not all(name in known for name in names):
+        if not all(name in environment for name in names):
             continue
-        node_feed, made = {name: known[name] for name in names}, [name for name in node.outputs if name]
+        node_feed, node_outputs = {name: environment[name] for name in names}, [name for name in node.outputs if name]
         values = {
             name: constant_value(name, array) for name, array in node_feed.items() if isinstance(array, np.ndarray)
         }
@@ -138,10 +142,14 @@ def _one_by_one(
             if read.operators.contradiction(node, values, {}) is not None:
                 continue  # the evaluator would make something of it
             # Given a node and no model, the evaluator takes it for one of the newest opset.
-            results = ReferenceEvaluator(_model(read, [position], node_feed, made)).run(None, node_feed)
+            results = ReferenceEvaluator(_model(read, [position], node_feed, node_outputs)).run(None, node_feed)
         except Exception:  # noqa: BLE001  a node that cannot be evaluated stays in the graph
             continue
-        known.update((name, result) for name, result in zip(made, results, strict=True) if result is not None)
+        environment.update(
+            (name, result) for name, result in zip(node_outputs, results, strict=True) if result is not None
+        )
     # A list is a sequence, which is no constant, though nodes after it read it.
-    arrays = {name: known[name] for name in wanted if isinstance(known.get(name), np.ndarray | np.generic)}
+    arrays = {
+        name: environment[name] for name in output_names if isinstance(environment.get(name), np.ndarray | np.generic)
+    }
     return {name: freeze(np.asarray(result)) for name, result in arrays.items()}

@@ -25,16 +25,16 @@ class Forward:
     """
 
     def __init__(
-        self, read: OnnxModel, inference: Inference, known: InitialFacts, budget: float, *, open_sizes: bool = False
+        self, read: OnnxModel, inference: Inference, facts: InitialFacts, budget: float, *, open_sizes: bool = False
     ) -> None:
         self._open_sizes = open_sizes
         self._graph = read.graph
         self._inference = inference
-        self._nodes = known.nodes
-        self._folding = Folding(read, known.constants, budget)
-        self._types = inference.types(known)
+        self._nodes = facts.nodes
+        self._folding = Folding(read, facts.constants, budget)
+        self._types = inference.types(facts)
         self._values = values_of(self._types.values())
-        self.stated = dict(known.stated)
+        self.stated = dict(facts.stated)
         """What is said of values without onnx, which inference over the whole graph is told from then on."""
 
     def go(self) -> Folding:
@@ -66,15 +66,15 @@ class Forward:
     def _infer(self, index: int) -> None:
         if self._is_known(index):
             return
-        known = self._folding.known
-        said = self._inference.stated_of_one(index, self._values, known, open_sizes=self._open_sizes)
-        if said:
-            self.stated.update(said)
-            self._types.update(said)
-            self._values.update((name, value_of(info)) for name, info in said.items())
+        constants = self._folding.known
+        infos = self._inference.stated_of_one(index, self._values, constants, open_sizes=self._open_sizes)
+        if infos:
+            self.stated.update(infos)
+            self._types.update(infos)
+            self._values.update((name, value_of(info)) for name, info in infos.items())
             return
-        for name, info in self._inference.types_of_one(index, self._types, known).items():
-            value, before = value_of(info), self._values.get(name)
+        for name, info in self._inference.types_of_one(index, self._types, constants).items():
+            value, previous_value = value_of(info), self._values.get(name)
             # Inference over the whole may have known more: it follows contents that are known in part.
-            if value.static_shape is not None or before is None or before.shape is None:
+            if value.static_shape is not None or previous_value is None or previous_value.shape is None:
                 self._types[name], self._values[name] = info, value

@@ -41,13 +41,13 @@ _LARGEST, _MOST_ELEMENTS = 1024, 1 << 24
 def further_shapes(prepared: Prepared, usual: Shapes) -> Iterator[Shapes]:
     """Yield shapes of all inputs, each once, but for the usual ones."""
     inputs = {name: prepared.graph.value(name) for name in usual}
-    left = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
-    seen = [usual]
+    remaining_nodes = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
+    visited_shapes = [usual]
     for sizes in _further_sizes(prepared, list(inputs.values()), _sizes_at(inputs, usual)):
         shapes = {name: _shape(value, usual[name], sizes) for name, value in inputs.items()}
-        if shapes not in seen:
-            seen.append(shapes)
-            if prepared.inference.agrees(InitialFacts(shapes, prepared.constants, left)):
+        if shapes not in visited_shapes:
+            visited_shapes.append(shapes)
+            if prepared.inference.agrees(InitialFacts(shapes, prepared.constants, remaining_nodes)):
                 yield shapes
 
 
@@ -75,8 +75,8 @@ def _further_sizes(prepared: Prepared, inputs: Sequence[Value], usual: Sizes) ->
 
 
 def _of_cache(roles: Roles) -> Iterator[Sizes]:
-    for rows, cached, new in product(_ROWS, _CACHES, _NEW):
-        yield sizes_of(roles, rows, cached, new)
+    for rows, cached, appended in product(_ROWS, _CACHES, _NEW):
+        yield sizes_of(roles, rows, cached, appended)
     yield from (sizes_of(roles, rows, 0, _PROMPT) for rows in _ROWS)
     if roles.encoded:
         yield from (sizes_of(roles, rows, CACHED, NEW, 1) for rows in _ROWS)
@@ -85,8 +85,8 @@ def _of_cache(roles: Roles) -> Iterator[Sizes]:
 
 
 def _of_cache_with_room(roles: Roles) -> Iterator[Sizes]:
-    for rows, (before, new) in product(_ROWS, _IN_ROOM):
-        yield {**sizes_of(roles, rows, CACHED + 1, new), **dict.fromkeys(roles.whole, before + new)}
+    for rows, (past, appended) in product(_ROWS, _IN_ROOM):
+        yield {**sizes_of(roles, rows, CACHED + 1, appended), **dict.fromkeys(roles.whole, past + appended)}
 
 
 def _small_and_large(usual: Sizes) -> Iterator[Sizes]:
@@ -110,8 +110,8 @@ def _sizes_at(inputs: Mapping[str, Value], shapes: Shapes) -> dict[Dimension, in
 
 def _shape(value: Value, usual: Sequence[int], sizes: Sizes) -> tuple[int, ...]:
     return tuple(
-        size if isinstance(known, int) else sizes.get(dimension_at(value, axis), size)
-        for axis, (size, known) in enumerate(zip(usual, value.shape or (), strict=True))
+        size if isinstance(dimension, int) else sizes.get(dimension_at(value, axis), size)
+        for axis, (size, dimension) in enumerate(zip(usual, value.shape or (), strict=True))
     )
 
 

@@ -24,30 +24,32 @@ _STEP = 3
 """Which of its inputs behind the first."""
 
 
-def measured(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> Array | None:
+def measured(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> Array | None:
     """The result of Shape or Size where the shape of the input is known, though its contents are not.
 
     Args:
         node: any.
         values: types and shapes, by name.
-        known: contents, by name.
+        constants: contents, by name.
     """
     if node.domain or node.contradiction:
         return None
     if node.op_type == "Shape":
-        return _of_numbers(_shape(node, values, known))
-    shape = _dimensions(node, values, known) if node.op_type == "Size" else None
+        return _of_numbers(_shape(node, values, constants))
+    shape = _dimensions(node, values, constants) if node.op_type == "Size" else None
     return None if shape is None or not _are_numbers(shape) else _read_only(prod(cast("Sequence[int]", shape)))
 
 
-def taken_sizes(read: OnnxModel, index: int, values: Mapping[str, Value], known: Mapping[str, Array]) -> Array | None:
+def taken_sizes(
+    read: OnnxModel, index: int, values: Mapping[str, Value], constants: Mapping[str, Array]
+) -> Array | None:
     """The result of the node at `index` where it takes sizes of a Shape, and none but those that are known.
 
     Args:
         read: the model.
         index: of any node.
         values: types and shapes, by name.
-        known: contents, by name.
+        constants: contents, by name.
     """
     node = read.nodes[index]
     take = None if node.domain or node.contradiction else _TAKING.get(node.op_type)
@@ -56,37 +58,37 @@ def taken_sizes(read: OnnxModel, index: int, values: Mapping[str, Value], known:
         return None
     source = read.nodes[position]
     is_shape = source.op_type == "Shape" and not source.domain and not source.contradiction
-    sizes = _shape(source, values, known) if is_shape else None
-    return None if sizes is None else take(node, sizes, known)
+    sizes = _shape(source, values, constants) if is_shape else None
+    return None if sizes is None else take(node, sizes, constants)
 
 
-def _dimensions(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> _Sizes | None:
+def _dimensions(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> _Sizes | None:
     """Of what a node measures."""
     name = node.inputs[0]
-    return known[name].shape if name in known else values[name].shape if name in values else None
+    return constants[name].shape if name in constants else values[name].shape if name in values else None
 
 
-def _shape(node: OnnxNode, values: Mapping[str, Value], known: Mapping[str, Array]) -> _Sizes | None:
+def _shape(node: OnnxNode, values: Mapping[str, Value], constants: Mapping[str, Array]) -> _Sizes | None:
     """What a Shape makes."""
-    dimensions = _dimensions(node, values, known)
+    dimensions = _dimensions(node, values, constants)
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
     return None if dimensions is None else dimensions[cast("int", start) : cast("int | None", end)]
 
 
-def _gathered(node: OnnxNode, sizes: _Sizes, known: Mapping[str, Array]) -> Array | None:
-    indices = known.get(node.inputs[1])
-    if indices is None or any(not -len(sizes) <= each < len(sizes) for each in indices.reshape(-1).tolist()):
+def _gathered(node: OnnxNode, sizes: _Sizes, constants: Mapping[str, Array]) -> Array | None:
+    indices = constants.get(node.inputs[1])
+    if indices is None or any(not -len(sizes) <= index < len(sizes) for index in indices.reshape(-1).tolist()):
         return None
-    taken = _of_numbers([sizes[each] for each in indices.reshape(-1).tolist()])
-    return None if taken is None else _read_only(taken.reshape(indices.shape))
+    gathered_sizes = _of_numbers([sizes[index] for index in indices.reshape(-1).tolist()])
+    return None if gathered_sizes is None else _read_only(gathered_sizes.reshape(indices.shape))
 
 
-def _sliced(node: OnnxNode, sizes: _Sizes, known: Mapping[str, Array]) -> Array | None:
-    given = [known.get(name) if name else None for name in node.inputs[1:]]
-    if node.since_version < _SINCE_INPUTS or any(each is not None and each.size != 1 for each in given):
+def _sliced(node: OnnxNode, sizes: _Sizes, constants: Mapping[str, Array]) -> Array | None:
+    bound_arrays = [constants.get(name) if name else None for name in node.inputs[1:]]
+    if node.since_version < _SINCE_INPUTS or any(array is not None and array.size != 1 for array in bound_arrays):
         return None
-    bounds = [None if each is None else int(each.reshape(-1)[0]) for each in (*given, None, None)]
-    missing = any(name and each is None for name, each in zip(node.inputs[1:], given, strict=True))
+    bounds = [None if array is None else int(array.reshape(-1)[0]) for array in (*bound_arrays, None, None)]
+    missing = any(name and array is None for name, array in zip(node.inputs[1:], bound_arrays, strict=True))
     step = 1 if bounds[_STEP] is None else bounds[_STEP]
     return None if missing or not step else _of_numbers(sizes[bounds[0] : bounds[1] : step])
 

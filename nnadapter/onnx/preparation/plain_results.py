@@ -19,19 +19,19 @@ from nnadapter.onnx.node import OnnxNode
 _Made = Callable[[OnnxNode, Sequence[Array]], Any]
 
 
-def plain_result(node: OnnxNode, known: Mapping[str, Array]) -> Array | None:
+def plain_result(node: OnnxNode, constants: Mapping[str, Array]) -> Array | None:
     """Return the result of a node that `may_fold` allows and its schema does; None where it is not among these."""
     make = _MAKES.get(node.op_type)
-    if make is None or len(node.outputs) != 1 or not all(name in known for name in node.inputs):
+    if make is None or len(node.outputs) != 1 or not all(name in constants for name in node.inputs):
         return None
-    arrays = [known[name] for name in node.inputs]
+    arrays = [constants[name] for name in node.inputs]
     if not all(map(_is_plain, arrays)):
         return None
     try:
-        made = np.asarray(make(node, arrays))
+        result = np.asarray(make(node, arrays))
     except Exception:  # noqa: BLE001  whatever numpy raises
         return None
-    return made if _is_plain(made) else None
+    return result if _is_plain(result) else None
 
 
 def _is_plain(array: Array) -> bool:
@@ -75,16 +75,16 @@ def _concat(node: OnnxNode, arrays: Sequence[Array]) -> Array:
 
 def _slice(_: OnnxNode, arrays: Sequence[Array]) -> Array:
     array, *bounds = arrays
-    starts, ends, *others = (each.tolist() for each in bounds)
-    axes = others[0] if others else range(len(starts))
-    steps = others[1] if len(others) > 1 else [1] * len(starts)
+    starts, ends, *axes_and_steps = (bound.tolist() for bound in bounds)
+    axes = axes_and_steps[0] if axes_and_steps else range(len(starts))
+    steps = axes_and_steps[1] if len(axes_and_steps) > 1 else [1] * len(starts)
     places = [range(array.ndim)[axis] for axis in axes]
     if len(set(places)) < len(places) or min(steps) < 1:
         raise ValueError("backwards, bounds outside mean something else than in Python")
-    taken = [slice(None)] * array.ndim
+    slices = [slice(None)] * array.ndim
     for place, *bounds_of_axis in zip(places, starts, ends, steps, strict=True):
-        taken[place] = slice(*bounds_of_axis)
-    return array[tuple(taken)]
+        slices[place] = slice(*bounds_of_axis)
+    return array[tuple(slices)]
 
 
 def _gather(node: OnnxNode, arrays: Sequence[Array]) -> Any:
@@ -121,10 +121,10 @@ def _range(_: OnnxNode, arrays: Sequence[Array]) -> Array:
 
 
 def _where(_: OnnxNode, arrays: Sequence[Array]) -> Array:
-    chosen, *others = arrays
-    if others[0].dtype != others[1].dtype:
+    chosen, *alternatives = arrays
+    if alternatives[0].dtype != alternatives[1].dtype:
         raise ValueError("numpy would find one type for both")
-    return np.where(chosen, *others)
+    return np.where(chosen, *alternatives)
 
 
 def _of_integers(compute: Callable[..., Any]) -> _Made:

@@ -93,8 +93,8 @@ class Prepared(OnnxModel):
     @cached_property
     def ranks_found(self) -> Mapping[str, Value]:
         """See `ranks.ranks_found`: of values of which `values` tells no rank."""
-        known = InitialFacts({}, self.constants, range(len(self.nodes)), self.stated)
-        return ranks_found(self.inference, self.nodes, known, self.values)
+        facts = InitialFacts({}, self.constants, range(len(self.nodes)), self.stated)
+        return ranks_found(self.inference, self.nodes, facts, self.values)
 
     @cached_property
     def structure(self) -> NodeHashes:
@@ -152,8 +152,8 @@ def without_empty_parts(prepared: Prepared) -> Prepared:
     if not parts:
         return prepared
     origins = [node.origins[0] for node in prepared.graph.nodes]
-    again = prepare_again(without_parts(prepared.model, parts), origins, prepared.operators)
-    return replace(again, original=prepared.original, choice=prepared.choice, kept=(*prepared.kept, *again.kept))
+    pruned = prepare_again(without_parts(prepared.model, parts), origins, prepared.operators)
+    return replace(pruned, original=prepared.original, choice=prepared.choice, kept=(*prepared.kept, *pruned.kept))
 
 
 def inline_constant_branches(prepared: Prepared) -> Prepared:
@@ -180,8 +180,8 @@ def inline_decided_branches(prepared: Prepared, conditions: Mapping[int, bool]) 
     inlined, stands_for = inline_branches(prepared.model, conditions)
     origin = {name: prepared.graph.nodes[position].origins[0] for name, position in stands_for}
     expanded, names = expand_functions(inlined, prepared.operators)
-    again = prepare_again(expanded, [origin[name] for name in names], prepared.operators)
-    return replace(again, choice=prepared.choice)
+    result = prepare_again(expanded, [origin[name] for name in names], prepared.operators)
+    return replace(result, choice=prepared.choice)
 
 
 def _known_conditions(prepared: Prepared) -> dict[int, bool]:
@@ -214,37 +214,37 @@ def prepare_again(
     Raises:
         InvalidModelError: the graph contradicts itself.
     """
-    model, kept = lightened(model)
-    known = read_model(model, operators, origins, read or ())
-    initializers = _initializers(model, known.graph.constants)
-    inference = Inference(known)
-    before = InitialFacts({}, initializers, range(len(known.nodes)))
+    model, weight_arrays = lightened(model)
+    onnx_model = read_model(model, operators, origins, read or ())
+    initializers = _initializers(model, onnx_model.graph.constants)
+    inference = Inference(onnx_model)
+    facts = InitialFacts({}, initializers, range(len(onnx_model.nodes)))
     if inference.has_further:
-        onward = Forward(known, inference, before, _once_bytes(initializers), open_sizes=True)
+        onward = Forward(onnx_model, inference, facts, _once_bytes(initializers), open_sizes=True)
         onward.go()
-        before = replace(before, stated=onward.stated)
-    values = inference.values(before)
-    folding = _fold(known, before, values, _once_bytes(initializers))
-    values = _fold_further(known, folding, inference, before, values)
+        facts = replace(facts, stated=onward.stated)
+    values = inference.values(facts)
+    folding = _fold(onnx_model, facts, values, _once_bytes(initializers))
+    values = _fold_further(onnx_model, folding, inference, facts, values)
     return Prepared(
         model=model,
-        graph=known.graph,
-        nodes=known.nodes,
+        graph=onnx_model.graph,
+        nodes=onnx_model.nodes,
         operators=operators,
         constants={**initializers, **folding.folded},
         evaluated=frozenset(folding.evaluated),
         inference=inference,
         values=values,
-        stated=before.stated,
-        defaults=_initializers(model, frozenset(known.graph.inputs)),
-        kept=kept,
+        stated=facts.stated,
+        defaults=_initializers(model, frozenset(onnx_model.graph.inputs)),
+        kept=weight_arrays,
     )
 
 
 def _once_bytes(constants: Mapping[str, Array]) -> int:
     """How much may be folded of a model with these constants."""
-    own = sum(array.nbytes for array in constants.values())
-    return min(limits.FOLDED_BYTES, limits.FREELY_FOLDED_BYTES + limits.FOLDING_GROWTH * own)
+    constant_bytes = sum(array.nbytes for array in constants.values())
+    return min(limits.FOLDED_BYTES, limits.FREELY_FOLDED_BYTES + limits.FOLDING_GROWTH * constant_bytes)
 
 
 def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
@@ -255,63 +255,67 @@ def specialize(prepared: Prepared, shapes: Shapes) -> Specialized:
     """
     graph = prepared.graph
     added: dict[str, Array] = {}
-    known = ChainMap(added, prepared.constants)  # type: ignore[arg-type]
+    constants = ChainMap(added, prepared.constants)  # type: ignore[arg-type]
     evaluated = set(prepared.evaluated)
-    left = _reached(graph, known)
+    remaining_nodes = _reached(graph, constants)
     stated: dict[str, onnx.ValueInfoProto] = {}
     for number in range(_MOST_ROUNDS):
         if number >= _WHOLE_ROUNDS or (number == 0 and prepared.inference.has_rules):
-            before = InitialFacts(shapes, known, left, stated)
-            onward = Forward(prepared, prepared.inference, before, limits.FOLDED_BYTES_PER_SHAPE)
+            facts = InitialFacts(shapes, constants, remaining_nodes, stated)
+            onward = Forward(prepared, prepared.inference, facts, limits.FOLDED_BYTES_PER_SHAPE)
             folding = onward.go()
             added.update(folding.folded)
             evaluated |= folding.evaluated
             stated = onward.stated
-            left = _reached(graph, known)
-        if not (number or stated or evaluated) and _is_as_prepared(prepared, shapes, left):
+            remaining_nodes = _reached(graph, constants)
+        if not (number or stated or evaluated) and _is_as_prepared(prepared, shapes, remaining_nodes):
             values = prepared.values
             break
-        before = InitialFacts(shapes, known, left, stated)
-        values = prepared.inference.values(before)
-        folding = _fold(prepared, before, values, limits.FOLDED_BYTES_PER_SHAPE)
+        facts = InitialFacts(shapes, constants, remaining_nodes, stated)
+        values = prepared.inference.values(facts)
+        folding = _fold(prepared, facts, values, limits.FOLDED_BYTES_PER_SHAPE)
         evaluated |= folding.evaluated
-        fresh = [name for name in folding.folded if name not in known]
+        fresh = [name for name in folding.folded if name not in constants]
         added.update(folding.folded)
-        if not fresh or all(is_known(graph, index, values) for index in left if index not in folding.evaluated):
+        if not fresh or all(
+            is_known(graph, index, values) for index in remaining_nodes if index not in folding.evaluated
+        ):
             break
-        left = _reached(graph, known)
-    return _specialized(prepared, known, evaluated, values, _reached(graph, known) if added else left)
+        remaining_nodes = _reached(graph, constants)
+    return _specialized(
+        prepared, constants, evaluated, values, _reached(graph, constants) if added else remaining_nodes
+    )
 
 
-def _is_as_prepared(prepared: Prepared, shapes: Shapes, left: Sequence[int]) -> bool:
+def _is_as_prepared(prepared: Prepared, shapes: Shapes, remaining_nodes: Sequence[int]) -> bool:
     """Whether these shapes tell nothing that the model does not, and every node is left: then there is no news."""
-    return len(left) == len(prepared.graph.nodes) and prepared.inference.states_already(shapes)
+    return len(remaining_nodes) == len(prepared.graph.nodes) and prepared.inference.states_already(shapes)
 
 
 def _specialized(
     prepared: Prepared,
-    known: Mapping[str, Array],
+    constants: Mapping[str, Array],
     evaluated: set[int],
     values: Mapping[str, Value],
-    kept: Sequence[int],
+    positions: Sequence[int],
 ) -> Specialized:
     graph = prepared.graph
-    _check_elements(graph, kept, values)
-    gone = sorted(set(range(len(graph.nodes))) - set(kept))
+    _check_elements(graph, positions, values)
+    removed_positions = sorted(set(range(len(graph.nodes))) - set(positions))
     return Specialized(
         own=graph,
-        graph=_left(graph, kept, frozenset(known), marked(graph, kept, values)),
-        nodes=tuple(prepared.nodes[index] for index in kept),
-        positions=tuple(kept),
-        constants=known,
-        folded=tuple(graph.nodes[index].name for index in gone if index in evaluated),
-        unused=tuple(graph.nodes[index].name for index in gone if index not in evaluated),
+        graph=_left(graph, positions, frozenset(constants), marked(graph, positions, values)),
+        nodes=tuple(prepared.nodes[index] for index in positions),
+        positions=tuple(positions),
+        constants=constants,
+        folded=tuple(graph.nodes[index].name for index in removed_positions if index in evaluated),
+        unused=tuple(graph.nodes[index].name for index in removed_positions if index not in evaluated),
     )
 
 
-def _check_elements(graph: Graph, kept: Sequence[int], values: Mapping[str, Value]) -> None:
+def _check_elements(graph: Graph, positions: Sequence[int], values: Mapping[str, Value]) -> None:
     """Raise InvalidModelError where a node makes what has no place anywhere."""
-    for index in kept:
+    for index in positions:
         for name in graph.nodes[index].outputs:
             shape = values[name].static_shape if name in values else None
             if shape is not None and prod(shape) > limits.ELEMENTS:
@@ -322,12 +326,12 @@ def _check_elements(graph: Graph, kept: Sequence[int], values: Mapping[str, Valu
                 )
 
 
-def _left(graph: Graph, kept: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]) -> Graph:
+def _left(graph: Graph, positions: Sequence[int], constants: frozenset[str], values: Mapping[str, Value]) -> Graph:
     """The graph of the nodes that are kept; where they are all there are, what is derived of them is shared."""
-    if len(kept) == len(graph.nodes) and constants == graph.constants:
+    if len(positions) == len(graph.nodes) and constants == graph.constants:
         return graph.revalued(values)
     return Graph(
-        nodes=tuple(graph.nodes[index] for index in kept),
+        nodes=tuple(graph.nodes[index] for index in positions),
         values=values,
         constants=constants,
         inputs=graph.inputs,
@@ -336,10 +340,10 @@ def _left(graph: Graph, kept: Sequence[int], constants: frozenset[str], values: 
 
 
 def _initializers(model: onnx.ModelProto, names: frozenset[str]) -> dict[str, Array]:
-    wanted = [tensor for tensor in model.graph.initializer if tensor.name in names]
-    held = read_ahead(wanted)
-    arrays = {tensor.name: _contents(tensor) for tensor in wanted}
-    del held
+    tensors = [tensor for tensor in model.graph.initializer if tensor.name in names]
+    prefetched_buffers = read_ahead(tensors)
+    arrays = {tensor.name: _contents(tensor) for tensor in tensors}
+    del prefetched_buffers
     return arrays
 
 
@@ -354,23 +358,25 @@ def _contents(tensor: onnx.TensorProto) -> Array:
     return freeze(array)
 
 
-def _reached(graph: Graph, known: Mapping[str, Array]) -> list[int]:
+def _reached(graph: Graph, constants: Mapping[str, Array]) -> list[int]:
     """Positions of the nodes that the outputs still need, ascending."""
-    folded = frozenset(name for name in known if name in graph.producer)
-    wanted = set(filter(None, graph.outputs))
+    folded = frozenset(name for name in constants if name in graph.producer)
+    needed_names = set(filter(None, graph.outputs))
     positions = []
     for index in range(len(graph.nodes) - 1, -1, -1):
         node = graph.nodes[index]
-        if not wanted.isdisjoint(node.outputs) and any(name in wanted and name not in folded for name in node.outputs):
+        if not needed_names.isdisjoint(node.outputs) and any(
+            name in needed_names and name not in folded for name in node.outputs
+        ):
             positions.append(index)
-            wanted.update(node.reads)
+            needed_names.update(node.reads)
     return positions[::-1]
 
 
-def _fold(read: OnnxModel, known: InitialFacts, values: Mapping[str, Value], budget: float) -> Folding:
+def _fold(read: OnnxModel, facts: InitialFacts, values: Mapping[str, Value], budget: float) -> Folding:
     """What becomes known of the nodes left to run."""
-    folding = Folding(read, known.constants, budget)
-    for index in known.nodes:
+    folding = Folding(read, facts.constants, budget)
+    for index in facts.nodes:
         if not folding.measure(index, values):
             folding.await_evaluation(index, values)
     folding.evaluate()
@@ -378,7 +384,7 @@ def _fold(read: OnnxModel, known: InitialFacts, values: Mapping[str, Value], bud
 
 
 def _fold_further(
-    read: OnnxModel, folding: Folding, inference: Inference, known: InitialFacts, values: dict[str, Value]
+    read: OnnxModel, folding: Folding, inference: Inference, facts: InitialFacts, values: dict[str, Value]
 ) -> dict[str, Value]:
     """Take sizes of shapes that are known in part, and evaluate what hangs on those; return what is known of values.
 
@@ -386,16 +392,16 @@ def _fold_further(
     """
     graph = read.graph
     for _ in range(_MOST_ROUNDS):
-        taken = [index for index in known.nodes if folding.take_sizes(index, values)]
-        if not taken:
+        sized_nodes = [index for index in facts.nodes if folding.take_sizes(index, values)]
+        if not sized_nodes:
             break
         values = dict(values)
-        for index in known.nodes:
+        for index in facts.nodes:
             if folding.hangs_on_known(index):
                 if not is_known(graph, index, values):
                     folding.evaluate()
-                    made = inference.types_of_one(index, {}, folding.known)
-                    values.update(values_of(made.values()))
+                    infos = inference.types_of_one(index, {}, folding.known)
+                    values.update(values_of(infos.values()))
                 folding.await_evaluation(index, values)
         folding.evaluate()
     return values

@@ -21,25 +21,25 @@ _Rank = Callable[[Sequence[Value | None]], int | None]
 
 
 def ranks_found(
-    inference: Inference, nodes: Sequence[OnnxNode], known: InitialFacts, values: Mapping[str, Value]
+    inference: Inference, nodes: Sequence[OnnxNode], facts: InitialFacts, values: Mapping[str, Value]
 ) -> Mapping[str, Value]:
     """Return those of `values` whose ranks are told by lengths of shapes, and what follows from them; by name.
 
     Args:
         inference: of a model.
         nodes: of the model.
-        known: what `values` follow from.
+        facts: what `values` follow from.
         values: what inference tells.
     """
     rankless = {name for name, value in values.items() if value.shape is None}
-    stated, told = dict(known.stated), values
-    while fresh := {info.name: info for info in _told(nodes, told, rankless)}:
+    stated, inferred_values = dict(facts.stated), values
+    while fresh := {info.name: info for info in _told(nodes, inferred_values, rankless)}:
         stated.update(fresh)
-        told = inference.values(InitialFacts(known.shapes, known.constants, known.nodes, stated))
-        rankless = {name for name in rankless if name not in told or told[name].shape is None}
+        inferred_values = inference.values(InitialFacts(facts.shapes, facts.constants, facts.nodes, stated))
+        rankless = {name for name in rankless if name not in inferred_values or inferred_values[name].shape is None}
     return {
         name: value
-        for name, value in told.items()
+        for name, value in inferred_values.items()
         if value.shape is not None and name in values and values[name].shape is None
     }
 

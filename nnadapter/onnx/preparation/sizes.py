@@ -49,28 +49,28 @@ def default_shapes(prepared: Prepared, requested_shapes: Shapes | None = None) -
     """
     requested_shapes = requested_shapes or {}
     inputs = {name: prepared.graph.value(name) for name in prepared.graph.inputs}
-    for name, wanted in requested_shapes.items():
-        check_shape(name, wanted, inputs)
+    for name, requested_shape in requested_shapes.items():
+        check_shape(name, requested_shape, inputs)
     if all(
         value.shape is None or value.static_shape is not None or name in requested_shapes
         for name, value in inputs.items()
     ):
         stated = {name: shape for name, value in inputs.items() if (shape := value.static_shape) is not None}
         return {**stated, **requested_shapes}
-    fixed = {name: array.shape for name, array in prepared.defaults.items() if name not in requested_shapes}
-    left = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
+    preset_shapes = {name: array.shape for name, array in prepared.defaults.items() if name not in requested_shapes}
+    remaining_nodes = [index for index in range(len(prepared.graph.nodes)) if index not in prepared.evaluated]
     tried, inferred = list[Shapes](), list[Shapes]()
     weighed = sizes_of_weights(prepared.graph, prepared.nodes, prepared.constants, inputs)
     named = {**weighed, **_named(inputs, requested_shapes)}
-    for sizes, known in _candidates(prepared, inputs, named):
+    for sizes, bound_sizes in _candidates(prepared, inputs, named):
         shapes = {
-            **_all_filled(inputs, sizes, known),
-            **fixed,
+            **_all_filled(inputs, sizes, bound_sizes),
+            **preset_shapes,
             **requested_shapes,
         }
         if shapes not in tried:
             tried.append(shapes)
-            if prepared.inference.agrees(InitialFacts(shapes, prepared.constants, left)):
+            if prepared.inference.agrees(InitialFacts(shapes, prepared.constants, remaining_nodes)):
                 if _agrees_as_computed(prepared, shapes):
                     return shapes
                 inferred.append(shapes)
@@ -158,36 +158,36 @@ def _named(inputs: Mapping[str, Value], requested_shapes: Shapes) -> dict[Dimens
     }
 
 
-def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, known: Mapping[Dimension, int]) -> Shapes:
+def _all_filled(inputs: Mapping[str, Value], sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> Shapes:
     """Every shape with its open dimensions filled, those of one name alike."""
     shaped = {name: value for name, value in inputs.items() if value.shape is not None}
     lengths, firsts = dict[Dimension, int](), dict[Dimension, int]()
     for value in sorted(shaped.values(), key=lambda value: len(value.shape or ()), reverse=True):
-        filled, before = _filled(value, sizes, known), set[object]()
+        filled, leading_dimensions = _filled(value, sizes, bound_sizes), set[object]()
         for axis, dimension in enumerate(value.shape or ()):
-            if isinstance(dimension, str) and before - {dimension}:
+            if isinstance(dimension, str) and leading_dimensions - {dimension}:
                 lengths.setdefault(dimension, filled[axis])
             elif isinstance(dimension, str):  # a batch, also where layers come before it
                 firsts[dimension] = min(filled[axis], firsts.get(dimension, filled[axis]))
             if not isinstance(dimension, int):
-                before.add(dimension)
-    return {name: _filled(value, sizes, {**firsts, **lengths, **known}) for name, value in shaped.items()}
+                leading_dimensions.add(dimension)
+    return {name: _filled(value, sizes, {**firsts, **lengths, **bound_sizes}) for name, value in shaped.items()}
 
 
-def _filled(value: Value, all_sizes: _Sizes, known: Mapping[Dimension, int]) -> tuple[int, ...]:
-    """The shape with its open dimensions filled: those in `known`, 1 for the first, `all_sizes` for the others."""
+def _filled(value: Value, all_sizes: _Sizes, bound_sizes: Mapping[Dimension, int]) -> tuple[int, ...]:
+    """The shape with its open dimensions filled: from `bound_sizes`, 1 for the first, `all_sizes` for the others."""
     shape: list[int] = []
-    used, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
+    size_index, sizes = 0, all_sizes.of_images if len(value.shape or ()) >= _IMAGE_RANK else all_sizes.of_others
     for position, dimension in enumerate(value.shape or ()):
         if isinstance(dimension, int):
             shape.append(dimension)
-        elif dimension_at(value, position) in known:
-            shape.append(known[dimension_at(value, position)])
+        elif dimension_at(value, position) in bound_sizes:
+            shape.append(bound_sizes[dimension_at(value, position)])
         elif position == 0:
             shape.append(1)
         else:
-            shape.append(sizes[min(used, len(sizes) - 1)])
-            used += 1
+            shape.append(sizes[min(size_index, len(sizes) - 1)])
+            size_index += 1
     return tuple(shape)
 
 

@@ -48,15 +48,15 @@ def structure_of(graph: Graph, nodes: Sequence[OnnxNode], constants: Mapping[str
         nodes: the same nodes with their attributes read.
         constants: contents of constants, as far as they are at hand.
     """
-    alone = [_alone(graph, node, constants) for node in nodes]
-    return NodeHashes(tuple(map(bytes.hex, alone)), tuple(map(bytes.hex, _wired(graph, alone))))
+    node_digests = [_alone(graph, node, constants) for node in nodes]
+    return NodeHashes(tuple(map(bytes.hex, node_digests)), tuple(map(bytes.hex, _wired(graph, node_digests))))
 
 
 def _alone(graph: Graph, node: OnnxNode, constants: Mapping[str, Array]) -> bytes:
-    made = bytes(map(bool, node.outputs))
+    output_mask = bytes(map(bool, node.outputs))
     parts = (
         f"{node.op_type}\0{node.domain}\0{node.since_version}\0".encode(),
-        b"%d\0" % len(made) + made,
+        b"%d\0" % len(output_mask) + output_mask,
         *(_input_bytes(graph, name, constants) for name in node.inputs),
         attribute_bytes(node.attributes),
     )
@@ -75,15 +75,17 @@ def _input_bytes(graph: Graph, name: str, constants: Mapping[str, Array]) -> byt
     return f"c{value.dtype}{value.shape}\0".encode()
 
 
-def _wired(graph: Graph, alone: Sequence[bytes]) -> Sequence[bytes]:
+def _wired(graph: Graph, node_digests: Sequence[bytes]) -> Sequence[bytes]:
     """Each round lets every node see one producer further."""
     sources = [tuple(_sources(graph, node)) for node in range(len(graph.nodes))]
-    hashes = list(alone)
+    hashes = list(node_digests)
     for _ in range(DEPTH):
-        before = hashes
+        previous_hashes = hashes
         hashes = [
-            _digest(own + b"".join(tag if at is None else before[at] + tag for at, tag in read)) if read else own
-            for own, read in zip(alone, sources, strict=True)
+            _digest(digest + b"".join(tag if at is None else previous_hashes[at] + tag for at, tag in read))
+            if read
+            else digest
+            for digest, read in zip(node_digests, sources, strict=True)
         ]
     return hashes
 

@@ -34,10 +34,10 @@ def sizes_of_weights(
             node, shape = nodes[index], value.shape or ()
             if node.domain or node.contradiction or node.op_type not in _WEIGHT_AXES or node.input(0) != name:
                 continue
-            weight, (rank, said) = constants.get(node.input(1)), _WEIGHT_AXES[node.op_type]
+            weight, (rank, size_rule) = constants.get(node.input(1)), _WEIGHT_AXES[node.op_type]
             if weight is None or weight.ndim < rank:
                 continue
-            axis, size = said(node, weight)
+            axis, size = size_rule(node, weight)
             axis += len(shape) if axis < 0 else 0
             if 0 < axis < len(shape) and not isinstance(shape[axis], int):
                 sizes.setdefault(dimension_at(value, axis), size)

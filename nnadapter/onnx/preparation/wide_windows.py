@@ -15,5 +15,5 @@ def wide_windows(specialized: Specialized) -> str:
 def _fits(specialized: Specialized, node: OnnxNode) -> bool:
     """Whether a window fits, or nobody knows."""
     shapes = [specialized.graph.value(name).static_shape for name in node.inputs[:2]]
-    known = [shape for shape in shapes if shape is not None]
-    return len(known) < len(shapes) or fits_windows(node, known)
+    static_shapes = [shape for shape in shapes if shape is not None]
+    return len(static_shapes) < len(shapes) or fits_windows(node, static_shapes)

@@ -18,10 +18,10 @@ def length_of(request: Request, most: int) -> int:
     """
     if request.headers.get("content-encoding", "identity") != "identity":
         raise HttpError(415, "the body is compressed; send it as it is")
-    said = request.headers.get("content-length", str(most))
-    if not said.isdecimal() or len(said) > 18 or int(said) > most:
-        raise HttpError(413, f"the request has {said[:40]} bytes, and may have {most}")
-    return int(said)
+    length_text = request.headers.get("content-length", str(most))
+    if not length_text.isdecimal() or len(length_text) > 18 or int(length_text) > most:
+        raise HttpError(413, f"the request has {length_text[:40]} bytes, and may have {most}")
+    return int(length_text)
 
 
 async def body_of(request: Request, most: int, deadline_s: float | None) -> bytes:

@@ -47,10 +47,10 @@ def read_request(body: bytes, header_length: str | None, signature: Signature) -
     Raises:
         HttpError: it is none, or does not fit the model (400), or its JSON is too long (413).
     """
-    text, rest = _parts(body, header_length)
+    text, remaining_bytes = _parts(body, header_length)
     request = _object(_parsed(text), "the request")
     parameters = _object(request.get("parameters", {}), "parameters")
-    feed = _feed(_list(request, "inputs"), rest, signature)
+    feed = _feed(_list(request, "inputs"), remaining_bytes, signature)
     outputs, binary = _outputs(request, parameters, signature)
     name = request.get("id", "")
     if not isinstance(name, str) or len(name) > limits.NAME_LENGTH:
@@ -85,9 +85,9 @@ def _no_number(word: str) -> None:
     raise ValueError(f"{word} is no number of JSON; send it as binary data")
 
 
-def _object(value: object, what: str) -> Mapping[str, Any]:
+def _object(value: object, label: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise HttpError(400, f"{what} is an object, got {type(value).__name__}")
+        raise HttpError(400, f"{label} is an object, got {type(value).__name__}")
     return value
 
 
@@ -98,7 +98,7 @@ def _list(request: Mapping[str, Any], key: str) -> Sequence[Any]:
     return value
 
 
-def _feed(rows: Sequence[Any], rest: memoryview, signature: Signature) -> dict[str, Array]:
+def _feed(rows: Sequence[Any], remaining_bytes: memoryview, signature: Signature) -> dict[str, Array]:
     feed: dict[str, Array] = {}
     for row in rows:
         tensor = _object(row, "an input")
@@ -107,35 +107,44 @@ def _feed(rows: Sequence[Any], rest: memoryview, signature: Signature) -> dict[s
             raise HttpError(400, f"the model has no input {str(name)[:100]!r}; {close_names(name, signature.by_name)}")
         if name in feed:
             raise HttpError(400, f"input {name!r} is given twice")
-        feed[name], rest = _tensor(name, tensor, rest, signature)
-    if len(rest):
-        raise HttpError(400, f"{len(rest)} bytes stand behind the last tensor; binary_data_size says how long each is")
+        feed[name], remaining_bytes = _tensor(name, tensor, remaining_bytes, signature)
+    if len(remaining_bytes):
+        raise HttpError(
+            400, f"{len(remaining_bytes)} bytes stand behind the last tensor; binary_data_size says how long each is"
+        )
     return feed
 
 
-def _tensor(name: str, tensor: Mapping[str, Any], rest: memoryview, signature: Signature) -> tuple[Array, memoryview]:
-    wanted = signature.by_name[name].dtype or ""
+def _tensor(
+    name: str, tensor: Mapping[str, Any], remaining_bytes: memoryview, signature: Signature
+) -> tuple[Array, memoryview]:
+    expected_dtype = signature.by_name[name].dtype or ""
     datatype = tensor.get("datatype")
-    if datatype != NAMES.get(wanted):
-        raise HttpError(400, f"input {name!r} takes datatype {NAMES.get(wanted, wanted)!r}, got {str(datatype)[:40]!r}")
+    if datatype != NAMES.get(expected_dtype):
+        raise HttpError(
+            400,
+            f"input {name!r} takes datatype {NAMES.get(expected_dtype, expected_dtype)!r}, got {str(datatype)[:40]!r}",
+        )
     shape, dtype = _shape(name, tensor), array_type_of(DTYPES[str(datatype)])
     parameters = _object(tensor.get("parameters", {}), f"parameters of input {name!r}")
     if any(key.startswith("shared_memory") for key in parameters):
         raise HttpError(400, "this server has no shared memory; send tensors in the request")
     size = parameters.get("binary_data_size")
     if size is None:
-        return _from_json(name, tensor, shape, dtype), rest
+        return _from_json(name, tensor, shape, dtype), remaining_bytes
     if "data" in tensor:
         raise HttpError(400, f"input {name!r} has both data and binary_data_size")
     expected = prod(shape) * dtype.itemsize
-    if type(size) is not int or size != expected or size > len(rest):
+    if type(size) is not int or size != expected or size > len(remaining_bytes):
         raise HttpError(
             400,
             f"input {name!r} of shape {list(shape)} has {expected} bytes; binary_data_size says {str(size)[:40]}, and "
-            f"{len(rest)} are left in the body",
+            f"{len(remaining_bytes)} are left in the body",
         )
     stored = np.dtype(np.uint8) if dtype.kind == "b" else dtype  # a byte that is neither 0 nor 1 is true
-    return np.frombuffer(rest[:size], stored).astype(dtype, copy=False).reshape(shape), rest[size:]
+    return np.frombuffer(remaining_bytes[:size], stored).astype(dtype, copy=False).reshape(shape), remaining_bytes[
+        size:
+    ]
 
 
 def _shape(name: str, tensor: Mapping[str, Any]) -> tuple[int, ...]:
@@ -162,10 +171,10 @@ def _from_json(name: str, tensor: Mapping[str, Any], shape: tuple[int, ...], dty
         raise HttpError(400, f"input {name!r} of shape {list(shape)} has {prod(shape)} numbers, and {len(values)} came")
     array = np.array(values if kinds <= _TYPES else [None])
     with np.errstate(over="ignore"):
-        held = array.astype(dtype) if not values or _can_hold(array, dtype, kinds) else None
-    if held is None or (dtype.kind not in "biu" and not np.isfinite(held).all()):
+        cast_array = array.astype(dtype) if not values or _can_hold(array, dtype, kinds) else None
+    if cast_array is None or (dtype.kind not in "biu" and not np.isfinite(cast_array).all()):
         raise HttpError(400, f"the data of input {name!r} holds what is no {NAMES.get(dtype.name, dtype.name)}")
-    return held.reshape(shape)
+    return cast_array.reshape(shape)
 
 
 def _can_hold(array: Array, dtype: np.dtype[Any], kinds: set[type]) -> bool:
@@ -185,20 +194,20 @@ def _outputs(
 ) -> tuple[tuple[str, ...], frozenset[str]]:
     all_binary = _flag(parameters, "binary_data_output", default=False)
     rows = _list(request, "outputs") if "outputs" in request else [{"name": name} for name in signature.output_names]
-    found: dict[str, bool] = {}
+    binary_flags: dict[str, bool] = {}
     for row in rows:
         tensor = _object(row, "an output")
-        name, own = tensor.get("name"), _object(tensor.get("parameters", {}), "parameters of an output")
+        name, output_parameters = tensor.get("name"), _object(tensor.get("parameters", {}), "parameters of an output")
         if not isinstance(name, str) or name not in signature.output_names:
             raise HttpError(
                 400, f"the model has no output {str(name)[:100]!r}; {close_names(name, signature.output_names)}"
             )
-        if name in found:
+        if name in binary_flags:
             raise HttpError(400, f"output {name!r} is asked for twice")
-        if own.get("classification") or any(key.startswith("shared_memory") for key in own):
+        if output_parameters.get("classification") or any(key.startswith("shared_memory") for key in output_parameters):
             raise HttpError(400, f"output {name!r} is asked for in a way that this server has not: tensors alone")
-        found[name] = _flag(own, "binary_data", default=all_binary)
-    return tuple(found), frozenset(name for name, binary in found.items() if binary)
+        binary_flags[name] = _flag(output_parameters, "binary_data", default=all_binary)
+    return tuple(binary_flags), frozenset(name for name, binary in binary_flags.items() if binary)
 
 
 def _flag(parameters: Mapping[str, Any], name: str, *, default: bool) -> bool:

@@ -41,18 +41,18 @@ def route_of(method: str, path: str, model: str) -> Route:
         HttpError: nothing (404), or it is asked in another way (405).
     """
     path = path.rstrip("/")
-    found = _MODEL.fullmatch(path)
-    if found is None:
+    match = _MODEL.fullmatch(path)
+    if match is None:
         if path not in _OF_SERVER:
             raise HttpError(404, f"there is nothing at {path[:_SHOWN]!r}; the model is at '/v2/models/{model}'")
-        wanted, route = "GET", _OF_SERVER[path]
+        expected_method, route = "GET", _OF_SERVER[path]
     else:
-        name, version, rest = found.groups()
+        name, version, subpath = match.groups()
         if unquote(name) != model:
             raise HttpError(404, f"there is no model {unquote(name)[:_SHOWN]!r}; this server has {model!r}")
         if version not in (None, VERSION):
             raise HttpError(404, f"model {model!r} has version {VERSION!r} alone, not {version[:_SHOWN]!r}")
-        wanted, route = _OF_MODEL[rest or ""]
-    if method != wanted and not (wanted == "GET" and method == "HEAD"):
-        raise HttpError(405, f"{path[:_SHOWN]!r} is asked by {wanted}, not {method[:_SHOWN]}")
+        expected_method, route = _OF_MODEL[subpath or ""]
+    if method != expected_method and not (expected_method == "GET" and method == "HEAD"):
+        raise HttpError(405, f"{path[:_SHOWN]!r} is asked by {expected_method}, not {method[:_SHOWN]}")
     return route

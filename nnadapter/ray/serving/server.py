@@ -123,39 +123,43 @@ class Server:
         self._waiting, self._bytes = self._waiting + 1, self._bytes + length
         try:
             body = await body_of(request, length, settings.deadline_s)
-            asked = await asyncio.to_thread(read_request, body, request.headers.get(HEADER_LENGTH), self._signature)
-            self._signature.check_feed(asked.feed)
-            given = await self._done(asked)
+            inference_request = await asyncio.to_thread(
+                read_request, body, request.headers.get(HEADER_LENGTH), self._signature
+            )
+            self._signature.check_feed(inference_request.feed)
+            result = await self._done(inference_request)
         finally:
             self._waiting, self._bytes = self._waiting - 1, self._bytes - length
-        if given.error is not None:
-            raise given.error
-        text, headers = written(settings.name, asked.id, given.results, asked.binary, given.devices)
+        if result.error is not None:
+            raise result.error
+        text, headers = written(
+            settings.name, inference_request.id, result.results, inference_request.binary, result.devices
+        )
         return Response(text, headers=dict(headers))
 
-    async def _done(self, asked: Asked) -> Given:
+    async def _done(self, inference_request: Asked) -> Given:
         """Wait for a request's results, no longer than it may take."""
-        seconds = asked.timeout if asked.timeout is not None else self._settings.deadline_s
+        seconds = inference_request.timeout if inference_request.timeout is not None else self._settings.deadline_s
         until = None if seconds is None else time.monotonic() + seconds
         try:
-            given: Given = await asyncio.wait_for(self._infer(QueuedRequest(asked, until)), seconds)
+            result: Given = await asyncio.wait_for(self._infer(QueuedRequest(inference_request, until)), seconds)
         except TimeoutError as error:
             raise DeadlineExceededError(f"the request was not done within {seconds:g} s") from error
-        return given
+        return result
 
     @serve.batch(max_batch_size=1, batch_wait_timeout_s=0.0)  # type: ignore[untyped-decorator]
     async def _infer(self, waiting: list[QueuedRequest]) -> list[Given]:
         """Run what came together."""
-        given: list[Given] = [Given({})] * len(waiting)
+        results: list[Given] = [Given({})] * len(waiting)
         loop = asyncio.get_running_loop()
         for group in self._batcher.groups(waiting):
-            made = await loop.run_in_executor(
+            group_results = await loop.run_in_executor(
                 self._worker, partial(self._batcher.run, [waiting[position] for position in group], self._run)
             )
-            for position, each in zip(group, made, strict=True):
-                given[position] = each
+            for position, result in zip(group, group_results, strict=True):
+                results[position] = result
             self._health.joined += len(group) if len(group) > 1 else 0
-        return given
+        return results
 
     def _run(
         self, outputs: Sequence[str], feed: Mapping[str, Any], rows: int, seconds: float | None

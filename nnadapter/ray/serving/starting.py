@@ -69,7 +69,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
     _check_devices(settings.get("devices"))
     name = settings.get("name") or application._bound_deployment.name
     process = Process()
-    others = set(process.children(recursive=True))
+    initial_children = set(process.children(recursive=True))
     _adopt_orphans()
     with collected_signals() as next_signal:
         folder = tempfile.mkdtemp(prefix="nna-")  # sockets lie in it, whose paths must be short
@@ -111,7 +111,7 @@ def serve_until_stopped(model: Any, *, host: str, port: int, on_ready: Callable[
                     pass  # one signal, for the process and for its group
             return cut
         finally:
-            _kill_children(process, others)
+            _kill_children(process, initial_children)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -121,12 +121,12 @@ def _adopt_orphans() -> None:
         ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _kill_children(process: Any, others: Set[Any]) -> None:
-    """Kill the processes that this one has, directly or not, except `others`."""
+def _kill_children(process: Any, excluded_processes: Set[Any]) -> None:
+    """Kill the processes that this one has, directly or not, except `excluded_processes`."""
     from psutil import NoSuchProcess, wait_procs
 
     until = time.monotonic() + _KILL_S
-    while (children := set(process.children(recursive=True)) - others) and time.monotonic() < until:
+    while (children := set(process.children(recursive=True)) - excluded_processes) and time.monotonic() < until:
         for child in children:
             with suppress(NoSuchProcess):
                 child.kill()
@@ -141,9 +141,11 @@ def _drain(seconds: float) -> None:
     try:
         proxies = _proxies()
         ray.get([proxy.__ray_call__.remote(close_port) for proxy in proxies], timeout=seconds)
-        while left := sum(ray.get([each.__ray_call__.remote(count_connections) for each in proxies], timeout=seconds)):
+        while connection_count := sum(
+            ray.get([http_proxy.__ray_call__.remote(count_connections) for http_proxy in proxies], timeout=seconds)
+        ):
             if time.monotonic() > until:
-                cut = f"no answer within {seconds:g} s: {left} connections were closed"
+                cut = f"no answer within {seconds:g} s: {connection_count} connections were closed"
                 warnings.warn(DriverWarning(cut), stacklevel=2)
                 break
             time.sleep(_TICK_S)
@@ -176,7 +178,7 @@ def _http_servers() -> list[Any]:
     if not _servers:
         from uvicorn import Server
 
-        _servers = [each for each in gc.get_objects() if isinstance(each, Server)]
+        _servers = [instance for instance in gc.get_objects() if isinstance(instance, Server)]
     return _servers
 
 
@@ -197,8 +199,8 @@ def _prepare() -> None:
 
 def _check_devices(devices: Any) -> None:
     """Refuse here, where it takes no time, what a replica would."""
-    for name, why in missing_devices(read_devices(devices, is_compiled=devices is None)).items():
-        raise DeviceUnavailableError(f"device {name!r} is not on this machine: {why}")
+    for name, reason in missing_devices(read_devices(devices, is_compiled=devices is None)).items():
+        raise DeviceUnavailableError(f"device {name!r} is not on this machine: {reason}")
 
 
 def _start(folder: str, replicas: int) -> None:
@@ -232,8 +234,10 @@ def _running(application: Any, name: str, host: str, port: int) -> str:
 def _told(status: Any) -> str:
     """What Ray Serve says of an application that did not start."""
     applications = [status.applications[_APPLICATION]] if _APPLICATION in status.applications else []
-    deployments = [each for application in applications for each in application.deployments.values()]
-    return "\n".join(each.message for each in (*applications, *deployments))
+    deployments = [
+        deployment_status for application in applications for deployment_status in application.deployments.values()
+    ]
+    return "\n".join(component.message for component in (*applications, *deployments))
 
 
 def reason_in(trace: str) -> str:
@@ -255,10 +259,10 @@ def free_port(host: str, port: int) -> int:
     """The port, if nobody has it; a free one for 0."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with closing(socket.socket(family, socket.SOCK_STREAM)) as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            one.bind((host, port))
-            return int(one.getsockname()[1])
+        with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+            return int(probe.getsockname()[1])
     except OSError as error:
         raise InvalidOptionError(
             f"{host}:{port} cannot be bound to: {error.strerror or error}; choose another port, or 0 for a free one"

@@ -49,8 +49,8 @@ def written(
     """
     blobs: list[bytes] = []
     outputs = [_output(name, np.ascontiguousarray(array), name in binary, blobs) for name, array in results.items()]
-    said = {"model_name": model, "model_version": VERSION, "parameters": {"devices": device}, "outputs": outputs}
-    text = json.dumps({**({"id": request_id} if request_id else {}), **said}).encode()
+    response = {"model_name": model, "model_version": VERSION, "parameters": {"devices": device}, "outputs": outputs}
+    text = json.dumps({**({"id": request_id} if request_id else {}), **response}).encode()
     if not binary:
         return text, {"content-type": "application/json"}
     return b"".join((text, *blobs)), {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(text))}
@@ -58,9 +58,9 @@ def written(
 
 def _output(name: str, array: Array, is_binary: bool, blobs: list[bytes]) -> dict[str, Any]:
     shape: Sequence[int] = array.shape
-    said = {"name": name, "datatype": NAMES.get(array.dtype.name, "BYTES"), "shape": list(shape)}
+    metadata = {"name": name, "datatype": NAMES.get(array.dtype.name, "BYTES"), "shape": list(shape)}
     if not is_binary:
         wide = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
-        return {**said, "data": wide.reshape(-1).tolist()}
+        return {**metadata, "data": wide.reshape(-1).tolist()}
     blobs.append(array.tobytes())
-    return {**said, "parameters": {"binary_data_size": array.nbytes}}
+    return {**metadata, "parameters": {"binary_data_size": array.nbytes}}

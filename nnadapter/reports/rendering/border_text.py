@@ -51,9 +51,9 @@ def _transfer(step: BoundaryOperation) -> str:
 def _staying(report: ReportFacts) -> Iterator[str]:
     stay = report.borders.stay
     if stay:
-        shown = ", ".join(f"{each.value} on {each.device}" for each in stay[:_SHOWN])
+        shown = ", ".join(f"{resident_value.value} on {resident_value.device}" for resident_value in stay[:_SHOWN])
         more = f" and {len(stay) - _SHOWN} more" if len(stay) > _SHOWN else ""
-        held = quantity(sum(each.nbytes or 0 for each in stay), "B")
+        held = quantity(sum(resident_value.nbytes or 0 for resident_value in stay), "B")
         yield f"{count(len(stay), 'value stays', 'values stay')} ({held}): {shown}{more}"
 
 
@@ -67,8 +67,8 @@ def _waiting(report: ReportFacts) -> Iterator[str]:
             yield f"{count(len(segments), 'segment is', 'segments are')} {how}: {_numbers(segments)}"
     if borders.waits:
         shown = ", ".join(
-            f"for {each.segment} {'at the end' if each.before is None else f'before {each.before}'}"
-            for each in borders.waits[:_SHOWN]
+            f"for {wait.segment} {'at the end' if wait.before is None else f'before {wait.before}'}"
+            for wait in borders.waits[:_SHOWN]
         )
         more = f" and {len(borders.waits) - _SHOWN} more" if len(borders.waits) > _SHOWN else ""
         yield f"a run waits {count(len(borders.waits), 'time', 'times')} for them: {shown}{more}"

@@ -73,7 +73,7 @@ def run_words(report: ReportFacts, best_seconds: float | None = None) -> str:
         best_seconds: of its steps in the best of several runs, which counts instead: what is predicted is a run that
             nothing disturbs.
     """
-    pairs = [(each.seconds, each.predicted_seconds) for each in report.segments]
+    pairs = [(segment.seconds, segment.predicted_seconds) for segment in report.segments]
     known = [(took, said) for took, said in pairs if took is not None and said is not None]
     last, said = (sum(times) for times in zip(*known, strict=True)) if known else (0.0, 0.0)
     which, took = ("last", last) if best_seconds is None else ("best", best_seconds)
@@ -95,7 +95,7 @@ def _all_cpu_words(cost: CostFacts) -> str:
 
 def cpu_words(report: ReportFacts, cost: CostFacts) -> str:
     """That the CPU alone is better, be it the plan or not; empty where it is not."""
-    if len(cost.candidates) > 1 and all(each.device == CPU for each in report.segments):
+    if len(cost.candidates) > 1 and all(segment.device == CPU for segment in report.segments):
         return "the CPU alone is better than every plan that was weighed"
     return _cpu_sentence(cost)
 

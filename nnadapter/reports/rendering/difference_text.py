@@ -32,7 +32,7 @@ def difference_markdown(difference: DifferenceFacts) -> str:
     ]
     blocks = [f"### {_headline(difference)}"]
     if difference.conditions:
-        made = [(each.name, code(each.before), code(each.after)) for each in difference.conditions]
+        made = [(condition.name, code(condition.before), code(condition.after)) for condition in difference.conditions]
         blocks += [f"**{_UNLIKE}**", table(("", "before", "after"), made)]
     blocks.append(table(("", "before", "after", ""), rows))
     if difference.moved:
@@ -91,8 +91,8 @@ def _verdict(figure: Figure) -> str:
 def _conditions(difference: DifferenceFacts) -> Iterator[str]:
     if difference.conditions:
         yield _UNLIKE
-        for each in difference.conditions:
-            yield from wrapped(f"{each.name}: {each.before} -> {each.after}", "  ")
+        for condition in difference.conditions:
+            yield from wrapped(f"{condition.name}: {condition.before} -> {condition.after}", "  ")
         yield ""
 
 

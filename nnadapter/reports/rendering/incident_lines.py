@@ -9,7 +9,7 @@ from nnadapter.reports.facts import ReportFacts
 
 def incident_lines(report: ReportFacts) -> Iterator[str]:
     """Yield a line for each device and kind of error: how often it happened, and the last time in words."""
-    last = {(each.device, each.kind): each for each in report.incidents}
+    last = {(incident_facts.device, incident_facts.kind): incident_facts for incident_facts in report.incidents}
     for device, kinds in report.incident_counts.items():
         for kind, number in kinds.items():
             incident = last.get((device, kind))

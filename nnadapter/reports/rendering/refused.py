@@ -56,7 +56,10 @@ class RefusedGroup:
 def refused_groups(report: ReportFacts) -> tuple[RefusedGroup, ...]:
     """Return what was refused by device, op type and reason, most frequent first."""
     guesses = report.guesses
-    caused = {(each.device, each.op_type, each.reason): each for each in report.refusal_costs}
+    caused = {
+        (refusal_cost.device, refusal_cost.op_type, refusal_cost.reason): refusal_cost
+        for refusal_cost in report.refusal_costs
+    }
     return tuple(
         replace(
             _group(*key, nodes),

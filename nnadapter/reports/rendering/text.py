@@ -81,8 +81,8 @@ def _summary(report: ReportFacts) -> Iterator[str]:
         if report.plans.sizes:
             yield from wrapped(report.plans.sizes, "           ")
     if report.caches:
-        hits, misses = (sum(getattr(each, what) for each in report.caches) for what in ("hits", "misses"))
-        failures = sum(each.failures for each in report.caches)
+        hits, misses = (sum(getattr(cache, what) for cache in report.caches) for what in ("hits", "misses"))
+        failures = sum(cache.failures for cache in report.caches)
         yield f"remembered {hits} times, worked out {misses} times in this process; {count(failures, 'failure')}"
 
 
@@ -120,7 +120,7 @@ def _segment(segment: SegmentFacts, priced: bool, guessed: bool) -> Iterator[str
     if segment.bound_to is not None:
         told.append(f"bound to the program of segment {segment.bound_to}")
     if told:
-        facts = ", ".join(each.replace(" ", _KEPT) for each in told)
+        facts = ", ".join(fact.replace(" ", _KEPT) for fact in told)
         yield from (line.replace(_KEPT, " ") for line in wrapped(facts, " " * 8))
     if segment.cache is not None:
         yield from wrapped("cache: hit" if segment.cache.hit else f"cache: miss, {segment.cache.why}", " " * 8)

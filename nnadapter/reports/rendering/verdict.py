@@ -36,7 +36,7 @@ def verdict(report: ReportFacts) -> Verdict:
 
 
 def _against_the_cpu(report: ReportFacts) -> tuple[str, str]:
-    devices = [name for name in report.devices if any(each.device == name for each in report.segments)]
+    devices = [name for name in report.devices if any(segment.device == name for segment in report.segments)]
     away = " and ".join(name for name in devices if name not in HOSTS)
     if not away:
         why = cpu_words(report, report.cost) if report.cost is not None else ""

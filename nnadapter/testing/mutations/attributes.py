@@ -65,7 +65,10 @@ _WRONG: Mapping[AttributeKind, tuple[Any, ...]] = MappingProxyType(
 def attribute_of_wrong_kind(random: Random, model: Model) -> Mutated:
     """A value of another kind than the schema says."""
     position, name = _attribute(random, model, lambda attribute: True)
-    kind = {each.name: each.kind for each in schema_of(model.operations[position].type).attributes}[name]
+    kind = {
+        attribute_schema.name: attribute_schema.kind
+        for attribute_schema in schema_of(model.operations[position].type).attributes
+    }[name]
     changed = _set(model, position, name, random.choice(_WRONG[kind]))
     return changed, f"{at(model, position)}attribute {name!r} is .*expected a value of kind {kind.value}"
 

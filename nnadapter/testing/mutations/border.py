@@ -37,14 +37,14 @@ def input_twice(random: Random, model: Model) -> Mutated:
 def input_not_listed(random: Random, model: Model) -> Mutated:
     """An operand that says it is a model input and is not listed."""
     index = random.choice(model.inputs)
-    listed = tuple(each for each in model.inputs if each != index)
+    listed = tuple(operand for operand in model.inputs if operand != index)
     return replace(model, inputs=listed), f"{named(model, index)} is model_input, expected it in that list"
 
 
 def output_not_listed(random: Random, model: Model) -> Mutated:
     """An operand that says it is a model output and is not listed."""
     index = random.choice(operands_of(model, Lifetime.MODEL_OUTPUT))
-    listed = tuple(each for each in model.outputs if each != index)
+    listed = tuple(operand for operand in model.outputs if operand != index)
     return replace(model, outputs=listed), f"{named(model, index)} is model_output, expected it in that list"
 
 

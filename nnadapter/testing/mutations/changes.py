@@ -53,7 +53,7 @@ def named(model: Model, index: int) -> str:
 
 def positions(model: Model, fits: Callable[[Operation, OperationSchema], bool]) -> list[int]:
     """Operations that fit."""
-    return [index for index, each in enumerate(model.operations) if fits(each, schema_of(each.type))]
+    return [index for index, operation in enumerate(model.operations) if fits(operation, schema_of(operation.type))]
 
 
 def at(model: Model, position: int) -> str:

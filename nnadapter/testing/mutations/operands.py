@@ -27,9 +27,9 @@ from nnadapter.testing.mutations.changes import (
 
 def duplicate_name(random: Random, model: Model) -> Mutated:
     """Two operands of one name."""
-    one, other = random.sample(range(len(model.operands)), 2)
-    name = model.operands[one].name
-    return with_operand(model, other, name=name), f"operand {max(one, other)} is called {escape(repr(name))}"
+    first, other = random.sample(range(len(model.operands)), 2)
+    name = model.operands[first].name
+    return with_operand(model, other, name=name), f"operand {max(first, other)} is called {escape(repr(name))}"
 
 
 def name_is_no_text(random: Random, model: Model) -> Mutated:

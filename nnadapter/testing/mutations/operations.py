@@ -141,8 +141,8 @@ def inputs_of_different_data_types(random: Random, model: Model) -> Mutated:
     operation = model.operations[position]
     role = schema_of(operation.type).inputs[1]
     first = model.operands[operation.inputs[0]].type.dtype
-    others = sorted(role.dtypes - {first})
-    changed, index = with_input(model, OperandType(random.choice(others), (1,)))
+    other_dtypes = sorted(role.dtypes - {first})
+    changed, index = with_input(model, OperandType(random.choice(other_dtypes), (1,)))
     inputs = (operation.inputs[0], index, *operation.inputs[2:])
     changed = with_operation(changed, position, inputs=inputs)
     return changed, f"{at(model, position)}input {role.name!r} is .*expected {first.value} as {role.same!r}"
@@ -159,7 +159,7 @@ def input_of_wrong_rank(random: Random, model: Model) -> Mutated:
     position = random.choice(positions(model, lambda operation, schema: schema.ranks[0] > 0))
     operation = model.operations[position]
     smallest, largest = schema_of(operation.type).ranks
-    rank = random.choice([each for each in (0, smallest - 1, largest + 1) if each < 64])
+    rank = random.choice([invalid_rank for invalid_rank in (0, smallest - 1, largest + 1) if invalid_rank < 64])
     changed, index = with_input(model, OperandType(model.operands[operation.inputs[0]].type.dtype, (1,) * rank))
     return _first_replaced(changed, position, index), f"{at(model, position)}input .* has rank {rank}, expected"
 
@@ -170,8 +170,8 @@ def _first_replaced(model: Model, position: int, operand: int) -> Model:
 
 def made_twice(random: Random, model: Model) -> Mutated:
     """An operand that two operations make."""
-    one, other = sorted(random.sample(range(len(model.operations)), 2))
-    index = model.operations[one].outputs[0]
+    first, other = sorted(random.sample(range(len(model.operations)), 2))
+    index = model.operations[first].outputs[0]
     changed = with_operation(model, other, outputs=(index, *model.operations[other].outputs[1:]))
     return changed, f"operation {other}, .*"
 
@@ -226,7 +226,7 @@ def _is_plain(model: Model, index: int) -> bool:
 
 
 def _spoilt_result(random: Random, model: Model, **changes: Any) -> Mutated:
-    index = random.choice([each for each in made_by(model) if _is_plain(model, each)])
+    index = random.choice([operand for operand in made_by(model) if _is_plain(model, operand)])
     if any(getattr(model.operands[index].type, name) == value for name, value in changes.items()):
         return None
     position = model.producer[index]

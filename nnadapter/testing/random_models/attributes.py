@@ -25,7 +25,7 @@ def divisors(number: int) -> list[int]:
     """What `number` can be parted by; nothing fits where there is nothing to part."""
     if number == 0:
         raise InvalidModelError("there is nothing to part")
-    return [each for each in range(1, number + 1) if number % each == 0]
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def convolution(random: Random, types: Types) -> Chosen:
@@ -109,15 +109,17 @@ def pads(random: Random, types: Types) -> Chosen:
 
 def shape(random: Random, types: Types) -> Chosen:
     """The same elements in another shape: axes joined, parted, or of size 1 put in."""
-    left, result = first_of(types).size, list[int]()
-    if left == 0:
+    remaining_elements, result = first_of(types).size, list[int]()
+    if remaining_elements == 0:
         return {"shape": first_of(types).dimensions}
     while len(result) < random.randint(0, 4):
-        size = random.choice([each for each in range(1, min(left, 12) + 1) if left % each == 0])
+        size = random.choice(
+            [divisor for divisor in range(1, min(remaining_elements, 12) + 1) if remaining_elements % divisor == 0]
+        )
         result.append(size)
-        left //= size
-    if left > 1 or random.random() < 0.2:
-        result.append(left)
+        remaining_elements //= size
+    if remaining_elements > 1 or random.random() < 0.2:
+        result.append(remaining_elements)
     random.shuffle(result)
     return {"shape": tuple(result)}
 
@@ -147,7 +149,7 @@ def slices(random: Random, types: Types) -> Chosen:
     dimensions = first_of(types).dimensions
     axes = random.sample(range(len(dimensions)), random.randint(0, len(dimensions)))
     chosen = [_slice(random, dimensions[axis]) for axis in axes]
-    starts, ends, steps = (tuple(each[part] for each in chosen) for part in range(3))
+    starts, ends, steps = (tuple(bounds[part] for bounds in chosen) for part in range(3))
     return {"axes": tuple(axes), "starts": starts, "ends": ends, "steps": steps}
 
 
@@ -176,5 +178,10 @@ def top_k(random: Random, types: Types) -> Chosen:
 def resized(random: Random, types: Types) -> Chosen:
     """Sizes of which some change, and their scales."""
     dimensions = first_of(types).dimensions
-    wanted = tuple(size if random.random() < 0.5 else random.choice((1, 2, 3, 5, 2 * size)) for size in dimensions)
-    return {"shape": wanted, "scales": tuple(new / max(1, old) for new, old in zip(wanted, dimensions, strict=True))}
+    sizes = tuple(size if random.random() < 0.5 else random.choice((1, 2, 3, 5, 2 * size)) for size in dimensions)
+    return {
+        "shape": sizes,
+        "scales": tuple(
+            target_size / max(1, source_size) for target_size, source_size in zip(sizes, dimensions, strict=True)
+        ),
+    }

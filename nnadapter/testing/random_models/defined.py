@@ -52,8 +52,8 @@ def cast(input_arrays: Given, attributes: Attributes) -> bool:
     if value.dtype == np.bool_ or target is DataType.BOOL or target.is_floating or value.dtype.kind != "f":
         return True
     limits = np.iinfo(np.dtype(target.value))
-    whole = np.trunc(value.astype(np.float64))
-    return bool(((whole >= limits.min) & (whole <= limits.max)).all())
+    truncated = np.trunc(value.astype(np.float64))
+    return bool(((truncated >= limits.min) & (truncated <= limits.max)).all())
 
 
 def in_range(input_arrays: Given, attributes: Attributes) -> bool:

@@ -97,16 +97,16 @@ def related(maker: Maker, dimensions: tuple[int, ...]) -> tuple[int, ...]:
     return maker.random.choice(ways)()
 
 
-def _spreads(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    pairs = zip(reversed(one), reversed(other), strict=False)
+def _spreads(first_shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    pairs = zip(reversed(first_shape), reversed(other), strict=False)
     return all(left == right or 1 in (left, right) for left, right in pairs)
 
 
 def attributes_of(
-    maker: Maker, schema: OperationSchema, types: Types, known: Mapping[str, AttributeValue]
+    maker: Maker, schema: OperationSchema, types: Types, preset_values: Mapping[str, AttributeValue]
 ) -> dict[str, AttributeValue]:
-    """A value for most attributes but those `known`; what has a default is left out once in a while."""
-    values = dict(known)
+    """A value for most attributes but those `preset_values`; what has a default is left out once in a while."""
+    values = dict(preset_values)
     for attribute in schema.attributes:
         if attribute.name in values or (attribute.default is not None and maker.chance(0.3)):
             continue

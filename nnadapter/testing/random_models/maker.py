@@ -106,7 +106,9 @@ class Maker:
     def at_hand(self, fits: Callable[[OperandType], bool], *, quantized: bool = False) -> int | None:
         """An operand that fits, later ones more often; None if there is none. Quantized ones only where asked for."""
         types = {operand: self.type_of(operand) for operand in self.values}
-        candidates = [each for each, type_ in types.items() if (quantized or not type_.quantization) and fits(type_)]
+        candidates = [
+            candidate for candidate, type_ in types.items() if (quantized or not type_.quantization) and fits(type_)
+        ]
         if not candidates:
             return None
         return self.random.choice(candidates[-2:] if self.chance(0.5) else candidates)
@@ -141,15 +143,15 @@ class Maker:
 
     def dtype(self, allowed: frozenset[DataType]) -> DataType:
         """One of those in use that are allowed, or any allowed one."""
-        return self.random.choice([each for each in self.dtypes if each in allowed] or sorted(allowed))
+        return self.random.choice([dtype for dtype in self.dtypes if dtype in allowed] or sorted(allowed))
 
     def attempt(self, type_: str, recipe: MakesOperation, accept: Accept) -> bool:
         """Add an operation as the recipe says; False, and nothing is added, where it does not come out well."""
-        mark, inputs, known = self.builder.mark(), list(self.inputs), dict(self.values)
+        mark, inputs, values = self.builder.mark(), list(self.inputs), dict(self.values)
         schema = schema_of(type_)
         try:
             operands, attributes, quantized = recipe.propose(self, schema)
-            made = self.builder.add_operation(
+            outputs = self.builder.add_operation(
                 type_, operands, attributes, origins=[f"n{len(self.made)}"], quantized=quantized
             )
             model = self.builder.finish(())
@@ -164,20 +166,20 @@ class Maker:
         except InvalidModelError as error:
             self.refusals.append(str(error))
             self.builder.undo(mark)
-            self.inputs, self.values = inputs, known
+            self.inputs, self.values = inputs, values
             return False
-        self.values.update(zip(made, results, strict=True))
-        self.made.extend(made)
+        self.values.update(zip(outputs, results, strict=True))
+        self.made.extend(outputs)
         self.read.update(operands)
         return True
 
-    def finish(self, *, own: bool = False) -> RandomCase:
-        """The model: what nobody reads is its outputs, with some of the rest; `own` leaves out what it did not make."""
+    def finish(self, *, produced_only: bool = False) -> RandomCase:
+        """The model: what nobody reads is its outputs, with some others; `produced_only` leaves out the rest."""
         unread = [operand for operand in self.made if operand not in self.read]
-        rest = [operand for operand in (self.made if own else self.values) if operand not in unread]
-        others = [operand for operand in rest if self.chance(0.15)]
-        outputs = [*unread, *others] or list(self.values)[:1]
-        if not own and self.chance(0.1):
+        read_operands = [operand for operand in (self.made if produced_only else self.values) if operand not in unread]
+        extra_outputs = [operand for operand in read_operands if self.chance(0.15)]
+        outputs = [*unread, *extra_outputs] or list(self.values)[:1]
+        if not produced_only and self.chance(0.1):
             outputs.append(outputs[0])
         self.random.shuffle(outputs)
         return RandomCase(self.builder.finish(outputs), tuple(self.values[operand] for operand in self.inputs))

@@ -33,9 +33,9 @@ def _weights(maker: Maker, like: int, *shapes: tuple[int, ...]) -> list[int]:
 
 
 def _weight(maker: Maker, dtype: DataType, shape: tuple[int, ...]) -> int:
-    known = maker.at_hand(lambda type_: (type_.dtype, type_.dimensions) == (dtype, shape))
-    if known is not None and maker.chance(_SHARED):
-        return known
+    operand = maker.at_hand(lambda type_: (type_.dtype, type_.dimensions) == (dtype, shape))
+    if operand is not None and maker.chance(_SHARED):
+        return operand
     return maker.fresh_of(dtype, shape, _MOSTLY_CONSTANT)
 
 
@@ -133,9 +133,9 @@ def deep_image(maker: Maker, schema: OperationSchema) -> list[int]:
     operand = maker.at_hand(lambda type_: type_.rank == 4 and _channels(type_) % 4 == 0)
     if operand is not None:
         return [operand]
-    one, height, width = maker.dimensions(3)
+    batch, height, width = maker.dimensions(3)
     return [
-        maker.fresh_of(maker.dtype(schema.inputs[0].dtypes), (one, maker.random.choice((4, 8)), height, width), 0.1)
+        maker.fresh_of(maker.dtype(schema.inputs[0].dtypes), (batch, maker.random.choice((4, 8)), height, width), 0.1)
     ]
 
 

@@ -55,15 +55,17 @@ def _alone(model: Model, position: int) -> Model:
     """The operation as a model whose inputs, constants among them, are all fed."""
     operation = model.operations[position]
     distinct_inputs = list(dict.fromkeys(operand for operand in operation.inputs if operand != ABSENT))
-    kept = [*distinct_inputs, *operation.outputs]
-    place = {operand: index for index, operand in enumerate(kept)} | {ABSENT: ABSENT}
+    indices = [*distinct_inputs, *operation.outputs]
+    place = {operand: index for index, operand in enumerate(indices)} | {ABSENT: ABSENT}
     operands = tuple(
         Operand(
             f"o{operand}", model.operands[operand].type, Lifetime.MODEL_INPUT if operand in distinct_inputs else _OUTPUT
         )
-        for operand in kept
+        for operand in indices
     )
-    inputs, outputs = (tuple(place[operand] for operand in each) for each in (operation.inputs, operation.outputs))
+    inputs, outputs = (
+        tuple(place[operand] for operand in operand_list) for operand_list in (operation.inputs, operation.outputs)
+    )
     moved = replace(operation, inputs=inputs, outputs=outputs)
     return Model(operands, (moved,), tuple(range(len(distinct_inputs))), outputs)
 
@@ -140,11 +142,13 @@ def check(
     """
     right = evaluate(model, feeds)
     expected = [right[operand] for operand in model.outputs]
-    for output, wanted, operand in zip(got, expected, model.outputs, strict=True):
+    for output, expected_output, operand in zip(got, expected, model.outputs, strict=True):
         name = model.operands[operand].name
-        assert (output.dtype, output.shape) == (wanted.dtype, wanted.shape), f"{name}: {output.dtype}{output.shape}"
+        assert (output.dtype, output.shape) == (expected_output.dtype, expected_output.shape), (
+            f"{name}: {output.dtype}{output.shape}"
+        )
     generator = np.random.default_rng(0)
-    spread: list[Array] = [np.zeros(wanted.shape) for wanted in expected]
+    spread: list[Array] = [np.zeros(expected_output.shape) for expected_output in expected]
     for runs in (_RUNS, _MORE_RUNS):
         for _ in range(runs):
             if not _widen(model, feeds, expected, spread, noise(generator, precision)):
@@ -174,24 +178,24 @@ def _widen(
 def _furthest(
     model: Model, got: Sequence[Array], expected: Sequence[Array], spread: Sequence[Array], precision: DataType
 ) -> str | None:
-    for output, wanted, room, operand in zip(got, expected, spread, model.outputs, strict=True):
-        dtype = DataType(wanted.dtype.name)
+    for output, expected_output, room, operand in zip(got, expected, spread, model.outputs, strict=True):
+        dtype = DataType(expected_output.dtype.name)
         share = _share(dtype, precision) if dtype.is_floating else 0.0
-        limit = _ROOM * room + share * (np.abs(wanted.astype(np.float64)) + _SMALLEST)
-        off = _distance(output, wanted)
+        limit = _ROOM * room + share * (np.abs(expected_output.astype(np.float64)) + _SMALLEST)
+        off = _distance(output, expected_output)
         wrong = ~(off <= limit) & np.isfinite(limit)  # where anything may come out, NaN may too
         if wrong.any():
             where = tuple(int(axis[0]) for axis in np.nonzero(wrong)) if wrong.ndim else ()
             return (
-                f"{model.operands[operand].name}{list(where)}: got {output[where]}, expected {wanted[where]} "
+                f"{model.operands[operand].name}{list(where)}: got {output[where]}, expected {expected_output[where]} "
                 f"within {limit[where]}; {int(wrong.sum())} of {wrong.size} elements are off"
             )
     return None
 
 
-def _distance(output: Array, wanted: Array) -> Any:
+def _distance(output: Array, expected: Array) -> Any:
     if output.dtype == np.bool_:
-        return (output != wanted).astype(np.float64)
+        return (output != expected).astype(np.float64)
     if output.dtype.kind in "iu":  # without leaving the integers: float64 does not hold all of int64
-        return np.where(output == wanted, 0.0, np.maximum(1.0, np.abs(output.astype(np.float64) - wanted)))
-    return np.asarray(np.abs(output.astype(np.float64) - wanted.astype(np.float64)))
+        return np.where(output == expected, 0.0, np.maximum(1.0, np.abs(output.astype(np.float64) - expected)))
+    return np.asarray(np.abs(output.astype(np.float64) - expected.astype(np.float64)))

@@ -39,8 +39,8 @@ class Recipe:
         """Inputs, attributes and quantized results."""
         chosen = self.operands(maker, schema)
         types = [None if operand == ABSENT else maker.type_of(operand) for operand in chosen]
-        known = self.attributes(maker.random, types)
-        return chosen, attributes_of(maker, schema, types, known), self.results(maker.random, types)
+        preset_values = self.attributes(maker.random, types)
+        return chosen, attributes_of(maker, schema, types, preset_values), self.results(maker.random, types)
 
 
 _RESIZED = Recipe(attributes=attributes.resized)

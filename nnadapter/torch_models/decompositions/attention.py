@@ -25,12 +25,12 @@ def attention(
     PyTorch's own decomposition gives the weights in place of the latter, which its gradient does not read.
     Source: aten::_scaled_dot_product_flash_attention_for_cpu.
     """
-    key, value = (_for_each_head(each, query) for each in (key, value))
+    key, value = (_for_each_head(tensor, query) for tensor in (key, value))
     scores = _scores(query, key, is_causal, attn_mask, scale)
     weights, sums = torch.softmax(scores, -1), torch.logsumexp(scores, -1)
     if attn_mask is not None:  # a row that is masked whole gives 0, and gradients of 0
-        kept = attn_mask.amax(-1, keepdim=True) != float("-inf")
-        weights, sums = torch.where(kept, weights, 0.0), torch.where(kept.squeeze(-1), sums, 0.0)
+        row_mask = attn_mask.amax(-1, keepdim=True) != float("-inf")
+        weights, sums = torch.where(row_mask, weights, 0.0), torch.where(row_mask.squeeze(-1), sums, 0.0)
     result = torch.matmul(weights, value)
     # The kernel writes heads next to each other, and what comes behind it may view its result so.
     laid_out = result.transpose(1, 2).contiguous().transpose(1, 2)
@@ -80,7 +80,7 @@ def attention_backward(
 
     Source: aten::_scaled_dot_product_flash_attention_for_cpu_backward.
     """
-    shared, (key, value) = key.shape, (_for_each_head(each, query) for each in (key, value))
+    shared, (key, value) = key.shape, (_for_each_head(tensor, query) for tensor in (key, value))
     weights = torch.exp(_scores(query, key, is_causal, attn_mask, scale) - logsumexp.unsqueeze(-1))
     of_weights = torch.matmul(grad_out, value.transpose(-2, -1))
     of_scores = weights * (of_weights - (grad_out * out).sum(-1, keepdim=True)) * _scale(query, scale)
@@ -98,8 +98,8 @@ def _for_each_head(shared: Tensor, query: Tensor) -> Tensor:
 
 def _over_heads(gradient: Tensor, shared: Sequence[int]) -> Tensor:
     """The gradient [N, H, S, E] of what was repeated, summed over heads that share it."""
-    heads, kept = gradient.shape[1], shared[1]
-    return gradient if heads == kept else gradient.unflatten(1, (kept, heads // kept)).sum(2)
+    heads, kv_heads = gradient.shape[1], shared[1]
+    return gradient if heads == kv_heads else gradient.unflatten(1, (kv_heads, heads // kv_heads)).sum(2)
 
 
 def _scale(query: Tensor, scale: float | None) -> float:

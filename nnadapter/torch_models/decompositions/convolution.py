@@ -38,7 +38,7 @@ def convolution_backward(
     Source: aten::convolution_backward.
     """
     rank = image.dim() - 2
-    moves = tuple(tuple(each) * (rank if len(each) == 1 else 1) for each in (stride, padding, dilation))
+    moves = tuple(tuple(sizes) * (rank if len(sizes) == 1 else 1) for sizes in (stride, padding, dilation))
     of_input = of_weight = None
     if output_mask[0]:
         gradient = _transposed_input_gradient if transposed else _input_gradient
@@ -60,8 +60,8 @@ def _input_gradient(gradient: Tensor, image: Tensor, weight: Tensor, moves: Move
         (size - 1) * stride - 2 * padding + dilation * (kernel - 1) + 1
         for size, kernel, stride, padding, dilation in zip(gradient.shape[2:], weight.shape[2:], *moves, strict=True)
     ]
-    rest = [size - covered for size, covered in zip(image.shape[2:], reached, strict=True)]
-    return _convolution(gradient, weight, moves, groups, output_padding=rest)
+    output_padding = [size - covered for size, covered in zip(image.shape[2:], reached, strict=True)]
+    return _convolution(gradient, weight, moves, groups, output_padding=output_padding)
 
 
 def _transposed_input_gradient(gradient: Tensor, image: Tensor, weight: Tensor, moves: Moves, groups: int) -> Tensor:

@@ -23,8 +23,8 @@ def _of_doubles(written: Decomposition) -> Decomposition:
 
     @wraps(written)
     def decomposed(*arguments: Any, **options: Any) -> Any:
-        given = (*arguments, *options.values())
-        doubles = (isinstance(each, Tensor) and each.dtype is torch.float64 for each in given)
+        operands = (*arguments, *options.values())
+        doubles = (isinstance(operand, Tensor) and operand.dtype is torch.float64 for operand in operands)
         return written(*arguments, **options) if any(doubles) else NotImplemented
 
     return decomposed

@@ -23,7 +23,10 @@ def in_float32(written: Decomposition) -> Decomposition:
     def computed(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.dtype not in HALVES:
             return written(values, *arguments, **named)
-        wide = [each.float() if isinstance(each, Tensor) and each.dtype in HALVES else each for each in arguments]
+        wide = [
+            argument.float() if isinstance(argument, Tensor) and argument.dtype in HALVES else argument
+            for argument in arguments
+        ]
         return written(values.float(), *wide, **named).to(values.dtype)
 
     return computed

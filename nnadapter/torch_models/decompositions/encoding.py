@@ -35,8 +35,8 @@ def multi_head_attention(
 
     Source: aten::_native_multi_head_attention.
     """
-    given = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
-    heads = [functional.linear(*each).unflatten(-1, (num_head, -1)).transpose(1, 2) for each in given]
+    projections = zip((query, key, value), qkv_weight.chunk(3), qkv_bias.chunk(3), strict=True)
+    heads = [functional.linear(*projection).unflatten(-1, (num_head, -1)).transpose(1, 2) for projection in projections]
     scores = torch.matmul(heads[0] / sqrt(embed_dim // num_head), heads[1].transpose(-2, -1))
     if mask is not None:
         scores = scores.masked_fill(_spread(mask.to(torch.bool), mask_type), float("-inf"))

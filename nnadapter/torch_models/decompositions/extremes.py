@@ -19,10 +19,10 @@ def _as_numbers(operator: torch._ops.OpOverload) -> Callable[..., Any]:
     def written(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.dtype is not torch.bool:
             return NotImplemented
-        found = operator(values.to(torch.int32), *arguments, **named)
-        if isinstance(found, Tensor):
-            return found.to(torch.bool)
-        first, *places = found
+        result = operator(values.to(torch.int32), *arguments, **named)
+        if isinstance(result, Tensor):
+            return result.to(torch.bool)
+        first, *places = result
         return (first.to(torch.bool), *places)
 
     return written

@@ -15,9 +15,9 @@ _SHORTER = (torch.int8, torch.int16, torch.int32)
 
 def _by_long(operator: torch._ops.OpOverload) -> Callable[..., Any]:
     def written(values: Tensor, indices: Indices, *arguments: Any, **named: Any) -> Any:
-        if not any(each is not None and each.dtype in _SHORTER for each in indices):
+        if not any(index is not None and index.dtype in _SHORTER for index in indices):
             return NotImplemented
-        return operator(values, [_long(each) for each in indices], *arguments, **named)
+        return operator(values, [_long(index) for index in indices], *arguments, **named)
 
     return written
 
@@ -31,15 +31,15 @@ OF_INDICES = {
 """Elements by indices that are not int64, which ONNX has by int64 alone."""
 
 
-def diagonal_scatter(values: Tensor, given: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+def diagonal_scatter(values: Tensor, diagonal: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """The same with another diagonal; PyTorch's own way changes a tensor in place. Source: aten::diagonal_scatter."""
     axes = (dim1 % values.dim(), dim2 % values.dim())
     moved = values.movedim(axes, (-2, -1))
     rows, columns = torch.arange(moved.shape[-2]), torch.arange(moved.shape[-1])
     is_there = columns == rows.unsqueeze(-1) + offset
-    before = values.new_zeros((*given.shape[:-1], abs(offset)), dtype=given.dtype)
+    padding = values.new_zeros((*diagonal.shape[:-1], abs(offset)), dtype=diagonal.dtype)
     # One behind the other along the diagonal, which has as many elements as the shorter side from its start on.
-    spread = (torch.cat([before, given], -1) if offset else given).to(values.dtype)
+    spread = (torch.cat([padding, diagonal], -1) if offset else diagonal).to(values.dtype)
     by_column = offset >= 0
     length = moved.shape[-1 if by_column else -2]
     short = length - spread.shape[-1]
@@ -54,7 +54,7 @@ def _scatter(operator: torch._ops.OpOverload) -> Callable[..., Any]:
 
     def written(values: Tensor, dim: int, index: Tensor, source: Tensor, *arguments: Any, **named: Any) -> Any:
         if not (values.dim() and index.dim() and source.dim()):
-            flat = [each.reshape(-1) if not each.dim() else each for each in (values, index, source)]
+            flat = [tensor.reshape(-1) if not tensor.dim() else tensor for tensor in (values, index, source)]
             return operator(flat[0], dim, *flat[1:], *arguments, **named).reshape(values.shape)
         if index.dtype in _SHORTER:
             return operator(values, dim, index.long(), source, *arguments, **named)
@@ -72,13 +72,13 @@ def _scatter_reduce(
 ) -> Any:
     """Return means at indices, and extremes that leave out what was there. Source: aten::scatter_reduce."""
     operator = aten.scatter_reduce.two
-    found = _scatter(operator)(values, dim, index, source, reduce, include_self=include_self)
-    if found is not NotImplemented:
-        return found
+    result = _scatter(operator)(values, dim, index, source, reduce, include_self=include_self)
+    if result is not NotImplemented:
+        return result
     if reduce == "mean":
         start, counts = values, torch.ones_like(values)
         if not include_self:
-            start, counts = (torch.scatter(each, dim, index, torch.zeros_like(source)) for each in (start, counts))
+            start, counts = (torch.scatter(tensor, dim, index, torch.zeros_like(source)) for tensor in (start, counts))
         total = torch.scatter_add(start, dim, index, source)
         count = torch.scatter_add(counts, dim, index, torch.ones_like(source))
         return total / count if values.is_floating_point() else torch.div(total, count, rounding_mode="floor")

@@ -27,12 +27,12 @@ def batch_norm_functional(
     aten::_native_batch_norm_legit_functional.
     """
     if not training:
-        known = torch.ops.aten._native_batch_norm_legit_no_training.default
-        result = known(values, weight, bias, running_mean, running_var, momentum, eps)[0]
+        operator = torch.ops.aten._native_batch_norm_legit_no_training.default
+        result = operator(values, weight, bias, running_mean, running_var, momentum, eps)[0]
         return result, running_mean.new_zeros(0), running_mean.new_zeros(0), running_mean, running_var
     count = values.numel() // values.shape[1]
     result, mean, variance, deviation = _normalized(values, weight, bias, eps)
-    mean, variance, deviation = (each.to(running_mean.dtype) for each in (mean, variance, deviation))
+    mean, variance, deviation = (statistic.to(running_mean.dtype) for statistic in (mean, variance, deviation))
     new_mean = running_mean * (1 - momentum) + mean * momentum
     new_variance = running_var * (1 - momentum) + variance * (momentum * count / (count - 1))
     return result, mean, deviation, new_mean, new_variance
@@ -54,8 +54,8 @@ def batch_norm(
     """
     if training or running_mean is None or running_var is None:
         return NotImplemented
-    known = torch.ops.aten._native_batch_norm_legit_no_training.default
-    result = known(values, weight, bias, running_mean, running_var, momentum, eps)[0]
+    operator = torch.ops.aten._native_batch_norm_legit_no_training.default
+    result = operator(values, weight, bias, running_mean, running_var, momentum, eps)[0]
     return result, running_mean.new_zeros(0), running_mean.new_zeros(0)
 
 
@@ -72,8 +72,8 @@ def _normalized(
     values: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The result, in the data type of the values, and mean, variance and 1 / deviation of every channel."""
-    given = values.dtype
-    values = values.float() if given in (torch.float16, torch.bfloat16) else values
+    dtype = values.dtype
+    values = values.float() if dtype in (torch.float16, torch.bfloat16) else values
     axes = [0, *range(2, values.dim())]
     channels = [-1, *[1] * (values.dim() - 2)]
     mean = values.mean(axes, keepdim=True)
@@ -83,7 +83,7 @@ def _normalized(
     factor = deviation if weight is None else deviation * weight
     result = centered * factor.view(channels)
     result = result if bias is None else result + bias.view(channels)
-    return result.to(given), mean.view(-1), variance, deviation
+    return result.to(dtype), mean.view(-1), variance, deviation
 
 
 def weight_norm_backward(

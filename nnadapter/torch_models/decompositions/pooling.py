@@ -26,9 +26,9 @@ def max_pool_with_indices_backward(
 ) -> Tensor:
     """Gradient of the image, over two or three axes. Source: aten::max_pool2d_with_indices_backward."""
     rank = len(kernel_size)
-    steps = zip(*(_per_axis(each, rank) for each in (kernel_size, stride or kernel_size, dilation)), strict=True)
-    apart = all((size - 1) * step + 1 <= move for size, move, step in steps)
-    return _scattered(grad_output, image, indices, rank, apart)
+    steps = zip(*(_per_axis(sizes, rank) for sizes in (kernel_size, stride or kernel_size, dilation)), strict=True)
+    is_disjoint = all((size - 1) * step + 1 <= move for size, move, step in steps)
+    return _scattered(grad_output, image, indices, rank, is_disjoint)
 
 
 def adaptive_max_pool_backward(grad_output: Tensor, image: Tensor, indices: Tensor) -> Tensor:
@@ -36,11 +36,11 @@ def adaptive_max_pool_backward(grad_output: Tensor, image: Tensor, indices: Tens
     return _scattered(grad_output, image, indices, 2, False)
 
 
-def _scattered(gradient: Tensor, image: Tensor, indices: Tensor, rank: int, apart: bool) -> Tensor:
-    """Gradients at the places of their indices; `apart` says that no place comes twice."""
+def _scattered(gradient: Tensor, image: Tensor, indices: Tensor, rank: int, is_disjoint: bool) -> Tensor:
+    """Gradients at the places of their indices; `is_disjoint` says that no place comes twice."""
     planes = image.flatten(-rank)
     zeros, places, values = torch.zeros_like(planes), indices.flatten(-rank), gradient.flatten(-rank)
-    scattered = zeros.scatter(-1, places, values) if apart else zeros.scatter_add(-1, places, values)
+    scattered = zeros.scatter(-1, places, values) if is_disjoint else zeros.scatter_add(-1, places, values)
     return scattered.view(image.shape)
 
 
@@ -56,7 +56,7 @@ def average_pool_backward(
 ) -> Tensor:
     """Gradient of the image, over two or three axes. Source: aten::avg_pool2d_backward."""
     rank = len(kernel_size)
-    moves = zip(*(_per_axis(each, rank) for each in (kernel_size, stride or kernel_size, padding)), strict=True)
+    moves = zip(*(_per_axis(sizes, rank) for sizes in (kernel_size, stride or kernel_size, padding)), strict=True)
     matrices = [
         _windows(result, size, move, (count_include_pad, divisor_override is not None), grad_output)
         for result, size, move in zip(grad_output.shape[-rank:], image.shape[-rank:], moves, strict=True)

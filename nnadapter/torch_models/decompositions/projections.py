@@ -12,9 +12,9 @@ _DROPOUT, _TRAIN = 2, 3
 """Places among the arguments behind sequences, states and weights."""
 
 
-def lstm(sequences: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *others: Any) -> Any:
+def lstm(sequences: Tensor, states: Sequence[Tensor], weights: Sequence[Tensor], *options: Any) -> Any:
     """Written in steps, as many as the length, where states are narrower than cells. Source: aten::lstm.input."""
     state, cell = states
-    if state.shape[-1] == cell.shape[-1] or (others[_TRAIN] and others[_DROPOUT]):
+    if state.shape[-1] == cell.shape[-1] or (options[_TRAIN] and options[_DROPOUT]):
         return NotImplemented
-    return lstm_impl(sequences, states, weights, *others)
+    return lstm_impl(sequences, states, weights, *options)

@@ -17,8 +17,8 @@ def native_dropout(values: Tensor, p: float, train: bool | None) -> tuple[Tensor
         return values.clone(), torch.ones_like(values, dtype=torch.bool)
     if p == 1:
         return torch.zeros_like(values), torch.zeros_like(values, dtype=torch.bool)
-    kept = _chosen(values, 1 - p) != 0
-    return torch.where(kept, values * (1 / (1 - p)), 0.0), kept
+    mask = _chosen(values, 1 - p) != 0
+    return torch.where(mask, values * (1 / (1 - p)), 0.0), mask
 
 
 def _chosen(values: Tensor, p: float) -> Tensor:

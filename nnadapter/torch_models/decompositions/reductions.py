@@ -23,9 +23,9 @@ def as_one_element(operator: torch._ops.OpOverload) -> Decomposition:
     def written(values: Tensor, *arguments: Any, **named: Any) -> Any:
         if values.dim():
             return NotImplemented
-        lifted = [each.reshape(-1) if isinstance(each, Tensor) else each for each in arguments]
-        found = operator(values.reshape(1), *lifted, **named)
-        return found.reshape(()) if isinstance(found, Tensor) else tuple(each.reshape(()) for each in found)
+        lifted = [argument.reshape(-1) if isinstance(argument, Tensor) else argument for argument in arguments]
+        result = operator(values.reshape(1), *lifted, **named)
+        return result.reshape(()) if isinstance(result, Tensor) else tuple(output.reshape(()) for output in result)
 
     return written
 
@@ -34,10 +34,10 @@ def of_first_match(*written: Decomposition) -> Decomposition:
     """Return a decomposition that is the first of several that applies."""
 
     def decomposed(*arguments: Any, **named: Any) -> Any:
-        for each in written:
-            found = each(*arguments, **named)
-            if found is not NotImplemented:
-                return found
+        for decomposition in written:
+            result = decomposition(*arguments, **named)
+            if result is not NotImplemented:
+                return result
         return NotImplemented
 
     return decomposed
@@ -76,11 +76,11 @@ def _vector_norm(
         return NotImplemented
     if not values.dim():
         return operator(values.reshape(1), order, [0], False, dtype=dtype).reshape(())
-    wanted = values.dtype if dtype is None else dtype
-    inner = torch.float32 if wanted in HALVES else wanted
+    result_dtype = values.dtype if dtype is None else dtype
+    inner = torch.float32 if result_dtype in HALVES else result_dtype
     axes = [dim] if isinstance(dim, int) else list(dim or range(values.dim()))
     if dim is None or not axes or inner != values.dtype or dtype is not None:
-        return operator(values.to(inner), order, axes, keepdim).to(wanted)
+        return operator(values.to(inner), order, axes, keepdim).to(result_dtype)
     return _NORM_OF_FLOAT64(values, order, dim, keepdim) if inner is torch.float64 else NotImplemented
 
 
@@ -135,8 +135,8 @@ def _running_product(values: Tensor, dim: int, *, dtype: torch.dtype | None = No
     step = 1
     while step < length:
         first = products.narrow(dim, 0, step)
-        rest = products.narrow(dim, step, length - step) * products.narrow(dim, 0, length - step)
-        products, step = torch.cat([first, rest], dim), 2 * step
+        tail = products.narrow(dim, step, length - step) * products.narrow(dim, 0, length - step)
+        products, step = torch.cat([first, tail], dim), 2 * step
     return products.to(dtype)
 
 

@@ -18,8 +18,8 @@ def sign(values: Tensor) -> Any:
 def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any:
     """Quotients; rounded down they are made of the remainder, as in Python: 1 // 0.1 is 9. Source: aten::div."""
     kinds = [
-        each.is_floating_point() if isinstance(each, Tensor) else isinstance(each, float)
-        for each in (dividend, divisor)
+        operand.is_floating_point() if isinstance(operand, Tensor) else isinstance(operand, float)
+        for operand in (dividend, divisor)
     ]
     if rounding_mode is None:
         return NotImplemented
@@ -30,13 +30,13 @@ def divided(dividend: Tensor, divisor: Any, *, rounding_mode: str | None) -> Any
     kind = torch.result_type(dividend, divisor)
     top = dividend.to(kind)
     bottom = divisor.to(kind) if isinstance(divisor, Tensor) else torch.full((), divisor, dtype=kind)
-    rest = torch.fmod(top, bottom)
-    quotient = (top - rest) / bottom
-    quotient = torch.where((rest != 0) & ((bottom < 0) != (rest < 0)), quotient - 1, quotient)
+    residual = torch.fmod(top, bottom)
+    quotient = (top - residual) / bottom
+    quotient = torch.where((residual != 0) & ((bottom < 0) != (residual < 0)), quotient - 1, quotient)
     down = quotient.floor()
     down = torch.where(quotient - down > 0.5, down + 1, down)
-    whole = torch.where(quotient != 0, down, torch.zeros_like(quotient))
-    return torch.where(bottom == 0, top / bottom, whole)
+    floored = torch.where(quotient != 0, down, torch.zeros_like(quotient))
+    return torch.where(bottom == 0, top / bottom, floored)
 
 
 def _whole_quotient(dividend: Tensor, divisor: Any, rounding_mode: str) -> Tensor:
@@ -44,8 +44,8 @@ def _whole_quotient(dividend: Tensor, divisor: Any, rounding_mode: str) -> Tenso
     down = torch.ops.aten.floor_divide.default(dividend, divisor)
     if rounding_mode == "floor":
         return down
-    rest = dividend - down * divisor
-    return torch.where((rest != 0) & (down < 0), down + 1, down)
+    residual = dividend - down * divisor
+    return torch.where((residual != 0) & (down < 0), down + 1, down)
 
 
 def floor_divided(dividend: Tensor, divisor: Any) -> Any:
@@ -62,10 +62,11 @@ def remainder(dividend: Any, divisor: Any) -> Any:
     if not kind.is_floating_point:
         return NotImplemented
     top, bottom = (
-        each.to(kind) if isinstance(each, Tensor) else torch.full((), each, dtype=kind) for each in (dividend, divisor)
+        operand.to(kind) if isinstance(operand, Tensor) else torch.full((), operand, dtype=kind)
+        for operand in (dividend, divisor)
     )
-    rest = torch.fmod(top, bottom)
-    return torch.where((rest != 0) & ((bottom < 0) != (rest < 0)), rest + bottom, rest)
+    residual = torch.fmod(top, bottom)
+    return torch.where((residual != 0) & ((bottom < 0) != (residual < 0)), residual + bottom, residual)
 
 
 def round_decimals(values: Tensor, *, decimals: int = 0) -> Any:

@@ -60,8 +60,13 @@ The sum of weights, which the gradient of a loss divides by, would be 1; the gra
 def _merged(*tables: Mapping[torch._ops.OpOverload, Decomposition]) -> dict[torch._ops.OpOverload, Decomposition]:
     """Return tables as one; of an operator that is in several, the first decomposition that applies is taken."""
     operators = dict.fromkeys(operator for table in tables for operator in table)
-    found = {each: [table[each] for table in tables if each in table] for each in operators}
-    return {each: several[0] if len(several) == 1 else of_first_match(*several) for each, several in found.items()}
+    overload_decompositions = {
+        overload: [table[overload] for table in tables if overload in table] for overload in operators
+    }
+    return {
+        overload: several[0] if len(several) == 1 else of_first_match(*several)
+        for overload, several in overload_decompositions.items()
+    }
 
 
 OWN: Mapping[torch._ops.OpOverload, Decomposition] = {

@@ -71,7 +71,7 @@ def test_unsound_models_and_other_borders_are_named():
 @pytest.mark.parametrize("check", [None, check_numbers(by_definition)])
 def test_a_pass_that_returns_no_model_is_named(made, check):
     with pytest.raises(PassError, match=f"pass 'mine' returned {type(made).__name__}, expected a Model") as caught:
-        run_passes(model(), ["mine"], check, own={"mine": lambda given: made})
+        run_passes(model(), ["mine"], check, driver_passes={"mine": lambda given: made})
     assert caught.value.name == "mine"
 
 

@@ -208,7 +208,7 @@ def test_requests_of_equal_shapes_run_together_and_each_gets_its_own():
         rng.normal(size=(rows, length)).astype(np.float32) for rows, length in ((1, 3), (2, 5), (3, 3), (1, 5), (9, 3))
     ]
     asked = [waiting(array) for array in arrays]
-    batcher = Batcher(SIZES, most=8, fixed=None)
+    batcher = Batcher(SIZES, most=8, compiled_rows=None)
     groups = list(batcher.groups(asked))
     assert sorted(groups) == [[0, 2], [1, 3], [4]]
     for group in groups:

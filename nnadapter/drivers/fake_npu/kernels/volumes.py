@@ -76,7 +76,7 @@ def _products(volume: Array, weight: Array, result: Array, window: Window, matri
 
 
 def _bias(out: Array, bias: Sequence[Array]) -> list[Run]:
-    return [partial(np.add, out, each.reshape(-1, 1, 1, 1), out) for each in bias]
+    return [partial(np.add, out, channel_bias.reshape(-1, 1, 1, 1), out) for channel_bias in bias]
 
 
 def _transposed_scratch(outline: Outline) -> tuple[TensorType, ...]:

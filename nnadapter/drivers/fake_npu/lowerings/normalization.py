@@ -41,8 +41,8 @@ def _normalize(emitter: Emitter, operation: Operation, channels: Sequence[int]) 
     """(x - mean) * (scale / sqrt(variance + epsilon)) + bias: a mean that is far from 0 costs no digits."""
     x, *statistics = map(emitter.tensor, operation.inputs)
     scale, bias, mean, variance = (
-        emitter.view(each, [emitter.type_of(each).size if axis < 0 else axis for axis in channels])
-        for each in statistics
+        emitter.view(statistic, [emitter.type_of(statistic).size if axis < 0 else axis for axis in channels])
+        for statistic in statistics
     )
     each_channel, result = emitter.type_of(variance), emitter.result_type(operation.outputs[0])
     epsilon = emitter.add_constant(np.array(operation.attributes["epsilon"], each_channel.dtype))
@@ -57,7 +57,7 @@ def _normalize(emitter: Emitter, operation: Operation, channels: Sequence[int]) 
 def _factors_and_offsets(
     scale: Array, bias: Array, mean: Array, variance: Array, *, epsilon: float, shape: tuple[int, ...]
 ) -> tuple[Array, Array]:
-    scale, bias, mean, variance = (each.astype(np.float64) for each in (scale, bias, mean, variance))
+    scale, bias, mean, variance = (array.astype(np.float64) for array in (scale, bias, mean, variance))
     factor = scale / np.sqrt(variance + epsilon)
     return factor.astype(np.float32).reshape(shape), (bias - mean * factor).astype(np.float32).reshape(shape)
 

@@ -69,7 +69,7 @@ def lower_dequantize(emitter: Emitter, operation: Operation) -> None:
 
 
 def _constants(emitter: Emitter, *values: Sequence[float]) -> list[int]:
-    return [emitter.add_constant(np.array(each, np.float32)) for each in values]
+    return [emitter.add_constant(np.array(value, np.float32)) for value in values]
 
 
 def _axis(quantization: Quantization) -> int:
@@ -95,7 +95,7 @@ def _centered(weight: Array, *, zero_points: tuple[int, ...], axis: int, dtype: 
 def _sum_of_magnitudes(weight: Array, *, zero_points: tuple[int, ...], axis: int, kept: int) -> int:
     """The largest sum of |weight - zero point| over all axes but `kept`."""
     centered = np.abs(_centered(weight, zero_points=zero_points, axis=axis, dtype="float64"))
-    others = tuple(each for each in range(weight.ndim) if each != kept % weight.ndim)
+    others = tuple(dimension for dimension in range(weight.ndim) if dimension != kept % weight.ndim)
     return int(centered.sum(axis=others).max(initial=0))
 
 

@@ -32,7 +32,7 @@ _EXACT_IN_FLOAT32 = 1 << 24
 def _spread(values: Sequence[float], type_: OperandType, dtype: Any) -> Array:
     """Scales or zero points so that they broadcast along their axis."""
     axis = None if type_.quantization is None else type_.quantization.axis
-    shape = () if axis is None else [-1 if each == axis else 1 for each in range(type_.rank)]
+    shape = () if axis is None else [-1 if dim == axis else 1 for dim in range(type_.rank)]
     return np.array(values, dtype).reshape(shape)
 
 

@@ -85,7 +85,10 @@ def _roi_align(
 
 def _part(rows: Any, numbers: Any, sizes: Any, pair: Any, near: Any, bins: tuple[int, int]) -> Any:
     shape = (len(numbers), *bins)
-    spread = [tuple(jnp.broadcast_to(each, shape).reshape(len(numbers), -1) for each in neighbor) for neighbor in pair]
+    spread = [
+        tuple(jnp.broadcast_to(component, shape).reshape(len(numbers), -1) for component in neighbor)
+        for neighbor in pair
+    ]
     values = weighed(rows, numbers, sizes, spread)
     return jnp.where(jnp.broadcast_to(near, shape).reshape(len(numbers), -1, 1), values, 0)
 

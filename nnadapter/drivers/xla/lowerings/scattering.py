@@ -46,7 +46,7 @@ def _gather_nd(x: Any, indices: Any, batch_dims: int) -> Any:
 
 def _scatter_elements(x: Any, indices: Any, updates: Any, axis: int, reduction: str) -> Any:
     places = _written_at(indices, x.shape[axis])
-    where = tuple(places if each == axis else _along(indices.shape, each) for each in range(x.ndim))
+    where = tuple(places if dim == axis else _along(indices.shape, dim) for dim in range(x.ndim))
     return _written(x, where, updates, reduction)
 
 
@@ -71,7 +71,7 @@ def _tensor_scatter(x: Any, updates: Any, starts: Any = None, *, axis: int, mode
     if mode == "circular":
         positions = positions % x.shape[axis]
     return _written(
-        x, tuple(positions if each == axis else _along(shape, each) for each in range(len(shape))), updates, "none"
+        x, tuple(positions if dim == axis else _along(shape, dim) for dim in range(len(shape))), updates, "none"
     )
 
 
