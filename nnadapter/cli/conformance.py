@@ -21,11 +21,11 @@ from nnadapter.testing.kit import cases_of, run_cases
 from nnadapter.testing.outcomes import FailedOutcome, Outcome
 from nnadapter.testing.score import ScoreCard
 from nnadapter.testing.score_markdown import to_markdown
-from nnadapter.testing.score_text import to_text
+from nnadapter.testing.score_text import score_to_text
 from nnadapter.testing.tolerances import Precision
 
 _FORMATS: Mapping[str, Callable[[ScoreCard], str]] = {
-    "text": to_text,
+    "text": score_to_text,
     "json": lambda card: to_json(card.to_dict()),
     "md": to_markdown,
 }

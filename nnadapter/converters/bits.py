@@ -29,8 +29,8 @@ def _bitwise(type_: str, count: int) -> Converter:
     return convert_bitwise
 
 
-for _op_type, (_type, _count) in _BITWISE.items():
-    converter(_op_type, 18)(_bitwise(_type, _count))
+for _bitwise_op, (_bitwise_type, _count) in _BITWISE.items():
+    converter(_bitwise_op, 18)(_bitwise(_bitwise_type, _count))
 
 
 @converter("BitShift", 11, 28)

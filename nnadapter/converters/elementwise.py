@@ -65,10 +65,10 @@ def _parametric(type_: str, defaults: Mapping[str, float]) -> Converter:
     return convert_parametric
 
 
-for _op_type, (_type, _versions) in _PLAIN.items():
-    converter(_op_type, *_versions)(_plain(_type))
-for _op_type, (_type, _versions, _defaults) in _PARAMETRIC.items():
-    converter(_op_type, *_versions)(_parametric(_type, _defaults))
+for _activation_op, (_activation_type, _activation_versions) in _PLAIN.items():
+    converter(_activation_op, *_activation_versions)(_plain(_activation_type))
+for _activation_op, (_activation_type, _activation_versions, _activation_defaults) in _PARAMETRIC.items():
+    converter(_activation_op, *_activation_versions)(_parametric(_activation_type, _activation_defaults))
 
 
 @converter("HardSwish", 14, 22)

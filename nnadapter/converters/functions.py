@@ -38,8 +38,10 @@ def _function(type_: str, count: int, defaults: Mapping[str, float]) -> Converte
     return convert_function
 
 
-for _op_type, (_type, _versions, _defaults) in _FUNCTIONS.items():
-    converter(_op_type, *_versions)(_function(_type, 2 if _type == "SWIGLU" else 1, _defaults))
+for _function_op, (_function_type, _function_versions, _function_defaults) in _FUNCTIONS.items():
+    converter(_function_op, *_function_versions)(
+        _function(_function_type, 2 if _function_type == "SWIGLU" else 1, _function_defaults)
+    )
 
 
 @converter("IsInf", 10, 20)

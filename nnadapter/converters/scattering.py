@@ -28,7 +28,7 @@ def convert_scatter_elements(context: ConversionContext, node: OnnxNode) -> None
     `reduction` exists since version 16.
     """
     attributes: dict[str, AttributeValue] = {
-        "axis": _axis(context, node, "axis", 0),
+        "axis": _named_axis(context, node, "axis", 0),
         "reduction": node.text("reduction", "none"),
     }
     context.add("SCATTER_ELEMENTS", _operands(context, node), attributes, node.outputs)
@@ -44,7 +44,7 @@ def convert_scatter_nd(context: ConversionContext, node: OnnxNode) -> None:
 def convert_tensor_scatter(context: ConversionContext, node: OnnxNode) -> None:
     """TensorScatter. Source: ONNX TensorScatter-24."""
     attributes: dict[str, AttributeValue] = {
-        "axis": _axis(context, node, "axis", -2),
+        "axis": _named_axis(context, node, "axis", -2),
         "mode": node.text("mode", "linear"),
     }
     indices = (context.operand(node.input(2)),) if node.input(2) else ()
@@ -84,14 +84,14 @@ def _depth(context: ConversionContext, node: OnnxNode) -> int:
 def convert_reverse_sequence(context: ConversionContext, node: OnnxNode) -> None:
     """ReverseSequence. Source: ONNX ReverseSequence-10."""
     attributes: dict[str, AttributeValue] = {
-        "batch_axis": _axis(context, node, "batch_axis", 1),
-        "time_axis": _axis(context, node, "time_axis", 0),
+        "batch_axis": _named_axis(context, node, "batch_axis", 1),
+        "time_axis": _named_axis(context, node, "time_axis", 0),
     }
     inputs = (context.operand(node.input(0)), context.operand(node.input(1)))
     context.add("REVERSE_SEQUENCE", inputs, attributes, node.outputs)
 
 
-def _axis(context: ConversionContext, node: OnnxNode, name: str, default: int) -> int:
+def _named_axis(context: ConversionContext, node: OnnxNode, name: str, default: int) -> int:
     return normalize_axis(node, node.integer(name, default), len(context.dimensions(node.input(0))))
 
 

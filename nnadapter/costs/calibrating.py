@@ -45,7 +45,7 @@ _SEGMENT_ROUNDS = 31
 _BUDGET_SECONDS = 20.0
 _TURN_SECONDS = 0.005
 _TENSORS = (1, 2, 4, 8)
-_LEAST_SHARE = 0.5
+_LEAST_PROCESSOR_SHARE = 0.5
 """Of the processors, that others count as leaving where they left less: they come and go."""
 _AT_ONCE = 4
 """Probes, two chains each, that are timed in turn."""
@@ -111,7 +111,9 @@ def calibrate(
 
 def _alone(processors: float, available_processors: float) -> float:
     """How many processors would be in use where so many were, and others left so many: beside others one has less."""
-    return max(processors, min(processors / max(available_processors / usable(), _LEAST_SHARE), float(usable())))
+    return max(
+        processors, min(processors / max(available_processors / usable(), _LEAST_PROCESSOR_SHARE), float(usable()))
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -46,7 +46,7 @@ def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, P
     3. The same without each network in turn says how far off that one would have been.
     """
     kinds = list(lines)
-    rows = {name: _row(lines, launches, kinds, timed) for name, timed in networks.items()}
+    rows = {name: _network_row(lines, launches, kinds, timed) for name, timed in networks.items()}
     if len(rows) < _FEWEST:
         return NetworkScaledCosts(lines, launches, {name: sum(row) for name, row in rows.items()})
     factors = _factors(list(rows.values()), [timed.seconds for timed in networks.values()])
@@ -61,7 +61,7 @@ def scale_to_networks(lines: Lines, launches: Launches, networks: Mapping[str, P
     return NetworkScaledCosts(scaled, replace(launches, alone=launches.alone * factors[-1]), predicted)
 
 
-def _row(lines: Lines, launches: Launches, kinds: Sequence[Kind], timed: ProgramTiming) -> list[float]:
+def _network_row(lines: Lines, launches: Launches, kinds: Sequence[Kind], timed: ProgramTiming) -> list[float]:
     """Seconds of each kind, and of the launch and what crosses."""
     by_kind = seconds_by_kind(lines, timed.model)
     return [*(by_kind.get(kind, 0.0) for kind in kinds), launches.alone + launches.crossing(timed)]

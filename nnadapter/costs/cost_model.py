@@ -73,7 +73,7 @@ def cost_table(
     mask = np.array([name not in constants for name in work.names], dtype=bool)
     values = tuple(name for name in work.names if name not in constants)
     crossing = Crossing.of(graph.before, values, work.nbytes[mask])
-    borders = np.array([_border(crossing, costs[name], is_host=name == CPU) for name in devices])
+    borders = np.array([_crossing_seconds(crossing, costs[name], is_host=name == CPU) for name in devices])
     on_host = _on_host(work, costs[CPU]) if CPU in verdicts else np.zeros(len(graph.before.nodes))
     prices = Prices(
         devices=devices,
@@ -103,7 +103,7 @@ def cost_table(
     )
 
 
-def _border(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) -> Numbers:
+def _crossing_seconds(crossing: Crossing, costs: DeviceCosts, *, is_host: bool) -> Numbers:
     return np.zeros_like(crossing.nbytes) if is_host else crossing.seconds(costs.profile)
 
 

@@ -85,7 +85,7 @@ def fused_groups(
             note=f"a device was not asked what it fuses of {len(operations):,} operations, more than "
             f"{most:,}; each atom is priced by itself"
         )
-    model = conversion.part(operations, *_border(conversion, operations))
+    model = conversion.part(operations, *_boundary_operands(conversion, operations))
     return fusion_of(graph, conversion, operations, ask_admission(context, model).runs_as)
 
 
@@ -156,7 +156,7 @@ def _order(graph: Graph, atoms: Groups) -> tuple[Sequence[int], Sequence[int]]:
     return order, [atom for atom, count in enumerate(waiting) if count]
 
 
-def _border(conversion: Conversion, operations: Sequence[int]) -> tuple[list[int], list[int]]:
+def _boundary_operands(conversion: Conversion, operations: Sequence[int]) -> tuple[list[int], list[int]]:
     """Operands that the operations read and do not make, and those that they make and others read or nobody does."""
     model, inside = conversion.model, set(operations)
     read = dict.fromkeys(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import log
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_line
 
 from nnadapter.costs.classes import OperationClass
 from nnadapter.costs.fitting import error, fit_line, line_seconds
@@ -84,7 +84,7 @@ def _line(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: S
         for row, *measurement in zip(works, seconds, least, strict=True)
         if measurement[0] > 0
     )
-    return replace(line, seen=measured_works)
+    return replace_line(line, seen=measured_works)
 
 
 def _fitted(kind: Kind, works: Sequence[Works], seconds: Sequence[float], least: Sequence[float], block: int) -> Line:

@@ -61,7 +61,7 @@ def _products(builder: ModelBuilder, value: int) -> int:
     return _add(builder, "RELU", [_product(builder, value, width, width)])
 
 
-def _recurrent(builder: ModelBuilder, value: int) -> int:
+def _recurrent_block(builder: ModelBuilder, value: int) -> int:
     """One step after the other, and what went in added."""
     dimensions = builder.type_of(value).dimensions
     width = dimensions[2]
@@ -180,7 +180,7 @@ def _normalized(builder: ModelBuilder, value: int) -> int:
     return _add(builder, "LAYER_NORMALIZATION", [hidden, scale], axis=2)
 
 
-def _hard(builder: ModelBuilder, value: int) -> int:
+def _hard_swish_block(builder: ModelBuilder, value: int) -> int:
     """Over points and over 3 x 3, what went in added, and a function of straight pieces."""
     channels, branch = builder.type_of(value).dimensions[1], value
     for kernel in (1, 3):
@@ -201,7 +201,7 @@ _TABLE: Sequence[tuple[str, _Block, tuple[int, ...], int]] = (
     ("separable, small", _separable, (1, 40, 14, 14), 3),
     ("line", _line, (1, 24, 1, 400), 4),
     ("line, wide", _line, (1, 64, 1, 120), 3),
-    ("hard", _hard, (1, 32, 40, 40), 3),
+    ("hard", _hard_swish_block, (1, 32, 40, 40), 3),
     ("normalized", _normalized, (1, 24, 96), 3),
     ("normalized, wide", _normalized, (1, 96, 192), 2),
     ("transformer, narrow", _transformer, (32, 64), 3),
@@ -213,8 +213,8 @@ _TABLE: Sequence[tuple[str, _Block, tuple[int, ...], int]] = (
     ("gated", _gated, (20, 128), 3),
     ("spelled out", _spelled_out, (64, 128), 3),
     ("spelled out, large", _spelled_out, (200, 400), 2),
-    ("recurrent", _recurrent, (16, 1, 96), 2),
-    ("recurrent, long", _recurrent, (48, 1, 48), 1),
+    ("recurrent", _recurrent_block, (16, 1, 96), 2),
+    ("recurrent, long", _recurrent_block, (48, 1, 48), 1),
     ("small", _small, (8, 64), 4),
     ("small, one row", _small, (1, 32), 6),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnadapter.drivers.border import use_memory
 from nnadapter.drivers.device_tensors import DeviceTensor, Memory
-from nnadapter.drivers.interface import Device
+from nnadapter.drivers.interface import Device as DriverDevice
 from nnadapter.drivers.kept_memory import OwnerBoundMemory
 from nnadapter.drivers.registry import open_device
 from nnadapter.ir.operand import PACKED, Array, freeze
@@ -64,7 +64,7 @@ class Residents:
         """Free the copies of arrays that are gone."""
         self._kept.free_gone()
 
-    def _of(self, device: str, opened: Device, array: Array) -> Memory:
+    def _of(self, device: str, opened: DriverDevice, array: Array) -> Memory:
         cached_memory = self._kept.find((device, id(array)), array)
         if cached_memory is not None:
             return cached_memory

@@ -74,10 +74,10 @@ def _parametric(op_type: str, names: Mapping[str, str]) -> Exporter:
     return export
 
 
-for _type, _op_type in _PLAIN.items():
-    exporter(_type)(_plain(_op_type))
-for _type, (_op_type, _names) in _PARAMETRIC.items():
-    exporter(_type)(_parametric(_op_type, _names))
+for _activation_type, _activation_op in _PLAIN.items():
+    exporter(_activation_type)(_plain(_activation_op))
+for _activation_type, (_activation_op, _names) in _PARAMETRIC.items():
+    exporter(_activation_type)(_parametric(_activation_op, _names))
 
 
 def clip(write: NodeWriter, x: str, low: float, high: float) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import QuantizedType
 from nnadapter.ir.operand_types import DTYPES, is_one_of
-from nnadapter.ir.wellformed import check_quantization
+from nnadapter.ir.wellformed import check_quantization_fields
 
 
 def is_number(index: object) -> bool:
@@ -45,7 +45,7 @@ def check_arguments(
 def _check_quantized(which: str, result: QuantizedType) -> None:
     if not is_one_of(DTYPES, result.dtype):
         raise InvalidModelError(f"{which} is quantized as {result.dtype!r}, expected a data type of integers")
-    check_quantization(which, result.quantization)
+    check_quantization_fields(which, result.quantization)
 
 
 def _check_list(type_: str, name: str, entries: object, kind: type | tuple[type, ...]) -> None:

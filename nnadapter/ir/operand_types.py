@@ -7,9 +7,9 @@ from operator import index as as_integer
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, Layout, OperandType
-from nnadapter.ir.quantized import check_quantization as check_quantized_type
+from nnadapter.ir.quantized import check_quantization_fields as check_quantized_type
 from nnadapter.ir.tracing import Traced
-from nnadapter.ir.wellformed import check_quantization
+from nnadapter.ir.wellformed import check_quantization_fields
 
 DTYPES = tuple(map(str, DataType))
 """Names of the data types of models."""
@@ -36,7 +36,7 @@ def checked_type(name: str, type_: OperandType) -> OperandType:
     if not is_one_of(tuple(Layout), type_.layout):
         raise InvalidModelError(f"operand {name!r} has layout {type_.layout!r}, expected one of {', '.join(Layout)}")
     if type_.quantization is not None:
-        check_quantization(f"operand {name!r}", type_.quantization)
+        check_quantization_fields(f"operand {name!r}", type_.quantization)
     converted_type = replace(type_, dtype=DataType(type_.dtype), dimensions=dimensions, layout=Layout(type_.layout))
     check_type(name, converted_type)
     return converted_type

@@ -11,11 +11,11 @@ _ROWS = 64
 """Rows at a time: each is read in its order, and what is written of all of them stays in cache."""
 
 
-def _form(matrix: Array) -> ArrayForm:
+def _transposed_form(matrix: Array) -> ArrayForm:
     return matrix.dtype, matrix.shape[::-1]
 
 
-@deferrable(_form)
+@deferrable(_transposed_form)
 def transposed(matrix: Array) -> Array:
     """Return a matrix [K, N] as a contiguous matrix [N, K]."""
     result = np.empty(matrix.shape[::-1], matrix.dtype)

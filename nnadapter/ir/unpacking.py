@@ -11,13 +11,13 @@ _ELEMENTS = 1 << 18
 """So many are unpacked at a time: what is made on the way stays in cache."""
 
 
-def _form(
+def _unpacked_form(
     weight: Array, scale: Array, zero_point: Array | None, *, bits: int, block_size: int, depth: int
 ) -> ArrayForm:
     return scale.dtype, (weight.shape[0], depth)
 
 
-@deferrable(_form)
+@deferrable(_unpacked_form)
 def unpacked_weight(
     weight: Array, scale: Array, zero_point: Array | None, *, bits: int, block_size: int, depth: int
 ) -> Array:

@@ -58,12 +58,12 @@ def _check_operand(index: int, operand: Operand) -> None:
     if not all(map(_is_whole, type_.dimensions)):
         raise InvalidModelError(f"{which} has dimensions {type_.dimensions!r}, expected whole numbers, all known")
     if type_.quantization is not None:
-        check_quantization(which, type_.quantization)
+        check_quantization_fields(which, type_.quantization)
     if operand.value is not None:
         _check_value(which, operand.value)
 
 
-def check_quantization(which: str, quantization: object) -> None:
+def check_quantization_fields(which: str, quantization: object) -> None:
     """Check that a quantization holds what its fields declare.
 
     Args:

@@ -33,7 +33,7 @@ class ReadingAhead:
         self._left = pending_tensors
         self._arrays: list[Array] = []
         self._helpers = [
-            Thread(target=_read, args=(pending_tensors, self._arrays), daemon=True)
+            Thread(target=_read_pending, args=(pending_tensors, self._arrays), daemon=True)
             for _ in range(min(os.cpu_count() or 1, _MOST_THREADS, len(pending_tensors)) - 1)
         ]
         pending_tensors.reverse()  # they are taken from its end
@@ -47,7 +47,7 @@ class ReadingAhead:
     def finish(self) -> list[Array]:
         """Return the arrays, when all are read."""
         try:
-            _read(self._left, self._arrays)
+            _read_pending(self._left, self._arrays)
         finally:
             self.stop()
         for helper in self._helpers:
@@ -64,7 +64,7 @@ def read_ahead(tensors: Iterable[TensorProto]) -> list[Array]:
     return ReadingAhead(tensors).finish()
 
 
-def _read(pending_tensors: list[TensorProto], arrays: list[Array]) -> None:
+def _read_pending(pending_tensors: list[TensorProto], arrays: list[Array]) -> None:
     """Read one after the other until none is left; several threads share the list."""
     while pending_tensors:
         try:

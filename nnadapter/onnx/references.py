@@ -295,7 +295,7 @@ def _mapped_file(place: Mapping[str, str]) -> Array:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
-def _read(place: Mapping[str, str]) -> Array:
+def _read_location(place: Mapping[str, str]) -> Array:
     contents = np.empty(int(place["length"]), np.uint8)
     with _opened(place) as file:
         file.seek(int(place["offset"]))
@@ -312,7 +312,11 @@ def _raise_missing(place: Mapping[str, str]) -> Array:
     raise RuntimeError(f"the array of reference {place['location']} is gone")  # whoever refers to one keeps it
 
 
-_PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {MAPPED: _mapped, READ: _read, MEMORY: _raise_missing}
+_PLACES: Mapping[str, Callable[[Mapping[str, str]], Array]] = {
+    MAPPED: _mapped,
+    READ: _read_location,
+    MEMORY: _raise_missing,
+}
 
 
 @contextmanager

@@ -58,7 +58,9 @@ def _hoisted(block: Any) -> bool:
     """Move the constants in graphs inside of a block's operations in front of the operation."""
     operations: list[Any] = []
     for operation in block["ops"]:
-        for inner in (nested_block for region in operation.get("regions", ()) for nested_block in _blocks(region)):
+        for inner in (
+            nested_block for region in operation.get("regions", ()) for nested_block in _region_blocks(region)
+        ):
             operations += (nested_operation for nested_operation in inner["ops"] if nested_operation["#"] == _HOISTED)
             inner["ops"] = [nested_operation for nested_operation in inner["ops"] if nested_operation["#"] != _HOISTED]
         operations.append(operation)
@@ -67,7 +69,7 @@ def _hoisted(block: Any) -> bool:
     return is_changed
 
 
-def _blocks(region: Any) -> list[Any]:
+def _region_blocks(region: Any) -> list[Any]:
     """Every block of a region, those of regions inside of it as well."""
     blocks = list(region["blocks"])
     for block in blocks:  # which grows

@@ -120,8 +120,8 @@ def job_facts(request: Request, snapshot: JobSnapshot) -> dict[str, Any]:
         "repeated_rows": totals.repeated_rows,
         "executions": snapshot.executions,
         "compiles": sum(snapshot.compiles.values()),
-        "kinds": tuple(_kind(name, snapshot, totals) for name in _names(snapshot)),
-        "machines": _machines(snapshot, totals),
+        "kinds": tuple(_kind_facts(name, snapshot, totals) for name in _names(snapshot)),
+        "machines": _machine_facts(snapshot, totals),
         "slowest_shapes": _slowest(totals),
     }
 
@@ -130,7 +130,7 @@ def _names(snapshot: JobSnapshot) -> list[str]:
     return list(dict.fromkeys((*snapshot.kinds, *(session.kind for session in snapshot.sessions))))
 
 
-def _kind(name: str, snapshot: JobSnapshot, totals: Totals) -> KindFacts:
+def _kind_facts(name: str, snapshot: JobSnapshot, totals: Totals) -> KindFacts:
     kind, compile_result = snapshot.kinds.get(name), snapshot.made.get(name)
     sessions = [session for session in snapshot.sessions if session.kind == name]
     requested_devices = () if kind is None else tuple(device[0] for device in kind.devices)
@@ -157,7 +157,7 @@ def _segments(report: str) -> dict[str, int]:
     return {device: devices.count(device) for device in dict.fromkeys(devices)}
 
 
-def _machines(snapshot: JobSnapshot, totals: Totals) -> tuple[MachineFacts, ...]:
+def _machine_facts(snapshot: JobSnapshot, totals: Totals) -> tuple[MachineFacts, ...]:
     names = dict.fromkeys((*(session.machine for session in snapshot.sessions), *totals.machines))
     facts = []
     for name in names:

@@ -13,7 +13,7 @@ from nnadapter.drivers.selection import CPU, HOSTS, DeviceRequest
 from nnadapter.errors import DeviceUnavailableError
 from nnadapter.ray.places import missing_devices
 
-_SHOWN = 12
+_SHOWN_DIGITS = 12
 _THREADS = "threads"
 
 
@@ -58,7 +58,7 @@ def local_kind(requested_devices: Mapping[str, Mapping[str, Any]], *, allows_cpu
         for name, device_parts in parts.items()
         for part, facts in sorted(device_parts.items())
     ]
-    name = sha256(repr((facts, devices)).encode()).hexdigest()[:_SHOWN]
+    name = sha256(repr((facts, devices)).encode()).hexdigest()[:_SHOWN_DIGITS]
     machine = parts[CPU]["machine"].words
     versions = {
         device: parts[device]["driver"].words.get("version", "") for device in available_devices if device not in HOSTS

@@ -17,9 +17,9 @@ def to_page(report: JobFacts) -> str:
         tiles(_figures(report)),
         _warning(report),
         _section("Where rows ran", bars(report.rows_by_device, report.rows)),
-        _section("Kinds of machines", table(_KINDS, [_kind(kind) for kind in report.kinds]) + _notes(report)),
-        _section("Machines", table(_MACHINES, _machines(report))),
-        _section("Slowest shapes, by time of all their runs", table(_SHAPES, _shapes(report))),
+        _section("Kinds of machines", table(_KINDS, [_kind_row(kind) for kind in report.kinds]) + _notes(report)),
+        _section("Machines", table(_MACHINES, _machine_rows(report))),
+        _section("Slowest shapes, by time of all their runs", table(_SHAPES, _shape_rows(report))),
     ]
     if report.incidents:
         rows = [(name, times) for name, times in report.incidents.items()]
@@ -73,7 +73,7 @@ def _section(title: str, body: str) -> str:
     return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
 
 
-def _kind(kind: KindFacts) -> Sequence[object]:
+def _kind_row(kind: KindFacts) -> Sequence[object]:
     words = ", ".join(word for word in kind.machine.values() if word)
     segments = ", ".join(f"{number} on {device}" for device, number in kind.segments.items())
     return (
@@ -92,7 +92,7 @@ def _notes(report: JobFacts) -> str:
     return f'<ul class="detail">{items}</ul>' if items else ""
 
 
-def _machines(report: JobFacts) -> list[Sequence[object]]:
+def _machine_rows(report: JobFacts) -> list[Sequence[object]]:
     return [
         (
             machine.machine[:12],
@@ -106,7 +106,7 @@ def _machines(report: JobFacts) -> list[Sequence[object]]:
     ]
 
 
-def _shapes(report: JobFacts) -> list[Sequence[object]]:
+def _shape_rows(report: JobFacts) -> list[Sequence[object]]:
     return [
         (
             shapes.shapes,

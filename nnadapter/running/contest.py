@@ -18,7 +18,7 @@ Samples = Sequence[Sequence[float]]
 
 MARGIN = 0.02
 """A candidate that is faster by no more than this share is no reason for something less simple."""
-_FEWEST, _MOST = 5, 15
+_FEWEST, _MOST_TURNS = 5, 15
 """Turns of those that are still in question."""
 _WIDE = (10.0, 4.0, 1.5, 1.2)
 """Times by which one has to be slower in every turn, where they took 1, 2, 3 or 4."""
@@ -100,7 +100,7 @@ def contest(
     """
     samples: list[list[float]] = [[] for _ in candidates]
     left, chance, started = list(range(len(candidates))), Random(0), clock()
-    for turns in range(1, _MOST + 1):
+    for turns in range(1, _MOST_TURNS + 1):
         for number in chance.sample(left, len(left)):
             samples[number].append(candidates[number]())
         asked = still_in_question(samples)

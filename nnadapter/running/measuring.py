@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 MOST_AGAIN = 2
 """How often the runs of a session may make it measure again, for each set of input shapes."""
-_MOST = 6
+_MOST_CANDIDATES = 6
 """Candidates that are compiled and timed, baselines included."""
 _TURNS_OPEN = 3
 """Turns of a plan whose sizes are left open; the fastest counts."""
@@ -232,7 +232,7 @@ class Measurer:
             candidates = (
                 tuple(candidate for candidate in candidates if named.issuperset(candidate.placement)) or candidates
             )
-        return sorted(candidates, key=_rank)[:_MOST]
+        return sorted(candidates, key=_rank)[:_MOST_CANDIDATES]
 
 
 _BASELINES = (OriginKind.ALL_ON, OriginKind.EVERYTHING_SUPPORTED)

@@ -11,7 +11,7 @@ MOST_SHOWN = 40
 """Failures that are listed; the JSON form has them all."""
 
 
-def to_text(card: ScoreCard) -> str:
+def score_to_text(card: ScoreCard) -> str:
     """Return the card as lines: the verdict, a row per group, failures, and what was claimed in vain."""
     return "\n".join(_lines(card))
 

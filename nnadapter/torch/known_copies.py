@@ -27,7 +27,7 @@ import torch
 from nnadapter.drivers.copies import Copies, can_lie_on_devices
 from nnadapter.torch.arrays import Array
 
-_TRIES = 4
+_MOST_MISSES = 4
 """How often in a row a tensor may differ before it is no longer kept."""
 _BITS = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16), 4: (torch.int32, np.int32), 8: (torch.int64, np.int64)}
 """By bytes of an element, as what it is compared: NaN is equal to itself, and 0 is not -0."""
@@ -99,7 +99,7 @@ class CopyCache:
             return None
         if entry is None:
             entry = self._made(key, tensor, owner)
-        if entry.missed >= _TRIES:
+        if entry.missed >= _MOST_MISSES:
             return None
         entry.copies = copies = Copies(np.array(array, order="C"))
         return copies

@@ -56,7 +56,7 @@ def samples_of(tensors: Sequence[Any]) -> Samples:
     words = [np.empty(0, np.int64) if tensor is None else _words(tensor, share) for tensor in dense]
     addresses = np.concatenate([np.empty(0, np.int64), *words])
     lowest = int(addresses.min()) if len(addresses) else 0
-    memory = _memory(lowest, (int(addresses.max()) - lowest) // _WORD + 1 if len(addresses) else 0)
+    memory = _memory_words(lowest, (int(addresses.max()) - lowest) // _WORD + 1 if len(addresses) else 0)
     places = (addresses - lowest) // _WORD
     bounds = np.cumsum([0, *map(len, words)])
     return Samples(memory, places, tuple(bounds.tolist()), memory.take(places).tobytes())
@@ -85,5 +85,5 @@ class _Memory:
         self.__array_interface__ = {"data": (address, True), "shape": (count,), "typestr": "<u4", "version": 3}
 
 
-def _memory(address: int, count: int) -> Array:
+def _memory_words(address: int, count: int) -> Array:
     return np.asarray(_Memory(address, count)) if count else np.empty(0, np.uint32)

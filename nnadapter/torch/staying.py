@@ -35,7 +35,7 @@ from nnadapter.torch.settings import Settings
 from nnadapter.torch.trials import Trials
 from nnadapter.torch.uses import Roles
 
-_TRIES = 3
+_CALLS_BEFORE_LEAVING = 3
 """After how many calls a result that was never fed back does not stay any more."""
 Fed = tuple[tuple[str, int, Callable[[Any], Any]], ...]
 
@@ -225,7 +225,7 @@ class ResidentRunner:
         """Note a result that may be fed back; what came before it goes when it was, or has not been for long."""
         waiting = self._waiting.get(place, ())
         waiting = () if waiting and waiting[-1].was_fed else waiting
-        if len(waiting) >= _TRIES:
+        if len(waiting) >= _CALLS_BEFORE_LEAVING:
             self._trials.never(place)
             self._waiting[place] = ()
             return

@@ -22,7 +22,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from nnadapter.torch.samples import Samples, samples_of
 
 _version = attrgetter("_version")
-_memory = torch.Tensor.data_ptr
+_data_pointer = torch.Tensor.data_ptr
 
 
 class Steps:
@@ -65,7 +65,7 @@ class Weights:
         tensors = self.taken(inputs)
         return (
             [*map(_version, tensors)] == self.versions
-            and [*map(_memory, tensors)] == self.addresses
+            and [*map(_data_pointer, tensors)] == self.addresses
             and (self.all_steps == _all_steps.count or self._have_not_stepped())
             and self.samples.hold()
         )
@@ -83,7 +83,7 @@ class Weights:
         moved = {
             place
             for place, tensor, was in zip(self.places, tensors, self.addresses, strict=True)
-            if _memory(tensor) != was
+            if _data_pointer(tensor) != was
         }
         counted = zip(self.places, tensors, self.versions, self.steps, self.counts, strict=True)
         changed_places = {
@@ -105,7 +105,7 @@ def note_weights(inputs: Sequence[Any], places: tuple[int, ...], callback: Calla
     return Weights(
         places=places,
         versions=[*map(_version, tensors)],
-        addresses=[*map(_memory, tensors)],
+        addresses=[*map(_data_pointer, tensors)],
         steps=steps,
         counts=[*map(_count, steps)],
         all_steps=all_steps,

@@ -101,7 +101,7 @@ _NAMES |= {"INT64": torch.int64, "INT32": torch.int32, "INT16": torch.int16, "IN
 _DTYPES = {_NOT_SAID: None, **{getattr(onnx_ir.DataType, name): dtype for name, dtype in _NAMES.items()}}
 
 
-def register(registry: Any) -> None:
+def register_numbers(registry: Any) -> None:
     """Let the exporter write these operators so."""
     for target, function in WRITTEN.items():
         registry.register_op(target, function)

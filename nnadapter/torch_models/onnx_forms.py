@@ -64,7 +64,7 @@ FORMS: Mapping[Callable[..., Any], Callable[..., Any]] = {
 }
 
 
-def register(registry: Any) -> None:
+def register_forms(registry: Any) -> None:
     """Replace the exporter's functions."""
     for target, function in FORMS.items():
         registry.register_op(target, function)

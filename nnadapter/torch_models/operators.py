@@ -76,9 +76,9 @@ def _registry(opset: int, *, has_quantization: bool) -> Any:
     """Make the table, which takes half a second; once more after PyTorch has loaded its quantization operators."""
     with quiet():
         onnx_registry = _registration.ONNXRegistry.from_torchlib(opset)
-    recurrence.register(onnx_registry)
-    numbers.register(onnx_registry)
-    onnx_forms.register(onnx_registry)
+    recurrence.register_recurrence(onnx_registry)
+    numbers.register_numbers(onnx_registry)
+    onnx_forms.register_forms(onnx_registry)
     return onnx_registry
 
 

@@ -109,7 +109,7 @@ def written_in_steps(graph_module: fx.GraphModule) -> Iterator[None]:
         torch._C._set_mkldnn_enabled(was)
 
 
-def register(registry: Any) -> None:
+def register_recurrence(registry: Any) -> None:
     """Tell the exporter that our operators are those of ATen."""
     for custom_operator, theirs in WHOLE.values():
         for form in registry.get_decomps(theirs):

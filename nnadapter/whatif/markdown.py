@@ -23,16 +23,16 @@ def to_markdown(facts: WhatIfFacts) -> str:
     if cpu_words(facts):
         parts.append(f"**{cpu_words(facts)}**")
     if facts.features:
-        parts += ["Each feature by itself:", _features(facts), "Road map, each step on top of those before it:"]
-        parts.append(_road_map(facts) if facts.road_map else "None is worth anything.")
+        parts += ["Each feature by itself:", _feature_table(facts), "Road map, each step on top of those before it:"]
+        parts.append(_road_map_table(facts) if facts.road_map else "None is worth anything.")
     else:
         parts.append("It lacks nothing that these models need.")
-    parts.append(folded("Models", _models(facts)))
+    parts.append(folded("Models", _model_table(facts)))
     parts.append("\n".join(f"- {note}" for note in facts.notes))
     return "\n\n".join(parts) + "\n"
 
 
-def _features(facts: WhatIfFacts) -> str:
+def _feature_table(facts: WhatIfFacts) -> str:
     rows = [
         [
             str(place),
@@ -50,7 +50,7 @@ def _features(facts: WhatIfFacts) -> str:
     return _table(facts, heads, rows, len(facts.features))
 
 
-def _road_map(facts: WhatIfFacts) -> str:
+def _road_map_table(facts: WhatIfFacts) -> str:
     rows = [
         [
             str(place),
@@ -64,7 +64,7 @@ def _road_map(facts: WhatIfFacts) -> str:
     return _table(facts, ("", "add", "segments", "time", "then"), rows)
 
 
-def _models(facts: WhatIfFacts) -> str:
+def _model_table(facts: WhatIfFacts) -> str:
     rows = [
         [code(model.name), str(model.now.segments), share(model.now.flops), predicted(facts, model.now)]
         for model in facts.models

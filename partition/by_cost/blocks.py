@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from partition.graph import Graph
 from partition.topology import Flags, Indices, Seconds
 
-Rows = NDArray[np.int8]
+PlacementRows = NDArray[np.int8]
 _GRAMS = 8
 """Neighborhoods of 1, 2, 4, ... nodes, so many of them, are looked at to find how far repeats are apart."""
 _DISTANCES = 3
@@ -93,7 +93,7 @@ def _distances(codes: Indices, least: int) -> Iterator[int]:
 
 def _runs(codes: Indices, producers: Indices, first: Indices, distance: int, least: int) -> Iterator[Blocks]:
     """Runs of nodes that are each alike to the node `distance` further on, where there are so many at least."""
-    alike, kinds = _alike(codes, producers, first, distance)
+    alike, kinds = _equal_nodes(codes, producers, first, distance)
     flags = np.concatenate([[False], alike, [False]])
     edges = np.flatnonzero(flags[1:] != flags[:-1]).reshape(-1, 2)
     edges = edges[edges[:, 1] - edges[:, 0] >= max(distance, least - distance)]
@@ -111,7 +111,7 @@ def _repeats(start: int, end: int, distance: int) -> Iterator[Blocks]:
         yield Blocks(tuple(start + distance * at for at in range((end - start) // distance + 1)), distance)
 
 
-def _alike(codes: Indices, producers: Indices, first: Indices, distance: int) -> tuple[Flags, Seconds]:
+def _equal_nodes(codes: Indices, producers: Indices, first: Indices, distance: int) -> tuple[Flags, Seconds]:
     """Per node, whether it is alike to the one `distance` further on, and which of its inputs come from the same node.
 
     The latter is the sum of a number per input, the fractional parts of multiples of the golden ratio: equal sums mean
@@ -129,7 +129,7 @@ def _alike(codes: Indices, producers: Indices, first: Indices, distance: int) ->
     return same, np.bincount(node, weight, len(same)).astype(np.float64)
 
 
-def uniform_placements(graph: Graph, rows: Rows, blocks: Sequence[Blocks]) -> Iterator[Rows]:
+def uniform_placements(graph: Graph, rows: PlacementRows, blocks: Sequence[Blocks]) -> Iterator[PlacementRows]:
     """Yield `rows` with the placement of one repeat given to all repeats, and to all but the first and the last.
 
     Nothing is yielded of repeats that are placed alike already.

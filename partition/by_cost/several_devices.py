@@ -26,7 +26,7 @@ from partition.segments import Segment
 from partition.sequences import schedule
 from partition.topology import Seconds, Topology, topology_of
 
-_SHARES = (0.0, 0.5)
+_MOVE_SHARES = (0.0, 0.5)
 """Parts of a launch that a move adds to every value that crosses."""
 _PAIR_WORK = 75_000
 """Atoms that cuts of one kind may touch for the best placement on two devices."""
@@ -39,7 +39,7 @@ _BOUND_WORK = 600_000
 _BOUND_ROUNDS = 40
 _EXACT = 256
 """Atoms up to which the search prices placements with the segments that they get in the end."""
-_STARTS = (3, 2)
+_MOVE_STARTS = (3, 2)
 """Placements that moves start from, of small graphs and of those above `_EXACT`."""
 _REAL = 1 - 1e-12
 
@@ -77,7 +77,7 @@ def moved_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) ->
     cost_of = partial(searching_cost, graph, penalized(graph, prices))
     costs = [cost_of(rows) for _, rows in named]
     atoms = topology_of(graph).atoms
-    chosen = sorted(range(len(named)), key=costs.__getitem__)[: _STARTS[atoms > _EXACT]]
+    chosen = sorted(range(len(named)), key=costs.__getitem__)[: _MOVE_STARTS[atoms > _EXACT]]
     improved = [_moved(graph, prices, named[at], cost_of, atoms) for at in chosen]
     (origin, rows), cost = min(improved, key=lambda candidate: candidate[1])
     final = (Origin(OriginKind.ATOMS_MOVED, base=origin), _flipped(prices, rows, cost, cost_of, atoms))
@@ -153,8 +153,8 @@ def _moved(
     cost = cost_of(rows)
     pairs = list(combinations(range(len(prices.devices)), 2))
     tries, idle, turn = max(len(pairs), _MOVE_WORK // touched), 0, 0
-    while idle < len(pairs) * len(_SHARES) and turn < tries:
-        share, pair = _SHARES[turn // len(pairs) % len(_SHARES)], pairs[turn % len(pairs)]
+    while idle < len(pairs) * len(_MOVE_SHARES) and turn < tries:
+        share, pair = _MOVE_SHARES[turn // len(pairs) % len(_MOVE_SHARES)], pairs[turn % len(pairs)]
         swapped = _swapped(topology, prices, rows, pair, share)
         turn, idle = turn + 1, idle + 1
         if swapped is None or np.array_equal(swapped, rows):

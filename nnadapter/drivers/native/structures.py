@@ -26,8 +26,8 @@ def _declare(base: type, name: str, members: Members) -> Any:
     return type(f"NNAdapter{name}", (base,), {"_fields_": [(member, _TYPES[type_]) for member, type_ in members]})
 
 
-for _name, _members in UNIONS.items():
-    _TYPES[_name] = _declare(ctypes.Union, _name, _members)
+for _name, _union_members in UNIONS.items():
+    _TYPES[_name] = _declare(ctypes.Union, _name, _union_members)
 
 CLASSES: Mapping[str, Any] = MappingProxyType(
     {name: _declare(ctypes.Structure, name, members) for name, members in STRUCTURES.items()}

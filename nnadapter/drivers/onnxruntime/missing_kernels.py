@@ -36,7 +36,9 @@ def kernel_verdicts(model: onnx.ModelProto) -> Mapping[int, Verdict]:
         if (forms := _PACKED.get((node.domain, node.op_type)))
     }
     ranks = _ranks(model) if concerned else {}
-    verdicts = {position: _verdict(model.graph.node[position], forms, ranks) for position, forms in concerned.items()}
+    verdicts = {
+        position: _kernel_verdict(model.graph.node[position], forms, ranks) for position, forms in concerned.items()
+    }
     return {position: verdict for position, verdict in verdicts.items() if not verdict}
 
 
@@ -51,7 +53,7 @@ def _has_rank(value: onnx.ValueInfoProto) -> bool:
     return bool(value.type.HasField("tensor_type") and value.type.tensor_type.HasField("shape"))
 
 
-def _verdict(node: onnx.NodeProto, forms: tuple[_Packed, ...], ranks: Mapping[str, int]) -> Verdict:
+def _kernel_verdict(node: onnx.NodeProto, forms: tuple[_Packed, ...], ranks: Mapping[str, int]) -> Verdict:
     for position, rank, operands in forms:
         if position < len(node.input) and ranks.get(node.input[position]) == rank:
             detail = f"ONNX Runtime has no kernel for {node.op_type} of {operands} in one input of {rank} dimensions"

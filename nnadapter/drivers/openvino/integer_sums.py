@@ -21,23 +21,23 @@ _ROOMY = 64
 _STEPS = 255
 _DEPTH, _WIDTH = 256, 64
 _BITS = 8
-_PRODUCTS = frozenset(("MatMul", "Convolution", "GroupConvolution"))
-_PASSED = frozenset(("Multiply", "Subtract", "Convert", "VariadicSplit", "Reshape", "Transpose"))
+_INTEGER_PRODUCTS = frozenset(("MatMul", "Convolution", "GroupConvolution"))
+_DEQUANTIZING = frozenset(("Multiply", "Subtract", "Convert", "VariadicSplit", "Reshape", "Transpose"))
 """Operators that dequantize integers, or take a part of them."""
-_IN_INTEGERS = _PASSED | {"AvgPool", "Clamp", "Concat", "MaxPool", "Pad", "Relu", "Split", "Squeeze", "Unsqueeze"}
+_IN_INTEGERS = _DEQUANTIZING | {"AvgPool", "Clamp", "Concat", "MaxPool", "Pad", "Relu", "Split", "Squeeze", "Unsqueeze"}
 """Operators between integers and a product that leave the product in integers."""
 
 
 def keep_sums(model: Any) -> None:
     """Put a step before products that the engine would not add up correctly."""
     for operator in model.get_ordered_ops():
-        if operator.get_type_name() not in _PRODUCTS or not _is_quantized(operator.input_value(0).get_node()):
+        if operator.get_type_name() not in _INTEGER_PRODUCTS or not _is_of_integers(operator.input_value(0).get_node()):
             continue
         if _largest(operator.input_value(1).get_node()) > _ROOMY and not _has_room():
             part(operator.input(0))
 
 
-def _is_quantized(node: Any) -> bool:
+def _is_of_integers(node: Any) -> bool:
     """Check whether a value is made of integers of 8 bits, through operators that the engine computes in integers."""
     pending, visited = [node], set[str]()
     while pending:
@@ -57,7 +57,7 @@ def _source(value: Any) -> Any:
 
 def _largest(node: Any) -> int:
     """The largest of a constant's integers, without its sign; 0 of anything else."""
-    while node.get_type_name() in _PASSED:
+    while node.get_type_name() in _DEQUANTIZING:
         node = node.input_value(0).get_node()
     is_integers = node.get_type_name() == "Constant" and node.get_element_type().get_type_name() == "i8"
     return max(int(node.data.max()), -int(node.data.min())) if is_integers and node.data.size else 0

@@ -19,7 +19,7 @@ from nnadapter.drivers.openvino.parting import part
 
 _LARGE = 1024.0
 """A sum in float32, in which the engine computes, with less than this loses 2^-14 of a small one beside it at most."""
-_REALS: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+_REAL_DTYPES: Mapping[str, Any] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 """The data types that are looked at, by the engine's names."""
 _ADDING = ("Add", "Subtract")
 _MOVING = frozenset((
@@ -60,7 +60,7 @@ def keep_small_terms(model: Any) -> None:
 
 
 def _dtype_of(operator: Any) -> Any:
-    return _REALS.get(operator.get_output_element_type(0).get_type_name())
+    return _REAL_DTYPES.get(operator.get_output_element_type(0).get_type_name())
 
 
 def _are_too_large(kind: str, size: _Size, constant: Any, dtype: Any) -> bool:

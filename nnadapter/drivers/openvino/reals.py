@@ -14,7 +14,7 @@ import numpy as np
 
 from nnadapter.drivers.openvino.engine import module
 
-_REALS = np.finfo(np.float32)
+_FLOAT32 = np.finfo(np.float32)
 _SEQUENCES = 3
 """Dimensions of several sequences of vectors."""
 
@@ -76,5 +76,5 @@ def keep_real(model: Any) -> None:
 def _same(operators: Any, kind: str, source: Any) -> Any:
     """A value, by a step that neither is looked through nor becomes one with the operator behind it."""
     if kind == "Minimum":
-        return operators.minimum(source, operators.constant(_REALS.max))
-    return operators.maximum(source, operators.constant(_REALS.min))
+        return operators.minimum(source, operators.constant(_FLOAT32.max))
+    return operators.maximum(source, operators.constant(_FLOAT32.min))

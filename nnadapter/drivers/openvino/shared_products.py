@@ -15,7 +15,7 @@ from nnadapter.drivers.openvino.parting import parted
 _PRODUCTS = frozenset(("Convolution", "GroupConvolution", "MatMul"))
 _PASSED = frozenset(("Convert", "Multiply", "Reshape", "Subtract", "Transpose"))
 """What stands between quantized weights, or values, and the product that reads them."""
-_NARROW = frozenset(("i8", "u8"))
+_NARROW_TYPES = frozenset(("i8", "u8"))
 
 
 def part_products(model: Any) -> None:
@@ -27,7 +27,7 @@ def part_products(model: Any) -> None:
         if not product.get_partial_shape().is_dynamic:
             continue
         readers, names = product.get_target_inputs(), product.get_names()
-        if len(readers) > 1 and any(map(_is_quantized, operator.input_values())):
+        if len(readers) > 1 and any(map(_is_dequantized, operator.input_values())):
             step = parted(product)
             for reader in readers:
                 reader.replace_source_output(step)
@@ -42,12 +42,12 @@ def _behind_identities(value: Any) -> Any:
     return _behind_identities(readers[0].output(0)) if is_one else value
 
 
-def _is_quantized(value: Any) -> bool:
+def _is_dequantized(value: Any) -> bool:
     """Whether a value is dequantized from 8 bits."""
     node = value.get_node()
     while node.get_type_name() in _PASSED:
         value = node.input_value(0)
-        if value.get_element_type().get_type_name() in _NARROW:
+        if value.get_element_type().get_type_name() in _NARROW_TYPES:
             return True
         node = value.get_node()
     return bool(node.get_type_name() == "FakeQuantize")

@@ -11,7 +11,7 @@ from typing import Any
 
 from nnadapter.drivers.openvino.parting import part
 
-_PRODUCTS = frozenset(("Convolution", "GroupConvolution"))
+_CONVOLUTIONS = frozenset(("Convolution", "GroupConvolution"))
 _FILTER = 1
 _PIXEL = (1, 1)
 
@@ -24,7 +24,7 @@ def part_from_orders(model: Any) -> None:
 
 
 def _is_of_pixels(node: Any) -> bool:
-    if node.get_type_name() not in _PRODUCTS:
+    if node.get_type_name() not in _CONVOLUTIONS:
         return False
     shape = node.get_input_partial_shape(_FILTER)
     is_plain = node.input_value(_FILTER).get_node().get_type_name() == "Constant"

@@ -15,7 +15,7 @@ from nnadapter.drivers.openvino.engine import module
 
 _NARROW_LEVELS = 256
 """Of 8 bits: these are computed."""
-_LOW, _HIGH = 1, 2
+_LOW_BOUND, _HIGH_BOUND = 1, 2
 
 
 def keep_bounds(model: Any) -> None:
@@ -27,7 +27,7 @@ def keep_bounds(model: Any) -> None:
 
 def _bound(quantizer: Any) -> None:
     operators, port = module().opset13, quantizer.input(0)
-    low, high = (quantizer.input_value(position) for position in (_LOW, _HIGH))
+    low, high = (quantizer.input_value(position) for position in (_LOW_BOUND, _HIGH_BOUND))
     if all(map(_is_finite, (low.get_node(), high.get_node()))):
         raised = operators.maximum(port.get_source_output(), low)
         port.replace_source_output(operators.minimum(raised, high).output(0))

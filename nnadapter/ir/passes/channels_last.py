@@ -188,7 +188,7 @@ class _Images:
         if broadcast_operand.type.size == 1 and broadcast_operand.type.rank < 4:
             return self.plain(operand)
         if broadcast_operand.value is not None:
-            return self._editor.derived(operand, f"{broadcast_operand.name}:NHWC", _permuted)
+            return self._editor.derived(operand, f"{broadcast_operand.name}:NHWC", _to_channels_last)
         return self._channels_last(operand)
 
     def _emit(self, view: View, operand: int, layout: Layout) -> int:
@@ -224,6 +224,6 @@ def _ints(operation: Operation, name: str) -> Axes:
     return value  # type: ignore[return-value]
 
 
-def _permuted(value: Array) -> Array:
+def _to_channels_last(value: Array) -> Array:
     raised = value.reshape((*[1] * (4 - value.ndim), *value.shape))
     return np.ascontiguousarray(raised.transpose(FROM_NCHW))

@@ -37,7 +37,7 @@ def common_subexpressions(editor: ModelEditor) -> None:
         first.setdefault(_key(editor, editor.operation(alike), constants), alike)
         first_index = first.setdefault(_key(editor, operation, constants), index)
         if first_index != index:
-            _merge(editor, first_index, index)
+            _merge_duplicate(editor, first_index, index)
 
 
 _MOST_COMPARED_BYTES = 64 << 10
@@ -50,7 +50,7 @@ def _at_a_glance(editor: ModelEditor, operation: Operation) -> Hashable:
     return operation.type, *computed
 
 
-def _merge(editor: ModelEditor, first_index: int, index: int) -> None:
+def _merge_duplicate(editor: ModelEditor, first_index: int, index: int) -> None:
     outputs, replacements = editor.operation(index).outputs, editor.operation(first_index).outputs
     if all(map(editor.can_stand_for, outputs, replacements)):
         editor.adopt(first_index, (index,))

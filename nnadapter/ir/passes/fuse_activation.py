@@ -36,10 +36,10 @@ def fuse_activation(editor: ModelEditor) -> None:
     2. Refused: a host whose output something else reads or the model gives back, or that has an activation already;
        integers; a SWISH whose alpha is not 1.
     """
-    apply_rules(editor, _RULES)
+    apply_rules(editor, _ACTIVATION_RULES)
 
 
-def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+def _fuse_clamp(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     activation, host = editor.operation(match.anchor), editor.operation(match.named["host"])
     code, names = _code(activation)
     if activation.attributes.get("alpha", 1.0) != 1.0 and code == "swish":
@@ -62,12 +62,12 @@ def _code(activation: Operation) -> tuple[str, tuple[str, ...]]:
     return ("gelu_tanh", names) if activation.attributes.get("approximate") == "tanh" else (code, names)
 
 
-_RULES = (
+_ACTIVATION_RULES = (
     RewriteRule(
         operation(
             tuple(_ACTIVATIONS),
             operation(FUSABLE, operand("input", when=lambda matched: matched.type.dtype.is_floating), name="host"),
         ),
-        _replace,
+        _fuse_clamp,
     ),
 )

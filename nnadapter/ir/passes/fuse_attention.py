@@ -26,10 +26,10 @@ def fuse_attention(editor: ModelEditor) -> None:
 
     A query that may look at no key gives NaN, as SOFTMAX does (`without_keys`).
     """
-    apply_rules(editor, _RULES)
+    apply_rules(editor, _ATTENTION_RULES)
 
 
-def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+def _attention(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     query, key, value = (match.operands[name] for name in ("query", "key", "value"))
     product = editor.operation(match.named["product"])
     if not _fit(editor, match, query, key, value):
@@ -78,19 +78,19 @@ def _softmax(scores: Pattern) -> OperationPattern:
     return operation("SOFTMAX", scores, name="softmax", axis=3)
 
 
-_PRODUCT = operation(
+_ATTENTION_PRODUCT = operation(
     "MAT_MUL", operand("query", when=_has_heads), operand("key", when=_has_heads), name="product", transpose_x=False
 )
 _SCALED = either(
-    operation("MUL", _PRODUCT, constant("factor", when=_is_scale)),
-    operation("DIV", _PRODUCT, constant("divisor", when=_is_scale)),
-    _PRODUCT,
+    operation("MUL", _ATTENTION_PRODUCT, constant("factor", when=_is_scale)),
+    operation("DIV", _ATTENTION_PRODUCT, constant("divisor", when=_is_scale)),
+    _ATTENTION_PRODUCT,
 )
 _MASKED = either(operation("ADD", _SCALED, operand("mask")), _SCALED)
 _WEIGHTS = either(_softmax(_MASKED), operation("WHERE", constant(when=_is_false), operand("other"), _softmax(_MASKED)))
-_RULES = (
+_ATTENTION_RULES = (
     RewriteRule(
         operation("MAT_MUL", _WEIGHTS, operand("value", when=_has_heads), transpose_x=False, transpose_y=False),
-        _replace,
+        _attention,
     ),
 )

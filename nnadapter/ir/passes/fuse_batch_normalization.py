@@ -27,7 +27,7 @@ def fuse_batch_normalization(editor: ModelEditor) -> None:
     3. Refused: statistics that are not constant; a host with an activation fused to it or whose channels are another
        axis; a result that is not finite in the operand's data type.
     """
-    apply_rules(editor, _RULES)
+    apply_rules(editor, _BATCH_NORMALIZATION_RULES)
 
 
 def _into_host(editor: ModelEditor, match: Match) -> Sequence[int] | None:
@@ -45,7 +45,11 @@ def _apart(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     shape = (-1, *[1] * (type_.rank - 1 - layouts.channel_axis(type_)))
     values = (editor.value_of(index) for index in normalization.inputs[1:])
     coefficients = derived(
-        _spread, *values, epsilon=normalization.attributes["epsilon"], dtype=type_.dtype.value, shape=shape
+        _broadcast_parameters,
+        *values,
+        epsilon=normalization.attributes["epsilon"],
+        dtype=type_.dtype.value,
+        shape=shape,
     )
     if coefficients is None:
         return None
@@ -71,7 +75,9 @@ def _factor_and_offset(
         return factor, bias - mean * factor
 
 
-def _spread(*values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]) -> tuple[Array, Array] | None:
+def _broadcast_parameters(
+    *values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]
+) -> tuple[Array, Array] | None:
     """Both in that data type and shape; None where one is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         scale, shift = (
@@ -81,7 +87,7 @@ def _spread(*values: Array, epsilon: float, dtype: str, shape: tuple[int, ...]) 
 
 
 _STATISTICS = tuple(map(constant, ("scale", "bias", "mean", "variance")))
-_RULES = (
+_BATCH_NORMALIZATION_RULES = (
     RewriteRule(operation("BATCH_NORMALIZATION", foldable("host"), *_STATISTICS), _into_host),
     RewriteRule(operation("BATCH_NORMALIZATION", operand("input"), *_STATISTICS), _apart),
 )

@@ -22,7 +22,7 @@ def fuse_gelu(editor: ModelEditor) -> None:
     3. Products and sums may stand either way round; constants must be right to one unit in the last place.
        Refused: a part that something else reads.
     """
-    apply_rules(editor, _RULES)
+    apply_rules(editor, _GELU_RULES)
 
 
 def _half(pattern: Pattern) -> tuple[OperationPattern, OperationPattern]:
@@ -38,13 +38,13 @@ def _forms(inner: Pattern) -> tuple[OperationPattern, ...]:
     raised = operation("ADD", inner, constant(value=1))
     halves = either(*_half(raised), operation("ADD", either(*_half(inner)), constant(value=0.5)))
     return (
-        *_half(operation("MUL", _X, raised)),
-        operation("MUL", either(*_half(_X)), raised),
-        operation("MUL", _X, halves),
+        *_half(operation("MUL", _GELU_INPUT, raised)),
+        operation("MUL", either(*_half(_GELU_INPUT)), raised),
+        operation("MUL", _GELU_INPUT, halves),
     )
 
 
-def _made(approximate: str) -> Replacement:
+def _gelu(approximate: str) -> Replacement:
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         x = match.operands["x"]
         if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
@@ -54,28 +54,30 @@ def _made(approximate: str) -> Replacement:
     return replacement
 
 
-_X = operand("x", when=lambda matched: matched.type.dtype.is_floating)
-_ERF = operation("ERF", either(operation("DIV", _X, constant(value=sqrt(2))), _scaled(_X, 1 / sqrt(2))))
+_GELU_INPUT = operand("x", when=lambda matched: matched.type.dtype.is_floating)
+_ERF = operation(
+    "ERF", either(operation("DIV", _GELU_INPUT, constant(value=sqrt(2))), _scaled(_GELU_INPUT, 1 / sqrt(2)))
+)
 
 _SLOPE, _CUBIC = sqrt(2 / pi), 0.044715
-_SQUARE = either(operation("POW", _X, constant(value=2)), operation("MUL", _X, _X))
-_CUBE = either(operation("POW", _X, constant(value=3)), operation("MUL", _X, _SQUARE))
+_GELU_SQUARE = either(operation("POW", _GELU_INPUT, constant(value=2)), operation("MUL", _GELU_INPUT, _GELU_INPUT))
+_CUBE = either(operation("POW", _GELU_INPUT, constant(value=3)), operation("MUL", _GELU_INPUT, _GELU_SQUARE))
 _CUBED = either(
     _scaled(_CUBE, _CUBIC),
-    operation("MUL", _scaled(_X, _CUBIC), _SQUARE),
-    operation("MUL", _X, _scaled(_SQUARE, _CUBIC)),
-    operation("MUL", operation("MUL", _scaled(_X, _CUBIC), _X), _X),
+    operation("MUL", _scaled(_GELU_INPUT, _CUBIC), _GELU_SQUARE),
+    operation("MUL", _GELU_INPUT, _scaled(_GELU_SQUARE, _CUBIC)),
+    operation("MUL", operation("MUL", _scaled(_GELU_INPUT, _CUBIC), _GELU_INPUT), _GELU_INPUT),
 )
-_FACTORED = operation("ADD", _scaled(_SQUARE, _CUBIC), constant(value=1))
+_FACTORED = operation("ADD", _scaled(_GELU_SQUARE, _CUBIC), constant(value=1))
 _ARGUMENT = either(
-    _scaled(operation("ADD", _X, _CUBED), _SLOPE),
-    operation("MUL", _scaled(_X, _SLOPE), _FACTORED),
-    _scaled(operation("MUL", _X, _FACTORED), _SLOPE),
-    operation("MUL", _X, _scaled(_FACTORED, _SLOPE)),
+    _scaled(operation("ADD", _GELU_INPUT, _CUBED), _SLOPE),
+    operation("MUL", _scaled(_GELU_INPUT, _SLOPE), _FACTORED),
+    _scaled(operation("MUL", _GELU_INPUT, _FACTORED), _SLOPE),
+    operation("MUL", _GELU_INPUT, _scaled(_FACTORED, _SLOPE)),
 )
 _TANH = operation("TANH", _ARGUMENT)
 
-_RULES = (
-    *(RewriteRule(form, _made("none")) for form in _forms(_ERF)),
-    *(RewriteRule(form, _made("tanh")) for form in _forms(_TANH)),
+_GELU_RULES = (
+    *(RewriteRule(form, _gelu("none")) for form in _forms(_ERF)),
+    *(RewriteRule(form, _gelu("tanh")) for form in _forms(_TANH)),
 )

@@ -19,14 +19,14 @@ def fuse_hard_swish(editor: ModelEditor) -> None:
     3. MUL(x, HARD_SIGMOID(x; alpha, beta)) becomes HARD_SWISH(x; alpha, beta).
     4. Products and sums may stand either way round. Refused: other numbers; a part that something else reads.
     """
-    apply_rules(editor, _RULES)
+    apply_rules(editor, _HARD_SWISH_RULES)
 
 
 def _sixth(pattern: Pattern) -> Pattern:
     return either(operation("DIV", pattern, constant(value=6)), operation("MUL", pattern, constant(value=1 / 6)))
 
 
-def _made(type_: str) -> Replacement:
+def _hard_activation(type_: str) -> Replacement:
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
         x = match.operands["x"]
         if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
@@ -40,14 +40,17 @@ def _made(type_: str) -> Replacement:
     return replacement
 
 
-_X = operand("x", when=lambda matched: matched.type.dtype.is_floating)
-_CLIPPED = operation("CLIP", operation("ADD", _X, constant(value=3)), min=0.0, max=6.0)
-_PRODUCT = operation("MUL", _X, _CLIPPED)
-_RULES = (
-    RewriteRule(operation("MUL", _X, operation("HARD_SIGMOID", _X, name="inner")), _made("HARD_SWISH")),
-    RewriteRule(operation("MUL", _sixth(_X), _CLIPPED), _made("HARD_SWISH")),
-    RewriteRule(operation("DIV", _PRODUCT, constant(value=6)), _made("HARD_SWISH")),
-    RewriteRule(operation("MUL", _PRODUCT, constant(value=1 / 6)), _made("HARD_SWISH")),
-    RewriteRule(operation("DIV", _CLIPPED, constant(value=6)), _made("HARD_SIGMOID")),
-    RewriteRule(operation("MUL", _CLIPPED, constant(value=1 / 6)), _made("HARD_SIGMOID")),
+_HARD_SWISH_INPUT = operand("x", when=lambda matched: matched.type.dtype.is_floating)
+_CLIPPED = operation("CLIP", operation("ADD", _HARD_SWISH_INPUT, constant(value=3)), min=0.0, max=6.0)
+_HARD_SWISH_PRODUCT = operation("MUL", _HARD_SWISH_INPUT, _CLIPPED)
+_HARD_SWISH_RULES = (
+    RewriteRule(
+        operation("MUL", _HARD_SWISH_INPUT, operation("HARD_SIGMOID", _HARD_SWISH_INPUT, name="inner")),
+        _hard_activation("HARD_SWISH"),
+    ),
+    RewriteRule(operation("MUL", _sixth(_HARD_SWISH_INPUT), _CLIPPED), _hard_activation("HARD_SWISH")),
+    RewriteRule(operation("DIV", _HARD_SWISH_PRODUCT, constant(value=6)), _hard_activation("HARD_SWISH")),
+    RewriteRule(operation("MUL", _HARD_SWISH_PRODUCT, constant(value=1 / 6)), _hard_activation("HARD_SWISH")),
+    RewriteRule(operation("DIV", _CLIPPED, constant(value=6)), _hard_activation("HARD_SIGMOID")),
+    RewriteRule(operation("MUL", _CLIPPED, constant(value=1 / 6)), _hard_activation("HARD_SIGMOID")),
 )

@@ -24,7 +24,7 @@ def fuse_layer_normalization(editor: ModelEditor) -> None:
     4. Refused: other axes or axes that differ, other constants' shapes, an epsilon that is not one positive number, a
        part that something else reads.
     """
-    apply_rules(editor, _RULES)
+    apply_rules(editor, _LAYER_NORMALIZATION_RULES)
 
 
 def _normalized(editor: ModelEditor, match: Match) -> Sequence[int] | None:
@@ -65,20 +65,20 @@ def _is_epsilon(value: Array) -> bool:
 
 def _deviation(mean: str) -> OperationPattern:
     # A new name for each place: exporters write the difference, and its mean, once or more often.
-    return operation("SUB", _X, operation("REDUCE_MEAN", _X, name=mean, keepdims=True))
+    return operation("SUB", _NORMALIZED, operation("REDUCE_MEAN", _NORMALIZED, name=mean, keepdims=True))
 
 
-_X = operand("x")
+_NORMALIZED = operand("x")
 _SQUARED = _deviation("mean of the square")
-_SQUARE = either(
+_SQUARED_DEVIATION = either(
     operation("POW", _SQUARED, constant(value=2)), operation("MUL", _SQUARED, _deviation("mean of the factor"))
 )
-_VARIANCE = operation("REDUCE_MEAN", _SQUARE, name="variance", keepdims=True)
+_VARIANCE = operation("REDUCE_MEAN", _SQUARED_DEVIATION, name="variance", keepdims=True)
 _ROOT = operation("SQRT", operation("ADD", _VARIANCE, constant("epsilon", when=_is_epsilon)))
 _QUOTIENT = either(
     operation("DIV", _deviation("mean"), _ROOT), operation("MUL", _deviation("mean"), operation("RECIPROCAL", _ROOT))
 )
-_RULES = (
+_LAYER_NORMALIZATION_RULES = (
     RewriteRule(operation("MUL", _QUOTIENT, constant("scale")), _normalized),
     RewriteRule(operation("ADD", operation("LAYER_NORMALIZATION", name="normalized"), constant("bias")), _biased),
 )

@@ -29,10 +29,10 @@ def fuse_pad(editor: ModelEditor) -> None:
        pooling with dilations, whose windows may see nothing but padding, or with `ceil_mode`, whose count of windows
        follows from the pads; quantized operands; a PAD that something else reads.
     """
-    apply_rules(editor, _RULES)
+    apply_rules(editor, _PAD_RULES)
 
 
-def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+def _fuse_padding(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     host, pad = editor.operation(match.anchor), editor.operation(match.named["pad"])
     type_ = editor.type_of(pad.inputs[0])
     more = _image_pads(type_, pad)
@@ -116,8 +116,8 @@ _FITS: Mapping[str, Callable[[ModelEditor, Operation, Operation], bool]] = {
 """Whether the value that was padded with is what the operation pads with."""
 
 _PAD = operation("PAD", operand("input"), name="pad", mode="constant")
-_RULES = (
+_PAD_RULES = (
     RewriteRule(operation("PAD", _PAD, mode="constant"), _merge),
-    RewriteRule(operation("CONV_2D", _PAD, fuse_code=lambda _: True), _replace),
-    RewriteRule(operation(("MAX_POOL_2D", "AVERAGE_POOL_2D"), _PAD), _replace),
+    RewriteRule(operation("CONV_2D", _PAD, fuse_code=lambda _: True), _fuse_padding),
+    RewriteRule(operation(("MAX_POOL_2D", "AVERAGE_POOL_2D"), _PAD), _fuse_padding),
 )

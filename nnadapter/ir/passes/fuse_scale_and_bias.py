@@ -27,10 +27,10 @@ def fuse_scale_and_bias(editor: ModelEditor) -> None:
     3. MUL scales filter and bias, ADD and SUB (either way round) move the bias; in float64, rounded once for each.
     4. Refused: DIV, which would round differently; an activation in between; a result that is not finite.
     """
-    apply_rules(editor, _RULES)
+    apply_rules(editor, _SCALE_AND_BIAS_RULES)
 
 
-def _folded(scale: float | None, shift: float | None) -> Replacement:
+def _fold_constant(scale: float | None, shift: float | None) -> Replacement:
     """What to do with the constant c: scale by `scale` (by c if None), then shift by `shift` times c (not if None)."""
 
     def replacement(editor: ModelEditor, match: Match) -> Sequence[int] | None:
@@ -55,10 +55,10 @@ def _per_channel(editor: ModelEditor, match: Match) -> Array | None:
     along = value.shape[axis] if value.ndim >= -axis else 1
     if value.size not in (1, along):
         return None
-    return derived(_spread, value, channels=channels) if value.size else None
+    return derived(_broadcast_constant, value, channels=channels) if value.size else None
 
 
-def _spread(value: Array, *, channels: int) -> Array:
+def _broadcast_constant(value: Array, *, channels: int) -> Array:
     return np.array(np.broadcast_to(value.astype(np.float64).reshape(-1), (channels,)))
 
 
@@ -71,9 +71,9 @@ def _times(value: Array, *, number: float) -> Array:
 
 
 _HOST, _CONSTANT = foldable("host", "BATCH_NORMALIZATION"), constant("constant")
-_RULES = (
-    RewriteRule(operation("MUL", _HOST, _CONSTANT), _folded(None, None)),
-    RewriteRule(operation("ADD", _HOST, _CONSTANT), _folded(1, 1)),
-    RewriteRule(operation("SUB", _HOST, _CONSTANT), _folded(1, -1)),
-    RewriteRule(operation("SUB", _CONSTANT, _HOST), _folded(-1, 1)),
+_SCALE_AND_BIAS_RULES = (
+    RewriteRule(operation("MUL", _HOST, _CONSTANT), _fold_constant(None, None)),
+    RewriteRule(operation("ADD", _HOST, _CONSTANT), _fold_constant(1, 1)),
+    RewriteRule(operation("SUB", _HOST, _CONSTANT), _fold_constant(1, -1)),
+    RewriteRule(operation("SUB", _CONSTANT, _HOST), _fold_constant(-1, 1)),
 )

@@ -18,10 +18,10 @@ def fuse_swish(editor: ModelEditor) -> None:
     2. MUL(x, SIGMOID(MUL(x, a))) with one constant number a becomes SWISH(x; alpha = a).
     3. Refused: a sigmoid that something else reads as well.
     """
-    apply_rules(editor, _RULES)
+    apply_rules(editor, _SWISH_RULES)
 
 
-def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
+def _swish(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     x = match.operands["x"]
     if editor.type_of(x).dimensions != editor.type_of(editor.operation(match.anchor).outputs[0]).dimensions:
         return None
@@ -30,9 +30,9 @@ def _replace(editor: ModelEditor, match: Match) -> Sequence[int] | None:
     return editor.add_operation("SWISH", (x,), attributes, origins=match.operations)
 
 
-_X = operand("x")
+_SWISH_INPUT = operand("x")
 _ALPHA = constant("alpha", when=lambda value: value.size == 1)
-_RULES = (
-    RewriteRule(operation("MUL", _X, operation("SIGMOID", _X)), _replace),
-    RewriteRule(operation("MUL", _X, operation("SIGMOID", operation("MUL", _X, _ALPHA))), _replace),
+_SWISH_RULES = (
+    RewriteRule(operation("MUL", _SWISH_INPUT, operation("SIGMOID", _SWISH_INPUT)), _swish),
+    RewriteRule(operation("MUL", _SWISH_INPUT, operation("SIGMOID", operation("MUL", _SWISH_INPUT, _ALPHA))), _swish),
 )

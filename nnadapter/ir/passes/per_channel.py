@@ -68,14 +68,14 @@ def _filter_and_bias(
         return None, None
     group = host.attributes.get("group", 1)
     transposed = host.type == "CONV_2D_TRANSPOSE"
-    folded = derived(_folded, filter_, bias, scale, shift, groups=group if transposed else 0)
+    folded = derived(_scaled_filter, filter_, bias, scale, shift, groups=group if transposed else 0)
     if folded is None:
         return None, None
     scaled, moved = folded
     return filter_ if scaled is None else scaled, moved
 
 
-def _folded(
+def _scaled_filter(
     filter_: Array, bias: Array | None, scale: Array | None, shift: Array | None, *, groups: int
 ) -> tuple[Array | None, Array | None] | None:
     """The new filter, None where it stays as it is, and the new bias; None where one of them is not finite."""

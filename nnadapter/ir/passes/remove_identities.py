@@ -26,11 +26,11 @@ def remove_identities(editor: ModelEditor) -> None:
        before it is a model input, a constant or another output; a quantized number. Applied again, it finds nothing
        more.
     """
-    for index in editor.sweep(_HANDLERS.keys()):
+    for index in editor.sweep(_IDENTITY_CHECKS.keys()):
         operation = editor.operation(index)
         if operation.attributes.get("fuse_code", "none") != "none":
             continue
-        position = _HANDLERS[operation.type](editor, operation)
+        position = _IDENTITY_CHECKS[operation.type](editor, operation)
         if position is not None and _is_same_size(editor, operation, operation.inputs[position]):
             bypass(editor, (index,), operation.inputs[position])
 
@@ -75,7 +75,7 @@ def _all(name: str, number: float) -> _Handler:
 
 
 _UNLIMITED = (float("-inf"), float("inf"))
-_HANDLERS: Mapping[str, _Handler] = {
+_IDENTITY_CHECKS: Mapping[str, _Handler] = {
     "MUL": _with(1, 0, 1),
     "DIV": _with(1, 1),
     "ADD": _with(0, 0, 1),

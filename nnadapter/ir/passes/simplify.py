@@ -22,8 +22,8 @@ def simplify(editor: ModelEditor) -> None:
     5. Refused: an operation that gives a model output its name, where the operand before it is a model input, a
        constant or another output; one that changes the layout; one whose nodes nothing else could stand for.
     """
-    for index in editor.sweep(_HANDLERS.keys()):
-        _HANDLERS[editor.operation(index).type](editor, index)
+    for index in editor.sweep(_SIMPLIFIERS.keys()):
+        _SIMPLIFIERS[editor.operation(index).type](editor, index)
 
 
 def _copy(editor: ModelEditor, index: int) -> None:
@@ -48,7 +48,7 @@ def _reshape(editor: ModelEditor, index: int) -> None:
     producer = _before(editor, index)
     source = operation.inputs[0] if producer is None else editor.operation(producer).inputs[0]
     if not _bypass(editor, index, source) and producer is not None:
-        _merge(editor, index, producer, {"shape": operation.attributes["shape"]})
+        _merge_with_producer(editor, index, producer, {"shape": operation.attributes["shape"]})
 
 
 def _transpose(editor: ModelEditor, index: int) -> None:
@@ -61,7 +61,7 @@ def _transpose(editor: ModelEditor, index: int) -> None:
     source = operation.inputs[0] if producer is None else editor.operation(producer).inputs[0]
     bypassed = perm == tuple(range(len(perm))) and _bypass(editor, index, source)
     if not bypassed and producer is not None:
-        _merge(editor, index, producer, {**operation.attributes, "perm": perm})
+        _merge_with_producer(editor, index, producer, {**operation.attributes, "perm": perm})
 
 
 def _perm(editor: ModelEditor, index: int) -> tuple[int, ...]:
@@ -82,7 +82,7 @@ def _is_read_by_one(editor: ModelEditor, index: int) -> bool:
     return len(editor.consumers(output)) == 1 and not editor.is_output(output)
 
 
-def _merge(editor: ModelEditor, index: int, producer: int, attributes: Mapping[str, object]) -> None:
+def _merge_with_producer(editor: ModelEditor, index: int, producer: int, attributes: Mapping[str, object]) -> None:
     operation = editor.operation(index)
     operations = (index, producer) if _is_read_by_one(editor, producer) else (index,)
     results = editor.add_operation(
@@ -100,7 +100,7 @@ def _bypass(editor: ModelEditor, index: int, source: int) -> bool:
     return bypass(editor, (index, producer) if between and producer is not None else (index,), source)
 
 
-_HANDLERS: Mapping[str, Callable[[ModelEditor, int], None]] = {
+_SIMPLIFIERS: Mapping[str, Callable[[ModelEditor, int], None]] = {
     "ASSIGN": _copy,
     "CAST": _copy,
     "CONCAT": _concat,

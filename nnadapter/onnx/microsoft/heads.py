@@ -92,7 +92,7 @@ def _composed(body: BodyBuilder, query: str, key: str, value: str, scores: Score
     dtype = body.inputs.dtype()
     wide_key, wide_value = (_repeated(body, tensor, *groups, scores.head_size or -1) for tensor in (key, value))
     turned = body.add("Transpose", wide_key, perm=[0, 1, 3, 2])
-    logits = body.add("Mul", body.add("MatMul", query, turned), _scale(body, query, scores, dtype))
+    logits = body.add("Mul", body.add("MatMul", query, turned), _score_scale(body, query, scores, dtype))
     if scores.softcap:
         cap = body.constant(scores.softcap, dtype)
         logits = body.add("Mul", body.add("Tanh", body.add("Div", logits, cap)), cap)
@@ -102,7 +102,7 @@ def _composed(body: BodyBuilder, query: str, key: str, value: str, scores: Score
     return joined(body, body.add("MatMul", weights, wide_value))
 
 
-def _scale(body: BodyBuilder, query: str, scores: Scores, dtype: str) -> str:
+def _score_scale(body: BodyBuilder, query: str, scores: Scores, dtype: str) -> str:
     if scores.scale is not None or scores.head_size is not None:
         return body.constant(1 / sqrt(scores.head_size or 1) if scores.scale is None else scores.scale, dtype)
     return body.add("Reciprocal", body.add("Sqrt", body.cast(length_of(body, query, 3), dtype)))

@@ -48,15 +48,15 @@ def qembed_layer_normalization_body(body: BodyBuilder) -> tuple[str, ...]:
     Source: com.microsoft QEmbedLayerNormalization-1.
     """
     ids = body.input(0)
-    words = _reals(body, 0, body.add("Gather", body.input(2), ids))
-    total = body.add("Add", words, _reals(body, 1, first_rows(body, body.input(3))))
+    words = _dequantized_table(body, 0, body.add("Gather", body.input(2), ids))
+    total = body.add("Add", words, _dequantized_table(body, 1, first_rows(body, body.input(3))))
     if body.input(1):
-        total = body.add("Add", total, _reals(body, 2, body.add("Gather", body.input(4), body.input(1))))
-    scale, bias = (_reals(body, table, body.input(2 + table)) for table in (3, 4))
+        total = body.add("Add", total, _dequantized_table(body, 2, body.add("Gather", body.input(4), body.input(1))))
+    scale, bias = (_dequantized_table(body, table, body.input(2 + table)) for table in (3, 4))
     (made,) = layer_normalization(body, total, scale, bias, [-1], body.inputs.dtype())
     return made, lengths(body, body.input(7), ids) if body.wants(1) else ""
 
 
-def _reals(body: BodyBuilder, table: int, integers: str) -> str:
+def _dequantized_table(body: BodyBuilder, table: int, integers: str) -> str:
     """Integers of a table, by its number, as reals."""
     return body.add("DequantizeLinear", integers, body.input(8 + table), body.input(13 + table))

@@ -43,10 +43,10 @@ def _weight(body: BodyBuilder, position: int, scale_position: int) -> Array:
             f"has {scale.size} scales and {zero_point.size} zero points for a weight of dimensions "
             f"{list(weight.shape)}; expected one for each direction, or for each column of it"
         )
-    return derived(_reals, weight, scale, zero_point)
+    return derived(_dequantized_weight, weight, scale, zero_point)
 
 
-def _reals(weight: Array, scale: Array, zero_point: Array) -> Array:
+def _dequantized_weight(weight: Array, scale: Array, zero_point: Array) -> Array:
     """[directions, K, 4 * units] of integers as [directions, 4 * units, K] of reals."""
     columns = (len(weight), 1, -1)
     scale, zero_point = (

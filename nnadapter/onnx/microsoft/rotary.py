@@ -71,7 +71,7 @@ def rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
 
     Refused: packed batches, a scale.
     """
-    pairs, width = _widths(body)
+    pairs, width = _rotated_widths(body)
     packed = body.inputs.rank(0) == 3
     positions = body.input(1)
     if body.inputs.rank(1) == 1:
@@ -96,7 +96,7 @@ def multimodal_rotary_embedding_body(body: BodyBuilder) -> tuple[str, ...]:
 
     Source: com.microsoft MRotaryEmbedding-1. Refused: packed batches, a scale.
     """
-    pairs, width = _widths(body)
+    pairs, width = _rotated_widths(body)
     streams = np.array(_streams(body, pairs))
     tables = []
     for position in (2, 3):
@@ -119,7 +119,7 @@ def _streams(body: BodyBuilder, pairs: int) -> list[int]:
     return [pair % 3 if pair < 3 * sections[pair % 3] else 0 for pair in range(pairs)]
 
 
-def _widths(body: BodyBuilder) -> tuple[int, int]:
+def _rotated_widths(body: BodyBuilder) -> tuple[int, int]:
     """Pairs of features that tables turn, and the width of what is turned."""
     if body.node.integer("is_packed_batching", 0):
         raise body.unsupported("is_packed_batching", "is 1; expected 0")

@@ -9,7 +9,7 @@ from nnadapter.planning.border_steps import BoundaryOperation
 from nnadapter.reports.facts import ReportFacts
 from nnadapter.reports.units import count, duration, quantity
 
-_SHOWN = 8
+_SHOWN_STEPS = 8
 _KINDS = {
     "transfer": ("transfer", "transfers"),
     "cast": ("cast", "casts"),
@@ -38,8 +38,10 @@ def _planned(report: ReportFacts) -> Iterator[str]:
     seconds = [step.seconds for step in steps if step.seconds is not None]
     priced = f", predicted {duration(sum(seconds))}" if len(seconds) == len(steps) else ""
     yield f"{', '.join(parts)}{priced}"
-    largest = sorted((step for step in steps if step.kind == "transfer"), key=lambda step: -(step.nbytes or 0))[:_SHOWN]
-    more = f" and {kinds['transfer'] - _SHOWN} more" if kinds["transfer"] > _SHOWN else ""
+    largest = sorted((step for step in steps if step.kind == "transfer"), key=lambda step: -(step.nbytes or 0))[
+        :_SHOWN_STEPS
+    ]
+    more = f" and {kinds['transfer'] - _SHOWN_STEPS} more" if kinds["transfer"] > _SHOWN_STEPS else ""
     yield f"transferred: {', '.join(map(_transfer, largest))}{more}"
 
 
@@ -51,8 +53,10 @@ def _transfer(step: BoundaryOperation) -> str:
 def _staying(report: ReportFacts) -> Iterator[str]:
     stay = report.borders.stay
     if stay:
-        shown = ", ".join(f"{resident_value.value} on {resident_value.device}" for resident_value in stay[:_SHOWN])
-        more = f" and {len(stay) - _SHOWN} more" if len(stay) > _SHOWN else ""
+        shown = ", ".join(
+            f"{resident_value.value} on {resident_value.device}" for resident_value in stay[:_SHOWN_STEPS]
+        )
+        more = f" and {len(stay) - _SHOWN_STEPS} more" if len(stay) > _SHOWN_STEPS else ""
         held = quantity(sum(resident_value.nbytes or 0 for resident_value in stay), "B")
         yield f"{count(len(stay), 'value stays', 'values stay')} ({held}): {shown}{more}"
 
@@ -68,15 +72,15 @@ def _waiting(report: ReportFacts) -> Iterator[str]:
     if borders.waits:
         shown = ", ".join(
             f"for {wait.segment} {'at the end' if wait.before is None else f'before {wait.before}'}"
-            for wait in borders.waits[:_SHOWN]
+            for wait in borders.waits[:_SHOWN_STEPS]
         )
-        more = f" and {len(borders.waits) - _SHOWN} more" if len(borders.waits) > _SHOWN else ""
+        more = f" and {len(borders.waits) - _SHOWN_STEPS} more" if len(borders.waits) > _SHOWN_STEPS else ""
         yield f"a run waits {count(len(borders.waits), 'time', 'times')} for them: {shown}{more}"
 
 
 def _numbers(segments: Sequence[int]) -> str:
-    more = f" and {len(segments) - _SHOWN} more" if len(segments) > _SHOWN else ""
-    return ", ".join(map(str, segments[:_SHOWN])) + more
+    more = f" and {len(segments) - _SHOWN_STEPS} more" if len(segments) > _SHOWN_STEPS else ""
+    return ", ".join(map(str, segments[:_SHOWN_STEPS])) + more
 
 
 def _ran(report: ReportFacts) -> Iterator[str]:

@@ -14,7 +14,7 @@ from nnadapter.reports.units import count, duration
 
 _ALIKE = 1.05
 """Times that differ by less are as good as equal."""
-_SHOWN = 3
+_SHOWN_OBSTACLES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +55,8 @@ def _against_the_cpu(report: ReportFacts) -> tuple[str, str]:
 
 def _more(report: ReportFacts) -> Iterator[str]:
     groups = sorted(refused_groups(report), key=_weight, reverse=True)
-    way = "; ".join(_obstacle(group) for group in groups[:_SHOWN])
-    left = f", and {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
+    way = "; ".join(_obstacle(group) for group in groups[:_SHOWN_OBSTACLES])
+    left = f", and {len(groups) - _SHOWN_OBSTACLES} more" if len(groups) > _SHOWN_OBSTACLES else ""
     refused = f"In the way: {way}{left}." if groups else "Nothing was refused."
     yield f"Off the CPU: {report.coverage.nodes:.1%} of nodes, {flops_off_the_cpu(report)}. {refused}"
     if report.cost is not None and (words := guess_words(report.cost)):

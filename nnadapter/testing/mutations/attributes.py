@@ -106,7 +106,7 @@ def fuse_parameters_that_do_not_fit(random: Random, model: Model) -> Mutated:
     return _set(model, position, name, (*parameters, 1.0)), f"{at(model, position)}fuse_parameters has .*expected"
 
 
-FAMILIES: tuple[Mutation, ...] = (
+ATTRIBUTE_MUTATIONS: tuple[Mutation, ...] = (
     unknown_attribute,
     missing_attribute,
     attribute_of_wrong_kind,

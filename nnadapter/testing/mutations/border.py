@@ -70,7 +70,7 @@ def dangling_operand(random: Random, model: Model) -> Mutated:
     return replace(model, operands=(*model.operands, operand)), "'dangling' is temporary, expected an operation"
 
 
-FAMILIES: tuple[Mutation, ...] = (
+SIGNATURE_MUTATIONS: tuple[Mutation, ...] = (
     listed_index_out_of_range,
     input_twice,
     input_not_listed,

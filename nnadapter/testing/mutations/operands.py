@@ -116,7 +116,7 @@ def _swappable(operand: Operand) -> bool:
     return operand.value is not None and operand.value.dtype.kind in "iuf" and operand.value.dtype.itemsize > 1
 
 
-FAMILIES: tuple[Mutation, ...] = (
+OPERAND_MUTATIONS: tuple[Mutation, ...] = (
     duplicate_name,
     name_is_no_text,
     negative_dimension,

@@ -265,7 +265,7 @@ def operation_left_out(random: Random, model: Model) -> Mutated:
     ), "reads operand .*expected one that exists|expected an operation that makes"
 
 
-FAMILIES: tuple[Mutation, ...] = (
+OPERATION_MUTATIONS: tuple[Mutation, ...] = (
     unknown_operation,
     no_operation_type,
     reads_beyond_the_model,

@@ -86,7 +86,7 @@ def quantized_along_no_axis(random: Random, model: Model) -> Mutated:
     return changed, f"'quantized' is quantized along axis {axis}, expected one of 0 to 1"
 
 
-FAMILIES: tuple[Mutation, ...] = (
+QUANTIZATION_MUTATIONS: tuple[Mutation, ...] = (
     quantized_real,
     wrong_number_of_scales,
     wrong_number_of_zero_points,

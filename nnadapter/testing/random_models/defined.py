@@ -10,12 +10,12 @@ from nnadapter.ir.operand import Array, DataType
 from nnadapter.ir.schema import AttributeValue
 
 Given = Sequence[Array | None]
-Attributes = Mapping[str, AttributeValue]
-Sound = Callable[[Given, Attributes], bool]
+AttributeValues = Mapping[str, AttributeValue]
+SoundnessCheck = Callable[[Given, AttributeValues], bool]
 _PAIR = 2
 
 
-def always(input_arrays: Given, attributes: Attributes) -> bool:
+def always(input_arrays: Given, attributes: AttributeValues) -> bool:
     """Every value will do."""
     return True
 
@@ -26,7 +26,7 @@ def _pair(input_arrays: Given) -> tuple[Array, Array]:
     return x, y
 
 
-def division(input_arrays: Given, attributes: Attributes) -> bool:
+def division(input_arrays: Given, attributes: AttributeValues) -> bool:
     """Integers are not divided by 0, nor the smallest one by -1; reals by nothing near 0."""
     x, y = _pair(input_arrays)
     if x.dtype.kind == "f":
@@ -35,7 +35,7 @@ def division(input_arrays: Given, attributes: Attributes) -> bool:
     return bool((y != 0).all()) and not overflows
 
 
-def power(input_arrays: Given, attributes: Attributes) -> bool:
+def power(input_arrays: Given, attributes: AttributeValues) -> bool:
     """A positive base where the exponent is no whole number; no negative exponent of an integer."""
     x, y = _pair(input_arrays)
     if y.dtype.kind == "f" and (y != np.floor(y)).any() and (x <= 0).any():
@@ -45,7 +45,7 @@ def power(input_arrays: Given, attributes: Attributes) -> bool:
     return bool((y >= 0).all() and (y == np.floor(y)).all() and np.abs(y).max(initial=0) <= 3)
 
 
-def cast(input_arrays: Given, attributes: Attributes) -> bool:
+def cast(input_arrays: Given, attributes: AttributeValues) -> bool:
     """Whatever is cast to an integer is one of its numbers, rounded to zero."""
     value, target = input_arrays[0], DataType(str(attributes["to"]))
     assert value is not None
@@ -56,7 +56,7 @@ def cast(input_arrays: Given, attributes: Attributes) -> bool:
     return bool(((truncated >= limits.min) & (truncated <= limits.max)).all())
 
 
-def in_range(input_arrays: Given, attributes: Attributes) -> bool:
+def in_range(input_arrays: Given, attributes: AttributeValues) -> bool:
     """Indices are those of the axis, counted from either end."""
     value, chosen = _pair(input_arrays)
     axis = attributes["axis"]
@@ -65,14 +65,14 @@ def in_range(input_arrays: Given, attributes: Attributes) -> bool:
     return bool(((chosen >= -size) & (chosen < size)).all())
 
 
-def of_the_batch(input_arrays: Given, attributes: Attributes) -> bool:
+def of_the_batch(input_arrays: Given, attributes: AttributeValues) -> bool:
     """Every region is of a picture that there is: each has an index of its own, or in its first column."""
     pictures, regions = _pair(input_arrays)
     indices = input_arrays[2] if len(input_arrays) > _PAIR else regions[:, 0]
     return indices is None or bool(((indices >= 0) & (indices < pictures.shape[0])).all())
 
 
-def apart_along_axis(input_arrays: Given, attributes: Attributes) -> bool:
+def apart_along_axis(input_arrays: Given, attributes: AttributeValues) -> bool:
     """No two updates of an axis are for one position, where ONNX does not say which of them stays."""
     value, chosen = _pair(input_arrays)
     axis = attributes["axis"]
@@ -83,7 +83,7 @@ def apart_along_axis(input_arrays: Given, attributes: Attributes) -> bool:
     return bool((np.diff(ordered, axis=axis) != 0).all())
 
 
-def lengths(input_arrays: Given, attributes: Attributes) -> bool:
+def lengths(input_arrays: Given, attributes: AttributeValues) -> bool:
     """No sequence is longer than there are steps."""
     value, sequence_lengths = _pair(input_arrays)
     axis = attributes["time_axis"]
@@ -94,10 +94,10 @@ def lengths(input_arrays: Given, attributes: Attributes) -> bool:
 _LEAST_SPREAD = 0.05
 
 
-def spread(axes_of: Callable[[int, Attributes], tuple[int, ...]]) -> Sound:
+def spread(axes_of: Callable[[int, AttributeValues], tuple[int, ...]]) -> SoundnessCheck:
     """Returns whether numbers that are normalized together differ: else the rounding of their mean is all there is."""
 
-    def sound(input_arrays: Given, attributes: Attributes) -> bool:
+    def sound(input_arrays: Given, attributes: AttributeValues) -> bool:
         value = input_arrays[0]
         assert value is not None
         axes = axes_of(value.ndim, attributes)
@@ -110,21 +110,21 @@ def spread(axes_of: Callable[[int, Attributes], tuple[int, ...]]) -> Sound:
     return sound
 
 
-def axes_given(rank: int, attributes: Attributes) -> tuple[int, ...]:
+def axes_given(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
     """The axes that an attribute names."""
     axes = attributes["axes"]
     assert isinstance(axes, tuple)
     return tuple(int(axis) for axis in axes)
 
 
-def axes_behind(rank: int, attributes: Attributes) -> tuple[int, ...]:
+def axes_behind(rank: int, attributes: AttributeValues) -> tuple[int, ...]:
     """All axes from one on."""
     axis = attributes["axis"]
     assert isinstance(axis, int)
     return tuple(range(axis, rank))
 
 
-def written(input_arrays: Given, attributes: Attributes) -> bool:
+def written(input_arrays: Given, attributes: AttributeValues) -> bool:
     """What is written to a cache begins within it, and ends within it where it does not go round."""
     cache, updates = _pair(input_arrays)
     axis, starts = attributes["axis"], input_arrays[2] if len(input_arrays) > 2 else None

@@ -115,10 +115,10 @@ def _bins(first: Any, last: Any, bins: int, size: int) -> Any:
     return (places >= begin[..., None]) & (places < end[..., None])
 
 
-_FUNCTIONS: Mapping[str, Function] = {"ROI_ALIGN": _roi_align, "MAX_ROI_POOL": _max_roi_pool}
+_REGION_FUNCTIONS: Mapping[str, Function] = {"ROI_ALIGN": _roi_align, "MAX_ROI_POOL": _max_roi_pool}
 
 
-@lowers(*_FUNCTIONS, types=ALL_FLOATS)
+@lowers(*_REGION_FUNCTIONS, types=ALL_FLOATS)
 def lower_regions(operation: NamedOperation) -> Computes:
     """Regions brought to one size."""
-    return computes(operation, _FUNCTIONS[operation.type])
+    return computes(operation, _REGION_FUNCTIONS[operation.type])

@@ -131,14 +131,14 @@ def _deformable(
     return with_bias(result, bias, last=False)
 
 
-_FUNCTIONS: Mapping[str, Function] = {
+_SAMPLING_FUNCTIONS: Mapping[str, Function] = {
     "GRID_SAMPLE": _grid_sample,
     "AFFINE_GRID": _affine_grid,
     "DEFORMABLE_CONV_2D": _deformable,
 }
 
 
-@lowers(*_FUNCTIONS, types=ALL_FLOATS)
+@lowers(*_SAMPLING_FUNCTIONS, types=ALL_FLOATS)
 def lower_sampling(operation: NamedOperation) -> Computes:
     """At places that are computed."""
-    return computes(operation, _FUNCTIONS[operation.type])
+    return computes(operation, _SAMPLING_FUNCTIONS[operation.type])
