@@ -7,7 +7,7 @@ from operator import index as as_integer
 
 from nnadapter.errors import InvalidModelError
 from nnadapter.ir.operand import DataType, Layout, OperandType
-from nnadapter.ir.quantized import check_quantization_fields as check_quantized_type
+from nnadapter.ir.quantized import check_quantization as check_quantized_type
 from nnadapter.ir.tracing import Traced
 from nnadapter.ir.wellformed import check_quantization_fields
 

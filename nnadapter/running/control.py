@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from nnadapter.drivers.control import Control
 from nnadapter.errors import CancelledError, DeadlineExceededError
 from nnadapter.running.deadlines import ENTRY, Deadlines, deadline_of
+from nnadapter.running.turns import _LOOK_SECONDS
 from nnadapter.traces.event import WAIT
 from nnadapter.traces.trace import SILENT
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 _LEAST_SECONDS = 1e-9
 """What a driver is told where no time is left: 0 means that there is no deadline."""
-_LOOK_SECONDS = 0.005
-"""How often a caller's run options are looked at."""
 _LEAST_LEFT = 0.001
 """Seconds between two looks at a run that waits for its turn with hardly any time left."""
 

@@ -62,7 +62,7 @@ def _captured(module: Any, example_inputs: object) -> Any:
             return torch.export.export(module, arguments, named)
     except Exception as error:  # whatever the module raises, or PyTorch cannot capture
         raise InvalidModelError(
-            f"PyTorch cannot capture {type(module).__name__} as one graph: {_shortened_error(error)}; {_INSTEAD} takes it in parts"
+            f"PyTorch cannot capture {type(module).__name__} as one graph: {_text(error)}; {_INSTEAD} takes it in parts"
         ) from error
 
 
@@ -86,7 +86,7 @@ def _exported(name: str, program: Any) -> onnx.ModelProto:
             _keep_types(model, likes)
     except (torch.onnx.OnnxExporterError, WrongType) as error:
         raise InvalidModelError(
-            f"PyTorch's exporter cannot write {name} as ONNX: {_shortened_error(error)}; {_INSTEAD} leaves in PyTorch what has no "
+            f"PyTorch's exporter cannot write {name} as ONNX: {_text(error)}; {_INSTEAD} leaves in PyTorch what has no "
             "form there"
         ) from error
     return model
@@ -126,7 +126,7 @@ def _keep_types(model: onnx.ModelProto, likes: Mapping[str, Any]) -> None:
             keep_type(model.graph, value, likes[value.name])
 
 
-def _shortened_error(error: BaseException | None) -> str:
+def _text(error: BaseException | None) -> str:
     """What the innermost cause says, in one line."""
     while error is not None and error.__cause__ is not None:
         error = error.__cause__

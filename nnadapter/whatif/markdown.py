@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from nnadapter.reports.rendering.markdown_cells import code, folded, table
 from nnadapter.reports.units import count
 from nnadapter.whatif.facts import WhatIfFacts
+from nnadapter.whatif.text import _SHOWN
 from nnadapter.whatif.words import coverage, cpu_words, flops_name, listed, predicted, segments, share, standing, time
-
-_SHOWN = 20
 
 
 def to_markdown(facts: WhatIfFacts) -> str:

@@ -20,6 +20,7 @@ from partition.by_cost.origin import Origin, OriginKind
 from partition.by_cost.paths import along_paths, costliest_path, everywhere
 from partition.by_cost.penalties import penalized, placement_costs
 from partition.by_cost.pricing import Prices, price
+from partition.by_cost.search import _REAL
 from partition.by_cost.two_devices import Named, PlacedOnTwo, place_on_two
 from partition.graph import Graph
 from partition.segments import Segment
@@ -41,7 +42,6 @@ _EXACT = 256
 """Atoms up to which the search prices placements with the segments that they get in the end."""
 _MOVE_STARTS = (3, 2)
 """Placements that moves start from, of small graphs and of those above `_EXACT`."""
-_REAL = 1 - 1e-12
 
 
 def place_on_several(graph: Graph, prices: Prices, starts: tuple[Named, ...]) -> PlacedOnTwo | None:

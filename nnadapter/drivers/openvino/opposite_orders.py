@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from nnadapter.drivers.openvino.kept_shapes import _ORDER
 from nnadapter.ir.operand import Array
 
 _ELEMENTWISE = frozenset((
@@ -19,7 +20,6 @@ _ELEMENTWISE = frozenset((
     "Selu", "Sigmoid", "Sign", "Sin", "Sinh", "SoftPlus", "SoftSign", "Sqrt", "Swish", "Tan", "Tanh",
     "Add", "Divide", "FakeQuantize", "Maximum", "Minimum", "Multiply", "PRelu", "Power", "Subtract",
 ))  # fmt: skip
-_ORDER = 1
 
 
 def leave_out_opposite_orders(model: Any) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from nnadapter.drivers.openvino.parting import parted
+from nnadapter.drivers.openvino.rectified import _PRODUCTS
 
-_PRODUCTS = frozenset(("Convolution", "GroupConvolution", "MatMul"))
 _PASSED = frozenset(("Convert", "Multiply", "Reshape", "Subtract", "Transpose"))
 """What stands between quantized weights, or values, and the product that reads them."""
 _NARROW_TYPES = frozenset(("i8", "u8"))

@@ -10,12 +10,12 @@ import numpy as np
 
 from nnadapter.onnx.signature import Signature
 from nnadapter.ray.serving.datatypes import NAMES
+from nnadapter.ray.serving.reading import Array
 from partition.graph import Value
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 VERSION = "1"
 """Of every model: a server has one."""
-Array = np.ndarray[Any, Any]
 Headers = Mapping[str, str]
 
 

@@ -13,9 +13,9 @@ from nnadapter.ir.schema import OperationSchema
 from nnadapter.testing.random_models.attributes import Attributes, Chosen, divisors
 from nnadapter.testing.random_models.generic import INDICES, Types, first_of
 from nnadapter.testing.random_models.maker import Maker
+from nnadapter.testing.random_models.operands import _MOSTLY_CONSTANT
 from nnadapter.testing.random_models.values import contents, indices
 
-_MOSTLY_CONSTANT = 0.9
 _FUNCTIONS = ("tanh", "sigmoid", "relu", "softsign")
 
 

@@ -6,7 +6,7 @@ Written in others, which take tensors of float64 in their place. On other data t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import wraps
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.ops import aten
 
-Decomposition = Callable[..., Any]
+from nnadapter.torch_models.decompositions.elementwise import Decomposition
 
 
 def _of_doubles(written: Decomposition) -> Decomposition:

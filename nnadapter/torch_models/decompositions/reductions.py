@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,8 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.ops import aten
 
-from nnadapter.torch_models.decompositions.elementwise import HALVES
+from nnadapter.torch_models.decompositions.elementwise import HALVES, Decomposition
 
-Decomposition = Callable[..., Any]
 _NORM_OF_FLOAT64 = get_decompositions([aten.linalg_vector_norm.default])[aten.linalg_vector_norm.default]
 
 
