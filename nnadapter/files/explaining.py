@@ -89,8 +89,8 @@ def _of_fields(value: Any, type_info: inspect.StructType | inspect.DataclassType
             yield from _within(key, _faults(item, fields[key].type))
         elif getattr(type_info, "forbid_unknown_fields", False):
             yield (key,), f"there is no such key; {close_names(key, list(fields))}"
-    for key, field in fields.items():
-        if field.required and key not in value:
+    for key, declared in fields.items():
+        if declared.required and key not in value:
             yield (key,), "it is missing"
     try:  # what the fields mean together, or each beside its type
         msgspec.convert(value, type_info.cls)

@@ -50,8 +50,8 @@ class ReadingAhead:
             _read_pending(self._left, self._arrays)
         finally:
             self.stop()
-        for helper in self._helpers:
-            helper.join()
+        for thread in self._helpers:
+            thread.join()
         return self._arrays
 
     def stop(self) -> None:

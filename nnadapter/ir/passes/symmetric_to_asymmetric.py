@@ -77,9 +77,9 @@ class _Shifting:
         if _follows(operation, types) and any(map(_is_signed, types)):
             self._convert(index, operation)
             return
-        for operand in operation.inputs:
-            if operand != ABSENT:
-                self.signed(operand)
+        for input_index in operation.inputs:
+            if input_index != ABSENT:
+                self.signed(input_index)
 
     def signed(self, operand: int) -> None:
         """See to it that what the model has as int8 is there as int8."""
